@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The first Python on the path that is new enough; `make PYTHON=/path/to/python …` names another one.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Two test workers on two cores: more threads inside them only get into each other's way.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: help demo test lint docs bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.installed-demo ## plan BERT-Large for 4 nodes of 8 V100 and draw the plan
+	@mkdir -p demo
+	$(BIN)/automap-infer examples/bert-large_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
+
+test: lint ## style, types and all tests, the wheel's included
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.installed-dev ## style and types only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p automap_models -p datagen -p train -p infer
+
+docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed-dev ## every benchmark; results belong into benchmarks/RESULTS.md
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove what the other commands made
+	rm -rf $(VENV) build demo site *.egg-info
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "automap needs Python 3.11 or newer: install it, or name it with make PYTHON=/path/to/python"; exit 2; }
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(f"automap needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}" if v < (3, 11) else 0)'
+	@"$(PYTHON)" -m venv $(VENV) || { rm -f $@; echo "$(PYTHON) cannot make a virtual environment: install its venv module (python3-venv)"; exit 2; }
+
+# Editable installs: a changed source file needs no second installation.
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[plot]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[all,dev]'
+	@touch $@ $(VENV)/.installed-demo

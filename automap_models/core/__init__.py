@@ -1,0 +1,1 @@
+"""Frozen records of what is given and what is decided; numpy only."""

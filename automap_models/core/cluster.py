@@ -1,0 +1,62 @@
+"""A cluster of equal nodes with equal devices and two interconnect speeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`nodes` nodes of `devices_per_node` devices each; device u lives in node u // devices_per_node.
+
+    Attributes:
+        nodes: number of nodes, N.
+        devices_per_node: devices in each node, G.
+        intra: bandwidth inside a node, bytes/s per device.
+        inter: bandwidth between nodes, bytes/s per node.
+        memory: bytes per device.
+        name: what people call it.
+
+    Raises:
+        BadInput: a size or a speed that is not positive and finite.
+    """
+
+    nodes: int
+    devices_per_node: int
+    intra: float
+    inter: float
+    memory: float
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        for key in ("nodes", "devices_per_node"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadInput(f"{key} is {value!r}", where=f"cluster {self.name}", do="give a whole number ≥ 1")
+        for key in ("intra", "inter", "memory"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise BadInput(
+                    f"{key} is {value!r}",
+                    where=f"cluster {self.name}",
+                    do="give a positive number of bytes" + ("" if key == "memory" else " per second"),
+                )
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, D = N·G."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def interconnect(self) -> NDArray[np.float64]:
+        """Device-to-device bandwidth in bytes/s, [D, D]; the diagonal is infinite (Auto-MAP §3.5)."""
+        node = np.arange(self.devices) // self.devices_per_node
+        matrix = np.where(node[:, None] == node[None, :], float(self.intra), float(self.inter))
+        np.fill_diagonal(matrix, np.inf)
+        return matrix

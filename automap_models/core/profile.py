@@ -1,0 +1,163 @@
+"""A profiled training step: per instruction, how long it takes and how many bytes it makes and holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.errors import BadInput
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """One micro-batch of a training step, n instructions in execution order of the forward graph.
+
+    Use `Profile.create`, which validates; the arrays are read-only float64 of shape [n].
+
+    Attributes:
+        C: forward + backward time of instruction i on one reference device, seconds.
+        A: bytes that cross the boundary when the model is cut right after i, one direction.
+        W: bytes of trainable parameters first used by i.
+        C_fwd: forward part of C, seconds.
+        stash: bytes that i keeps for its backward pass.
+        names: instruction names; empty when the profile has none.
+        layers: module path of each instruction; empty when the profile has none.
+        meta: where the profile comes from (model, device, microbatch_size, …).
+    """
+
+    C: FloatArray
+    A: FloatArray
+    W: FloatArray
+    C_fwd: FloatArray
+    stash: FloatArray
+    names: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    meta: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        C: object,
+        A: object,
+        W: object,
+        C_fwd: object | None = None,
+        stash: object | None = None,
+        names: Sequence[str] = (),
+        layers: Sequence[str] = (),
+        meta: Mapping[str, object] | None = None,
+        *,
+        source: str = "profile",
+    ) -> Profile:
+        """Build a profile from anything array-like, filling in C/3 and zeros for what is missing.
+
+        Raises:
+            BadInput: naming the array and the index at fault; `source` says which file it came from.
+        """
+        compute = _checked("C", C, source)
+        n = compute.size
+        if n < 2:
+            raise BadInput(
+                f"array C has {n} instruction(s), a pipeline needs at least 2",
+                where=source,
+                do="profile the model at a finer granularity",
+            )
+        forward = compute / 3.0 if C_fwd is None else _checked("C_fwd", C_fwd, source)
+        kept = np.zeros(n) if stash is None else _checked("stash", stash, source)
+        arrays = {
+            "C": compute,
+            "A": _checked("A", A, source),
+            "W": _checked("W", W, source),
+            "C_fwd": forward,
+            "stash": kept,
+        }
+        for name, array in arrays.items():
+            _require_length(name, array.size, n, source)
+        for name, labels in (("names", names), ("layers", layers)):
+            if len(labels):
+                _require_length(name, len(labels), n, source)
+        over = np.flatnonzero(forward > compute)
+        if over.size:
+            i = int(over[0])
+            raise BadInput(
+                f"C_fwd[{i}] = {forward[i]:g} s is more than C[{i}] = {compute[i]:g} s",
+                where=source,
+                do="C is forward plus backward time; check which array is which",
+            )
+        if not compute.any():
+            raise BadInput("the times in C are all zero", where=source, do="measure the model again")
+        for array in arrays.values():
+            array.setflags(write=False)
+        return cls(
+            **arrays,
+            names=tuple(map(str, names)),
+            layers=tuple(map(str, layers)),
+            meta=dict(meta or {}),
+        )
+
+    def __len__(self) -> int:
+        return int(self.C.size)
+
+    @property
+    def model(self) -> str:
+        """The model's name as the profile tells it."""
+        return str(self.meta.get("model", "unnamed model"))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the five arrays: a plan belongs to exactly these numbers."""
+        digest = hashlib.sha256()
+        for array in (self.C, self.A, self.W, self.C_fwd, self.stash):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def name(self, i: int) -> str:
+        """The name of instruction i, or its index where the profile has no names."""
+        return self.names[i] if self.names else f"instruction {i}"
+
+    def layer(self, i: int) -> str:
+        """The module path of instruction i; empty where the profile has none."""
+        return self.layers[i] if self.layers else ""
+
+
+def _checked(name: str, value: object, source: str) -> FloatArray:
+    """A float64 copy of `value`: one-dimensional, finite and nowhere negative, or BadInput."""
+    raw = np.asarray(value)
+    if raw.dtype.kind not in "fiu":
+        raise BadInput(
+            f"array {name} has dtype {raw.dtype}, not a number per instruction",
+            where=source,
+            do="save it as float64",
+        )
+    if raw.ndim != 1:
+        raise BadInput(
+            f"array {name} has shape {raw.shape}, expected one dimension",
+            where=source,
+            do="give one value per instruction",
+        )
+    array = raw.astype(np.float64)
+    for what, wrong in (("NaN", np.isnan(array)), ("infinite", np.isinf(array)), ("negative", array < 0)):
+        bad = np.flatnonzero(wrong)
+        if bad.size:
+            i = int(bad[0])
+            raise BadInput(
+                f"{name}[{i}] = {array[i]:g} is {what}",
+                where=source,
+                do="every entry must be a finite number ≥ 0",
+            )
+    return array
+
+
+def _require_length(name: str, length: int, n: int, source: str) -> None:
+    if length != n:
+        raise BadInput(
+            f"array {name} has {length} entries but C has {n}",
+            where=source,
+            do="all arrays describe the same instructions",
+        )

@@ -1,0 +1,1 @@
+"""What a plan costs: arithmetic on records, float64, no state."""

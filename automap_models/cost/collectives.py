@@ -1,0 +1,41 @@
+"""Seconds per byte of transfers between stages and of gradient all-reduces (cost-model.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+
+
+def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int64]:
+    """[N] how many of the devices first … stop-1 live in each node, c_s[v]."""
+    start = np.arange(cluster.nodes) * cluster.devices_per_node
+    held = np.minimum(stop, start + cluster.devices_per_node) - np.maximum(first, start)
+    counts: NDArray[np.int64] = np.maximum(held, 0)
+    return counts
+
+
+def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int) -> float:
+    """Transfer time per activation byte from devices first … boundary-1 to boundary … stop-1.
+
+    Split on the sender, concatenate on the receiver, slices in device order: only the slice that
+    both ends hold in the boundary's own node can stay inside it.
+    """
+    out_share = devices_per_node(cluster, first, boundary) / (boundary - first)
+    in_share = devices_per_node(cluster, boundary, stop) / (stop - boundary)
+    stays = 0.0
+    if boundary % cluster.devices_per_node:
+        node = boundary // cluster.devices_per_node
+        stays = max(0.0, float(out_share[node] + in_share[node]) - 1.0)
+        out_share[node] -= stays
+        in_share[node] -= stays
+    crosses = float(max(out_share.max(), in_share.max()))
+    return max(crosses / cluster.inter, stays / cluster.intra)
+
+
+def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
+    """All-reduce time per gradient byte on devices first … stop-1: a ring inside the node, a ring between nodes."""
+    held = devices_per_node(cluster, first, stop)
+    inside, across = int(held.max()), int(np.count_nonzero(held))
+    return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter

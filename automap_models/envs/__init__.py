@@ -1,0 +1,1 @@
+"""Planning tasks as Markov decision processes of one shape."""

@@ -1,0 +1,132 @@
+"""Pipeline problems as plain arrays: what data sets hold, environments step on and policies read; numpy only.
+
+Everything is scale-free: times are in units of the problem's joint MAX, memory in units of a device's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.coarsen import Grid, coarse_arrays
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
+
+CHANNELS = ("C", "A", "W", "F", "stash")
+"""Order of the coarse arrays along axis 1: prefix sums of all but A (see core.coarsen.CoarseArrays)."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedProblems:
+    """B problems on a grid of P points.
+
+    Attributes:
+        arrays: float32 [B, 5, P] in the order of CHANNELS.
+        instructions: int32 [B] number of instructions n; with n < P points repeat and cannot all be cut.
+        nodes, devices_per_node: int32 [B].
+        inter_over_intra: float32 [B] ratio of the two bandwidths.
+        state_over_memory: float32 [B] σ·inter·MAX / memory: a stage's share of device memory per unit of W.
+        stages, micro_batches: int32 [B].
+    """
+
+    arrays: NDArray[np.float32]
+    instructions: NDArray[np.int32]
+    nodes: NDArray[np.int32]
+    devices_per_node: NDArray[np.int32]
+    inter_over_intra: NDArray[np.float32]
+    state_over_memory: NDArray[np.float32]
+    stages: NDArray[np.int32]
+    micro_batches: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.arrays.shape[0])
+
+    def as_dict(self) -> dict[str, NDArray[Any]]:
+        """Field name → array."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def take(self, index: slice | NDArray[np.int64] | NDArray[np.bool_]) -> EncodedProblems:
+        """The problems selected by an index array, slice or mask."""
+        return EncodedProblems(**{name: array[index] for name, array in self.as_dict().items()})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[EncodedProblems]) -> EncodedProblems:
+        """Several batches as one."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in parts[0].as_dict()})
+
+    @classmethod
+    def from_mapping(cls, arrays: Mapping[str, NDArray[Any]]) -> EncodedProblems:
+        """Pick this record's fields out of a mapping, e.g. an opened shard."""
+        return cls(**{field.name: np.asarray(arrays[field.name]) for field in fields(cls)})
+
+
+def encode(problems: Sequence[PipelineProblem]) -> EncodedProblems:
+    """Coarsen and normalise problems of one granularity."""
+    coarse = [coarse_arrays(p.profile, p.cluster, p.granularity) for p in problems]
+    return EncodedProblems(
+        arrays=np.array([[getattr(c, channel) for channel in CHANNELS] for c in coarse], dtype=np.float32),
+        instructions=np.array([len(p.profile) for p in problems], dtype=np.int32),
+        nodes=np.array([p.cluster.nodes for p in problems], dtype=np.int32),
+        devices_per_node=np.array([p.cluster.devices_per_node for p in problems], dtype=np.int32),
+        inter_over_intra=np.array([p.cluster.inter / p.cluster.intra for p in problems], dtype=np.float32),
+        state_over_memory=np.array(
+            [
+                p.state_factor * p.cluster.inter * c.scale_s / p.cluster.memory
+                for p, c in zip(problems, coarse, strict=True)
+            ],
+            dtype=np.float32,
+        ),
+        stages=np.array([p.stages for p in problems], dtype=np.int32),
+        micro_batches=np.array([p.micro_batches for p in problems], dtype=np.int32),
+    )
+
+
+def cut_masks(instructions: NDArray[np.int32], granularity: int) -> NDArray[np.bool_]:
+    """[B, P] where a stage may end: `Grid.cut_mask` for many problems at once."""
+    j = np.arange(1, granularity + 1, dtype=np.int64)
+    point = -(-j * instructions[:, None].astype(np.int64) // granularity)
+    mask = np.ones(point.shape, dtype=bool)
+    mask[:, :-1] = point[:, 1:] != point[:, :-1]
+    mask[:, -1] = False
+    return mask
+
+
+def decode(encoded: EncodedProblems, i: int) -> PipelineProblem:
+    """Problem i as records again, in units in which MAX = 1 s, inter = 1 byte/s and memory = 1 byte.
+
+    One instruction stands for each distinct point, so that its grid cuts are the problem's grid cuts.
+    """
+    points = encoded.arrays.shape[2]
+    n = min(int(encoded.instructions[i]), points)
+    grid = Grid(n, points)
+    last_point = np.append(grid.cut_points, points - 1)
+    C, A, W, F, stash = (encoded.arrays[i, channel, last_point].astype(np.float64) for channel in range(5))
+    compute = np.diff(C, prepend=0.0)
+    profile = Profile.create(
+        C=compute,
+        A=A,
+        W=np.diff(W, prepend=0.0),
+        C_fwd=np.minimum(np.diff(F, prepend=0.0), compute),
+        stash=np.diff(stash, prepend=0.0),
+    )
+    cluster = Cluster(
+        nodes=int(encoded.nodes[i]),
+        devices_per_node=int(encoded.devices_per_node[i]),
+        intra=1.0 / float(encoded.inter_over_intra[i]),
+        inter=1.0,
+        memory=1.0,
+        name="normalised",
+    )
+    return PipelineProblem(
+        profile,
+        cluster,
+        stages=int(encoded.stages[i]),
+        micro_batches=int(encoded.micro_batches[i]),
+        state_factor=float(encoded.state_over_memory[i]),
+        granularity=points,
+    )

@@ -1,0 +1,26 @@
+"""The two ways in which a request can fail through no defect of ours."""
+
+from __future__ import annotations
+
+
+class AutomapError(Exception):
+    """An error made for people: what is wrong, where, and what to do about it, in one sentence."""
+
+    exit_code: int = 1
+
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None) -> None:
+        self.what, self.where, self.do = what, where, do
+        sentence = f"{where}: {what}" if where else what
+        super().__init__(f"{sentence}; {do}" if do else sentence)
+
+
+class BadInput(AutomapError):
+    """A file or an argument cannot be used as it is (exit code 2)."""
+
+    exit_code = 2
+
+
+class Infeasible(AutomapError):
+    """The input is fine, but no plan fits the cluster (exit code 3)."""
+
+    exit_code = 3

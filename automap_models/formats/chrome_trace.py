@@ -1,0 +1,113 @@
+"""A simulated schedule for chrome://tracing and Perfetto: one row a stage, one row a link between stages.
+
+The format is Chrome's Trace Event Format: complete events (`"ph": "X"`) with start and duration in microseconds,
+metadata events (`"ph": "M"`) that name the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Protocol
+
+from automap_models.formats.atomic import write_atomically
+
+STAGES, LINKS = 0, 1
+"""Process ids of the two groups of rows."""
+
+
+class IntervalLike(Protocol):
+    """What a trace needs of `simulate.timeline.Interval`; sends are the kinds that begin with `send`; seconds."""
+
+    @property
+    def kind(self) -> str:
+        """What is done."""
+
+    @property
+    def resource(self) -> int:
+        """The stage, or for sends the boundary between stages `resource` and `resource + 1`."""
+
+    @property
+    def micro_batch(self) -> int:
+        """For which micro-batch."""
+
+    @property
+    def start_s(self) -> float:
+        """Its start."""
+
+    @property
+    def end_s(self) -> float:
+        """Its end."""
+
+
+class TimelineLike(Protocol):
+    """What a trace needs of `simulate.timeline.Timeline`."""
+
+    @property
+    def schedule(self) -> str:
+        """The schedule's name."""
+
+    @property
+    def intervals(self) -> Sequence[IntervalLike]:
+        """All intervals."""
+
+    @property
+    def length_s(self) -> float:
+        """When the last one ends."""
+
+
+def trace_document(timeline: TimelineLike) -> dict[str, Any]:
+    """The timeline as a trace document."""
+    return {
+        "traceEvents": [*_row_names(timeline.intervals), *map(_event, timeline.intervals)],
+        "displayTimeUnit": "ms",
+        "otherData": {"schedule": timeline.schedule, "length_s": float(timeline.length_s)},
+    }
+
+
+def write_trace(path: str | os.PathLike[str], timeline: TimelineLike) -> None:
+    """Write a trace file.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    text = json.dumps(trace_document(timeline), allow_nan=False)
+
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode())
+
+    write_atomically(path, write)
+
+
+def _row(interval: IntervalLike) -> tuple[int, int]:
+    return (LINKS if interval.kind.startswith("send") else STAGES, int(interval.resource))
+
+
+def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
+    rows = sorted({_row(interval) for interval in intervals})
+    for process in sorted({process for process, _ in rows}):
+        yield _metadata("process_name", process, 0, name="links" if process == LINKS else "stages")
+        yield _metadata("process_sort_index", process, 0, sort_index=process)
+    for process, row in rows:
+        yield _metadata("thread_name", process, row, name=f"{row} → {row + 1}" if process == LINKS else f"stage {row}")
+        yield _metadata("thread_sort_index", process, row, sort_index=row)
+
+
+def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": row, "args": arguments}
+
+
+def _event(interval: IntervalLike) -> dict[str, Any]:
+    process, row = _row(interval)
+    of_all = interval.kind == "all-reduce"
+    return {
+        "name": interval.kind if of_all else f"{interval.kind} {interval.micro_batch}",
+        "cat": interval.kind,
+        "ph": "X",
+        "pid": process,
+        "tid": row,
+        "ts": float(interval.start_s) * 1e6,
+        "dur": (float(interval.end_s) - float(interval.start_s)) * 1e6,
+        "args": {} if of_all else {"micro_batch": int(interval.micro_batch)},
+    }

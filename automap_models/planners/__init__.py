@@ -1,0 +1,1 @@
+"""Everything that makes plans, behind one interface."""

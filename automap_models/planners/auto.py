@@ -1,0 +1,163 @@
+"""The default: the policy's plan, held against uniform cuts and plain data parallelism; the best that fits is returned.
+
+Where the policy is not at home the exact planner takes its place (formats.md, "Commands").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
+from automap_models.core.plan import Optimality, PipelinePlan
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
+from automap_models.cost.pipeline import plan_cost
+from automap_models.errors import Infeasible
+from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.registry import make_planner
+
+MakePlanner = Callable[[str, PlannerOptions | None], Planner]
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What `choose` decided.
+
+    Attributes:
+        problem: the problem that the plan solves; with the number of stages left open it may have one stage
+            where the problem asked had several.
+        plan: the best plan that fits, under the name of the planner that made it, with a bound on its length.
+        length_s: its length L.
+        notes: sentences about how the plan came to be that a person should read.
+    """
+
+    problem: PipelineProblem
+    plan: PipelinePlan
+    length_s: float
+    notes: tuple[str, ...] = ()
+
+    def proving(self, optimality: Optimality) -> Choice:
+        """The same choice with what is proven about the best length."""
+        return replace(self, plan=replace(self.plan, optimality=optimality))
+
+
+def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAULT_GRANULARITY) -> int:
+    """One stage a node, as in the paper, or as many as the profile can be cut into where those are fewer."""
+    return min(cluster.nodes, Grid(len(profile), granularity).cut_points.size + 1)
+
+
+def choose(
+    problem: PipelineProblem,
+    options: PlannerOptions | None = None,
+    *,
+    stages_fixed: bool = True,
+    make: MakePlanner = make_planner,
+) -> Choice:
+    """The best plan that fits the memory.
+
+    Args:
+        problem: with S stages.
+        options: for the policy.
+        stages_fixed: whether it must be S; otherwise data parallelism competes as a plan with one stage.
+        make: where planners come from.
+
+    Raises:
+        Infeasible: nothing fits; says which stage needs how much and how many stages would help.
+    """
+    one_stage = _attempt(make("data-parallel", None), replace(problem, stages=1))
+    if problem.stages == 1:
+        if isinstance(one_stage, Infeasible):
+            raise _with_what_would_help(one_stage, problem, make)
+        return one_stage.proving(proven_bound(one_stage.problem, one_stage.length_s))
+    searched = _search(problem, options, make)
+    uniform = _attempt(make("uniform", None), problem)
+    contenders = (searched, uniform) if stages_fixed else (searched, uniform, one_stage)
+    feasible = [contender for contender in contenders if isinstance(contender, Choice)]
+    if isinstance(searched, Infeasible) and not feasible:
+        raise _with_what_would_help(_naming_a_stage(searched, uniform), problem, make)
+    best = min(feasible, key=lambda choice: choice.length_s)
+    notes = _notes(best, searched, one_stage)
+    return replace(best, notes=notes).proving(_proven(best, searched, one_stage, stages_fixed))
+
+
+def _attempt(planner: Planner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
+    try:
+        plan = planner.plan(problem)
+    except Infeasible as nothing:
+        return nothing
+    return Choice(problem, plan, plan_cost(problem, plan).length_s, notes)
+
+
+def _search(problem: PipelineProblem, options: PlannerOptions | None, make: MakePlanner) -> Choice | Infeasible:
+    """The policy's plan, or the exact planner's where the policy is not at home or finds nothing that fits."""
+    policy = make("policy", options)
+    outside = policy.out_of_range(problem)
+    if outside is None:
+        found = _attempt(policy, problem)
+        if isinstance(found, Choice):
+            return found
+        outside = "the policy found no plan that fits the memory"
+    return _attempt(make("exact", options), problem, f"{outside.rstrip('.')}: the exact planner took its place")
+
+
+def _notes(best: Choice, searched: Choice | Infeasible, one_stage: Choice | Infeasible) -> tuple[str, ...]:
+    notes = searched.notes if isinstance(searched, Choice) else ()
+    if best.problem.stages > 1 and isinstance(one_stage, Choice) and one_stage.length_s < best.length_s:
+        saved = 100 * (1 - one_stage.length_s / best.length_s)
+        notes += (f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter",)
+    return notes
+
+
+def proven_bound(problem: PipelineProblem, length_s: float) -> Optimality:
+    """What can be said about the best length without searching: a lower bound, or with one stage the only length."""
+    if problem.stages == 1:
+        return Optimality(length_s, "exact")
+    from automap_models.planners.exact import lower_bound_s
+
+    return Optimality(lower_bound_s(problem), "relaxation")
+
+
+def _proven(
+    best: Choice, searched: Choice | Infeasible, one_stage: Choice | Infeasible, stages_fixed: bool
+) -> Optimality:
+    """What is known about the best length among all plans that were allowed to compete."""
+    if isinstance(searched, Infeasible):
+        return Optimality(best.length_s, "exact")  # nothing else fits
+    proven = searched.plan.optimality or proven_bound(searched.problem, searched.length_s)
+    if not stages_fixed and isinstance(one_stage, Choice):
+        proven = replace(proven, bound_s=min(proven.bound_s, one_stage.length_s))
+    return proven
+
+
+def _naming_a_stage(nothing: Infeasible, uniform: Choice | Infeasible) -> Infeasible:
+    """The exact planner's proof that nothing fits, with a stage as an example."""
+    if isinstance(uniform, Choice):
+        return nothing
+    return Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
+
+
+def _with_what_would_help(nothing: Infeasible, problem: PipelineProblem, make: MakePlanner) -> Infeasible:
+    """The same error, naming the nearest number of stages at which even uniform cuts fit."""
+    most = min(problem.cluster.devices, problem.grid.cut_points.size + 1)
+    others = sorted(set(range(1, most + 1)) - {problem.stages}, key=lambda s: (abs(s - problem.stages), s))
+    for stages in others:
+        if isinstance(_attempt(make("uniform", None), replace(problem, stages=stages)), Choice):
+            return Infeasible(nothing.what, where=nothing.where, do=f"--stages {stages} would fit")
+    return nothing
+
+
+class AutoPlanner(Planner):
+    """`choose` behind the one interface; the number of stages is the problem's."""
+
+    name: ClassVar[str] = "auto"
+
+    def plan(self, problem: PipelineProblem) -> PipelinePlan:
+        """The best of the policy's (or the exact planner's) plan and uniform cuts, under its planner's name.
+
+        Raises:
+            Infeasible: nothing fits the memory in that many stages.
+        """
+        return choose(problem, self.options).plan

@@ -1,0 +1,75 @@
+"""The one interface of everything that makes plans: `Planner.plan(problem) -> plan`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from automap_models.core.plan import PipelinePlan
+from automap_models.core.problem import PipelineProblem
+from automap_models.cost.pipeline import pipeline_cost
+from automap_models.errors import Infeasible
+
+
+@dataclass(frozen=True)
+class PlannerOptions:
+    """Options that any planner may read.
+
+    Attributes:
+        beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
+        policy: policy file; None is the shipped one.
+    """
+
+    beam: int = 6
+    policy: Path | None = None
+
+
+class Planner(ABC):
+    """Makes a plan for a problem.
+
+    `plan` returns a plan that is valid and fits the memory, or raises Infeasible.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, options: PlannerOptions | None = None) -> None:
+        self.options = options or PlannerOptions()
+
+    @abstractmethod
+    def plan(self, problem: PipelineProblem) -> PipelinePlan:
+        """The planner's best plan.
+
+        Raises:
+            Infeasible: it found no plan that fits the memory.
+        """
+
+    def out_of_range(self, problem: PipelineProblem) -> str | None:
+        """Which value of the problem lies outside what this planner was made for, as a sentence; None if none does."""
+        return None
+
+    def plan_batch(self, problems: Sequence[PipelineProblem]) -> list[PipelinePlan]:
+        """Plans of many problems; planners that can do better than one by one override this."""
+        return [self.plan(problem) for problem in problems]
+
+
+def refuse_unless_feasible(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:
+    """The plan itself when every stage fits the device memory.
+
+    Raises:
+        Infeasible: naming the fullest stage, what it needs and what would help.
+    """
+    cost = pipeline_cost(
+        problem.profile, problem.cluster, plan.cuts, plan.device_cuts, plan.micro_batches, problem.state_factor
+    )
+    if cost.feasible:
+        return plan
+    stage = int(cost.memory_bytes.argmax())
+    raise Infeasible(
+        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
+        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+        where=f"planner {plan.planner}",
+        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
+    )

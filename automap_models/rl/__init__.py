@@ -1,0 +1,1 @@
+"""Rainbow, once: offline and online training both use it."""

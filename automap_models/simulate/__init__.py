@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a pipeline under a named schedule."""

@@ -1,0 +1,52 @@
+"""A schedule is data: for every stage, the fixed order of its forward and backward passes.
+
+`1f1b` on 3 stages with 4 micro-batches (F0 = forward of micro-batch 0), one row a stage:
+
+    F0 F1 F2 B0 F3 B1 B2 B3
+    F0 F1 B0 F2 B1 F3 B2 B3
+    F0 B0 F1 B1 F2 B2 F3 B3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Op(NamedTuple):
+    """One pass of one micro-batch through a stage."""
+
+    backward: bool
+    micro_batch: int
+
+
+def _warm_up_then_alternate(warm_up: int, micro_batches: int) -> list[Op]:
+    order = [Op(False, m) for m in range(warm_up)]
+    for m in range(micro_batches - warm_up):
+        order += [Op(True, m), Op(False, warm_up + m)]
+    return order + [Op(True, m) for m in range(micro_batches - warm_up, micro_batches)]
+
+
+def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Op]:
+    return _warm_up_then_alternate(min(micro_batches, stages - stage), micro_batches)
+
+
+def _one_f_one_b_deep(stage: int, stages: int, micro_batches: int) -> list[Op]:
+    return _warm_up_then_alternate(min(micro_batches, 2 * (stages - stage) - 1), micro_batches)
+
+
+def _gpipe(stage: int, stages: int, micro_batches: int) -> list[Op]:
+    return _warm_up_then_alternate(micro_batches, micro_batches)
+
+
+SCHEDULES: dict[str, Callable[[int, int, int], list[Op]]] = {
+    "1f1b": _one_f_one_b,
+    "1f1b-deep": _one_f_one_b_deep,
+    "gpipe": _gpipe,
+}
+"""Schedules by name: (stage, stages, micro_batches) → the stage's order of passes."""
+
+
+def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...], ...]:
+    """The order of passes of every stage, [S][2M]."""
+    return tuple(tuple(SCHEDULES[name](stage, stages, micro_batches)) for stage in range(stages))

@@ -1,0 +1,1 @@
+"""Shipped policies, each with its card."""

@@ -1,0 +1,127 @@
+"""How close the policy's plans are to the optimum: L / L* on fresh random problems and on real profiles.
+
+    python benchmarks/policy_quality.py [--problems 1000] [--seed 2026] [--policy FILE] [--profiles FOLDER]
+
+Random problems are drawn like the training set (dist=mixed), on the bandwidths of clusters A, B and C only, with a
+seed of their own. L* is the exact planner's. The claims: greedy mean ≤ 1.03 on the random problems; on each real
+profile with S = nodes and M = 16 greedy ≤ 1.10 and with the shipped beam ≤ 1.03.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from automap_models.core.plan import PipelinePlan
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.resources import conf_dir
+from automap_models.cost.pipeline import plan_cost
+from automap_models.datagen.command import job_from
+from automap_models.datagen.generate import draw_groups
+from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.errors import Infeasible
+from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.files import read_profile
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.baselines import UniformPlanner
+from automap_models.planners.exact import ExactPlanner
+from automap_models.planners.policy import PolicyPlanner
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED_BEAM = PlannerOptions().beam
+
+
+def fresh_problems(count: int, seed: int) -> tuple[list[PipelineProblem], NDArray[np.int16], tuple[str, ...]]:
+    """Random problems on A, B and C with the index of the distribution each was drawn from, and the names of those."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("datagen", ["dist=mixed", "out=unused", f"seed={seed}", "problem.cluster.fixed_share=1"])
+    job = job_from(config)
+    fields = draw_groups(job.recipe, np.random.default_rng(seed), count)
+    encoded = EncodedProblems.from_mapping(fields)
+    return [decode(encoded, i) for i in range(count)], fields["distribution"], job.recipe.mixture.names
+
+
+def ratio(problem: PipelineProblem, plan: PipelinePlan, optimum_s: float) -> float:
+    """L / L*; infinite where the plan does not fit."""
+    cost = plan_cost(problem, plan)
+    return cost.length_s / optimum_s if cost.feasible else float("inf")
+
+
+def optimum_s(problem: PipelineProblem) -> float:
+    """L*, NaN where nothing fits."""
+    try:
+        return plan_cost(problem, ExactPlanner().plan(problem)).length_s
+    except Infeasible:
+        return float("nan")
+
+
+def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
+    """One row: count, mean, median, p99, maximum, plans that do not fit."""
+    fits = ratios[np.isfinite(ratios)]
+    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max())
+    table.add_row(label, str(len(ratios)), *(f"{v:.4f}" for v in values), str(len(ratios) - len(fits)))
+
+
+def random_part(console: Console, arguments: argparse.Namespace) -> None:
+    """L / L* on random problems, in all, by stages and by distribution."""
+    problems, distribution, names = fresh_problems(arguments.problems, arguments.seed)
+    optima = np.array([optimum_s(p) for p in track(problems, "exact optima", console=Console(stderr=True))])
+    solvable = np.flatnonzero(np.isfinite(optima))
+    problems, optima, distribution = [problems[i] for i in solvable], optima[solvable], distribution[solvable]
+    stages = np.array([p.stages for p in problems])
+    for beam in (1, SHIPPED_BEAM):
+        planner = PolicyPlanner(PlannerOptions(beam=beam, policy=arguments.policy))
+        plans = planner.plan_batch(problems)
+        ratios = np.array([ratio(*each) for each in zip(problems, plans, optima, strict=True)])
+        table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, beam {beam}")
+        summary(table, "all", ratios)
+        for s in np.unique(stages):
+            summary(table, f"{s} stages", ratios[stages == s])
+        for i, name in enumerate(names):
+            summary(table, name, ratios[distribution == i])
+        console.print(table)
+
+
+def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:
+    """L / L* on real profiles on A, B and C with S = nodes and M = 16."""
+    table = Table("profile", "cluster", "L*", "greedy", f"beam {SHIPPED_BEAM}", "uniform", "device cuts of L*")
+    greedy, beam = (PolicyPlanner(PlannerOptions(beam=b, policy=arguments.policy)) for b in (1, SHIPPED_BEAM))
+    for path in profiles:
+        profile = read_profile(path)
+        for name in "ABC":
+            cluster = read_cluster(name)
+            problem = PipelineProblem(profile, cluster, stages=cluster.nodes)
+            best = ExactPlanner().plan(problem)
+            length = plan_cost(problem, best).length_s
+            plans = [planner.plan_batch([problem])[0] for planner in (greedy, beam)] + [UniformPlanner().plan(problem)]
+            cells = [f"{ratio(problem, plan, length):.4f}" for plan in plans]
+            table.add_row(path.stem, name, f"{length:.4f} s", *cells, str(best.device_cuts))
+    console.print(table)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
+    parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
+    arguments = parser.parse_args()
+    console = Console()
+    profiles = sorted((ROOT / "examples").glob("*.npz"))
+    if arguments.profiles:
+        profiles += sorted(arguments.profiles.glob("*.txt")) + sorted(arguments.profiles.glob("*.npz"))
+    real_part(console, arguments, profiles)
+    random_part(console, arguments)
+
+
+if __name__ == "__main__":
+    main()

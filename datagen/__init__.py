@@ -1,0 +1,1 @@
+"""Random C, A, W arrays as sharded data sets."""

@@ -1,0 +1,110 @@
+"""The command behind run.py: a config composed by Hydra → a data set, with one line for a mistake."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import automap_models
+from automap_models.core.hydra_errors import one_line_errors
+from automap_models.core.resources import conf_dir
+from automap_models.errors import BadInput
+from automap_models.formats.dataset import MANIFEST
+
+from .distributions import build_mixture
+from .generate import Recipe
+from .plots import write_summary
+from .problem import ProblemSettings
+from .settings import parse
+from .shards import Job, produce
+
+IDENTITY = ("seed", "groups", "shard_size", "granularity", "cells_per_point", "problem", "dist")
+"""The settings that decide what a data set holds."""
+
+
+def job_from(config: DictConfig) -> Job:
+    """The data set that a composed config describes.
+
+    Raises:
+        BadInput: a setting that cannot be used, by name.
+    """
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    whole = {key: _whole(plain, key, least) for key, least in _LEAST.items()}
+    if whole["part"] >= whole["parts"]:
+        raise BadInput(f"is {whole['part']}", where="part", do=f"give 0 … {whole['parts'] - 1}, below parts")
+    if not isinstance(plain["out"], str) or not plain["out"]:
+        raise BadInput(f"is {plain['out']!r}", where="out", do="give the folder for the data set")
+    problem = parse(ProblemSettings, plain["problem"], "problem")
+    if problem.instructions.low < 2:
+        raise BadInput("starts below 2", where="problem.instructions", do="a model of one instruction cannot be cut")
+    recipe = Recipe(
+        mixture=build_mixture(plain["dist"]),
+        problem=problem,
+        granularity=whole["granularity"],
+        cells_per_point=whole["cells_per_point"],
+    )
+    identity = {"automap_version": automap_models.__version__} | {key: plain[key] for key in IDENTITY}
+    return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
+
+
+_LEAST = {
+    "seed": 0, "groups": 1, "shard_size": 1, "parts": 1, "part": 0, "granularity": 2, "cells_per_point": 1,
+}  # fmt: skip
+
+
+def _whole(config: dict[Any, Any], key: str, least: int) -> int:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(f"is {value!r}", where=key, do=f"give a whole number ≥ {least}")
+    return value
+
+
+def _one_line_errors() -> AbstractContextManager[None]:
+    return one_line_errors("datagen", "the same command makes what is missing")
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="datagen")
+def task(config: DictConfig) -> None:
+    """Make the data set, or one part of it; a mistake of the user's costs one line and exit code 2."""
+    with _one_line_errors():
+        make(config)
+
+
+def make(config: DictConfig) -> None:
+    """Make the data set, or one part of it, with a progress bar on a terminal.
+
+    Raises:
+        BadInput: see `job_from` and `produce`.
+    """
+    job = job_from(config)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    indices = range(config.part, job.shards, config.parts)
+    started, made = time.perf_counter(), 0
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(str(job.folder), total=sum(map(job.shard_count, indices)))
+        for count, new in produce(job, config.part, config.parts):
+            progress.advance(bar, count)
+            made += new * count
+    rate = made / (time.perf_counter() - started)
+    print(f"{job.folder}: {len(indices)} shard(s), {made:,} groups made at {rate:,.0f}/s")
+    if config.plot and (job.folder / MANIFEST).exists():  # the part that finishes last draws
+        print(f"picture: {write_summary(job.folder)}")
+
+
+def main() -> None:
+    """Run the command."""
+    with _one_line_errors():
+        task()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What the arrays C, A and W of a random model look like: draws, nothing else.
+
+A distribution fills a batch of cells (cells.py) with raw numbers of no particular unit: C and W summed over each cell,
+A at its end. Their ratios, the problem around them and the normalisation come later (generate.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from automap_models.errors import BadInput
+
+from .cells import Cells, Raw
+from .marginals import MARGINALS, Marginal
+from .settings import FloatArray, PartRange, checked_weights, parse
+from .structured import Cnn, Transformer
+from .texture import Texture
+
+
+class Distribution(Protocol):
+    """A way to draw batches of models."""
+
+    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+        """Raw arrays for these models."""
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Independent draws of one family, with a texture over them."""
+
+    marginal: Marginal
+    texture: Texture
+
+    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+        """Raw arrays for these models."""
+        texture = self.texture
+        C = self._sparse(rng, cells, texture.zero_compute) * texture.trend.factor(rng, cells)
+        W = self._sparse(rng, cells, texture.no_parameters) * texture.trend.factor(rng, cells)
+        texture.compute_spikes.add(rng, cells, C)
+        texture.parameter_spikes.add(rng, cells, W)
+        A = self.marginal.draw(rng, cells.shape) * texture.trend.factor(rng, cells)
+        narrow = rng.random(cells.shape, dtype=np.float32) < texture.narrow.draw(rng, len(cells))
+        A *= np.where(narrow, texture.narrow_factor.draw(rng, len(cells)), np.float32(1))
+        return Raw(C, A, W)
+
+    def _sparse(self, rng: np.random.Generator, cells: Cells, zeros: PartRange) -> FloatArray:
+        count = cells.how_many(rng, 1 - zeros.draw(rng, len(cells)))
+        return cells.totals(self.marginal.draw(rng, cells.shape), self.marginal.mean, count)
+
+
+class Mixture(NamedTuple):
+    """Named distributions with weights: what a data set is drawn from."""
+
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    members: tuple[Distribution, ...]
+
+
+def build_mixture(config: Mapping[str, object], where: str = "dist") -> Mixture:
+    """The distribution, or several, that a config of the group `dist` describes.
+
+    Raises:
+        BadInput: an unknown family, a missing or unknown setting, a weight for something that is not there.
+    """
+    if config.get("family") != "mixed":
+        return Mixture((str(config.get("name")),), (1.0,), (_build(config, where),))
+    components, weights = config.get("components"), config.get("weights")
+    if not isinstance(components, Mapping) or not isinstance(weights, Mapping) or set(weights) - set(components):
+        raise BadInput("does not fit dist.components", where=f"{where}.weights", do="weigh what is mixed, by its name")
+    values = checked_weights(list(weights.values()), f"{where}.weights")
+    chosen = {str(name): value for name, value in zip(weights, values, strict=True) if value > 0}
+    members = tuple(_build(components[name], f"{where}.components.{name}") for name in chosen)
+    return Mixture(tuple(chosen), tuple(chosen.values()), members)
+
+
+def _build(config: Mapping[str, object], where: str) -> Distribution:
+    settings = {key: value for key, value in config.items() if key not in ("name", "family")}
+    family = config.get("family")
+    if family == "transformer":
+        return parse(Transformer, settings, where)
+    if family == "cnn":
+        return parse(Cnn, settings, where)
+    if family not in MARGINALS:
+        known = ", ".join((*MARGINALS, "transformer", "cnn", "mixed"))
+        raise BadInput(f"is {family!r}", where=f"{where}.family", do=f"choose one of {known}")
+    marginal: Marginal = parse(MARGINALS[str(family)], settings.get("parameters"), f"{where}.parameters")
+    return Independent(marginal, parse(Texture, settings.get("texture"), f"{where}.texture"))

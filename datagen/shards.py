@@ -1,0 +1,181 @@
+"""A data set made shard by shard: any of them alone, whole or not at all, none of them twice."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import automap_models
+from automap_models.errors import BadInput
+from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, write_json, write_shard
+
+from .generate import Recipe, draw_groups
+
+SETTINGS = "settings.json"
+PROBE = 64
+"""Groups drawn to see that a recipe can be drawn at all, before anything is written."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A data set to make.
+
+    Attributes:
+        folder: where it goes; made when it is not there.
+        recipe: what its groups are drawn from.
+        identity: the config that decides its content, seed included; a folder holds one data set.
+        seed: with a shard's number it decides the shard.
+        groups: how many.
+        shard_size: groups in each shard but the last.
+    """
+
+    folder: Path
+    recipe: Recipe
+    identity: Mapping[str, Any]
+    seed: int
+    groups: int
+    shard_size: int
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return -(-self.groups // self.shard_size)
+
+    def shard_count(self, index: int) -> int:
+        """Groups in that shard."""
+        return min(self.shard_size, self.groups - index * self.shard_size)
+
+    def shard_file(self, index: int) -> Path:
+        """The shard's file; its companion .json beside it says that it is finished, with its checksum."""
+        return self.folder / f"shard-{index:05d}.npz"
+
+
+def produce(job: Job, part: int = 0, parts: int = 1) -> Iterator[tuple[int, bool]]:
+    """Make the shards whose number is `part` modulo `parts`, then the manifest if all the others are there too.
+
+    Yields:
+        (groups in the shard, whether it was made now rather than found whole), after each shard.
+
+    Raises:
+        BadInput: the recipe cannot be drawn; the folder cannot be written or holds a data set of another config.
+    """
+    draw_groups(job.recipe, np.random.default_rng(job.seed), PROBE)
+    with _at_work(job.folder):
+        _claim(job)
+        for index in range(part, job.shards, parts):
+            made = finished_entry(job, index) is None
+            if made:
+                _make_shard(job, index)
+            yield job.shard_count(index), made
+        _write_manifest(job)
+
+
+def finished_entry(job: Job, index: int) -> dict[str, Any] | None:
+    """The manifest entry of a shard that is there and whole, else None."""
+    path = job.shard_file(index)
+    try:
+        entry = json.loads(path.with_suffix(".json").read_bytes())
+        with path.open("rb") as file:
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return entry if whole else None
+
+
+def _make_shard(job: Job, index: int) -> None:
+    seed = np.random.SeedSequence(job.seed, spawn_key=(index,))
+    arrays = draw_groups(job.recipe, np.random.default_rng(seed), job.shard_count(index))
+    path = job.shard_file(index)
+    write_json(path.with_suffix(".json"), write_shard(path, arrays))
+
+
+@contextlib.contextmanager
+def _at_work(folder: Path) -> Iterator[None]:
+    """Share the folder, made where needed, with other parts; who comes first removes what a killed run left there.
+
+    Everything is written under the shared lock: outside of it another part would take a file that is just being
+    written for a left-over.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise BadInput(
+            f"the folder cannot be made ({error.strerror})", where=f"out={folder}", do="write somewhere else"
+        ) from None
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: what is left over stays
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in folder.glob(".automap-*.tmp"):
+                leftover.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _claim(job: Job) -> None:
+    """Make the folder this data set's, or make sure that it is."""
+    path = job.folder / SETTINGS
+    identity = json.loads(json.dumps(job.identity))
+    if not path.exists() or not any(job.folder.glob("shard-*.npz")):
+        write_json(path, identity)
+        return
+    try:
+        there = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        raise BadInput("cannot be read", where=str(path), do="give another folder with out=") from None
+    _require_same(dict(_flat(there)), dict(_flat(identity)), job.folder)
+
+
+def _require_same(there: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+    for key in sorted(there.keys() | wanted.keys()):
+        old, new = there.get(key, "nothing"), wanted.get(key, "nothing")
+        if old != new:
+            raise BadInput(
+                f"holds a data set with {key} = {old}, not {new}",
+                where=f"out={folder}",
+                do="give another folder with out=, or the same settings to complete it",
+            )
+
+
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value
+
+
+def _write_manifest(job: Job) -> None:
+    entries = [finished_entry(job, index) for index in range(job.shards)]
+    if any(entry is None for entry in entries):
+        return
+    shards = [entry for entry in entries if entry is not None]
+    manifest = {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "automap_version": automap_models.__version__,
+        "granularity": job.recipe.granularity,
+        "groups": job.groups,
+        "seed": job.seed,
+        "distributions": list(job.recipe.mixture.names),
+        "ranges": {name: _joint([shard["ranges"][name] for shard in shards]) for name in shards[0]["ranges"]},
+        "shards": shards,
+        "config": dict(job.identity),
+    }
+    write_json(job.folder / MANIFEST, manifest)
+
+
+def _joint(ranges: list[list[float]]) -> list[float]:
+    return [min(low for low, _ in ranges), max(high for _, high in ranges)]

@@ -1,0 +1,195 @@
+"""Models with a plan of their own: transformers of equal blocks, CNNs of falling resolution.
+
+In both, the instructions that share a cell (cells.py) are taken to be alike: they are neighbours in one block or level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cells import Cells, Raw
+from .settings import (
+    CountRange,
+    FloatArray,
+    LogPartRange,
+    LogRange,
+    PartRange,
+    Range,
+    Share,
+    SignedRange,
+)
+from .texture import Spikes, jitter
+
+PATTERN = 64
+"""Distinct instructions in a repeated block; longer blocks stretch them."""
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Equal blocks with a small pattern inside, an embedding before them and sometimes a head after them.
+
+    Attributes:
+        blocks: range of their number.
+        spread: range of σ of the lognormal values inside a block.
+        parameter_share: range of the share of a block's instructions with parameters.
+        zero_compute: range of the share of a block's instructions that take no time.
+        noise: range of σ of the lognormal noise on every single instruction.
+        inner_activation: range of what crosses inside a block relative to between blocks.
+        input_activation: range of what crosses after the few inputs, before the embedding.
+        decoder_probability: share of the groups with a second, different half (encoder and decoder).
+        decoder_factor: range of its values relative to the first half's.
+        embedding_probability, embedding: share of groups with one; range of its part of all parameters.
+        head_probability, head_parameters, head_compute: the same for the last instruction.
+    """
+
+    blocks: CountRange
+    spread: Range
+    parameter_share: Range
+    zero_compute: Range
+    noise: Range
+    inner_activation: LogRange
+    input_activation: LogRange
+    decoder_probability: Share
+    decoder_factor: LogRange
+    embedding_probability: Share
+    embedding: PartRange
+    head_probability: Share
+    head_parameters: PartRange
+    head_compute: PartRange
+
+    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+        """Raw arrays for these models."""
+        pick = self._pattern_index(rng, cells)
+        C, A, W = (np.take_along_axis(pattern, pick, axis=1) for pattern in self._patterns(rng, len(cells)))
+        for values in (C, A, W):
+            self._decode(rng, cells, values)
+        noise = self.noise.draw(rng, len(cells))
+        C = cells.span * C * jitter(rng, cells, noise)
+        W = cells.span * W
+        self._ends(rng, cells, C, A, W)
+        return Raw(C, A, W)
+
+    def _pattern_index(self, rng: np.random.Generator, cells: Cells) -> NDArray[np.int64]:
+        """[B, m] which instruction of the pattern each cell is; 0 ends a block: the residual stream alone crosses."""
+        blocks = np.minimum(self.blocks.draw(rng, len(cells)), cells.n)
+        length = np.maximum(cells.n // blocks, 1)[:, None]
+        offset = rng.integers(0, 4, (len(cells), 1))
+        inside = (cells.first + offset) % length
+        return (inside * np.minimum(PATTERN, length) // length).astype(np.int64)
+
+    def _patterns(self, rng: np.random.Generator, groups: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        shape = (groups, PATTERN)
+        spread = self.spread.draw(rng, groups)
+        C, W = (np.exp(spread * rng.standard_normal(shape, dtype=np.float32)) for _ in range(2))
+        C[:, 1:] *= rng.random((groups, PATTERN - 1)) >= self.zero_compute.draw(rng, groups)
+        W[:, 1:] *= rng.random((groups, PATTERN - 1)) < self.parameter_share.draw(rng, groups)
+        A = self.inner_activation.draw(rng, groups * PATTERN).reshape(shape)
+        A[:, 0] = 1
+        return C, A, W
+
+    def _decode(self, rng: np.random.Generator, cells: Cells, values: FloatArray) -> None:
+        groups = len(cells)
+        start = np.where(rng.random((groups, 1)) < self.decoder_probability, rng.uniform(0.3, 0.7, (groups, 1)), 2.0)
+        values *= np.where(cells.depth > start, self.decoder_factor.draw(rng, groups), np.float32(1))
+
+    def _ends(self, rng: np.random.Generator, cells: Cells, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
+        groups, rows, last = len(cells), np.arange(len(cells)), cells.last
+        inputs = rng.integers(0, 4, groups)
+        before = cells.first < inputs[:, None]
+        C[before] *= np.float32(0.01)
+        W[before] = 0
+        A *= np.where(before, self.input_activation.draw(rng, groups), np.float32(1))
+        has_embedding = rng.random(groups) < self.embedding_probability
+        has_head = rng.random(groups) < self.head_probability
+        spikes = (
+            (W, np.minimum(inputs, last), has_embedding, self.embedding),
+            (W, last, has_head, self.head_parameters),
+            (C, last, has_head, self.head_compute),
+        )
+        for values, place, present, part in spikes:
+            share = part.draw(rng, groups)[:, 0] * present
+            values[rows, place] += values.sum(axis=1) * share / (1 - share)
+
+
+@dataclass(frozen=True)
+class Cnn:
+    """Levels of falling resolution: activations fall in steps, weights rise, often with a fully connected head.
+
+    Attributes:
+        levels: range of the number of resolutions.
+        activation_step: range of the factor on activations at each step down.
+        weight_step: range of the factor on weights at each step down.
+        hump: range of how far compute (in the logarithm) rises in the middle, either way.
+        spread: range of σ of the lognormal values of compute.
+        inner_activation: range of σ of the lognormal values of activations inside a level.
+        parameter_share: range of the share of instructions with parameters.
+        zero_compute: range of the share of instructions that take no time.
+        head_probability: share of the groups with a fully connected head (VGG, AlexNet) rather than none (ResNet).
+        head_instructions: range of its length.
+        head_parameters: range of its part of all parameters.
+        head_compute: range of its part of all compute.
+        head_activation: range of its activations relative to the last level's.
+        compute_spikes: instructions that hold much of C.
+    """
+
+    levels: CountRange
+    activation_step: LogRange
+    weight_step: LogRange
+    hump: SignedRange
+    spread: Range
+    inner_activation: Range
+    parameter_share: Range
+    zero_compute: Range
+    head_probability: Share
+    head_instructions: CountRange
+    head_parameters: PartRange
+    head_compute: LogPartRange
+    head_activation: LogRange
+    compute_spikes: Spikes
+
+    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+        """Raw arrays for these models."""
+        groups, shape = len(cells), cells.shape
+        level = self._level(rng, cells)
+        spread = self.spread.draw(rng, groups)
+        sparse = rng.random((2, *shape), dtype=np.float32)
+        hump = self.hump.draw(rng, groups) * np.sin(np.pi * cells.depth)
+        busy = sparse[0] >= self.zero_compute.draw(rng, groups)
+        C = np.exp(hump + spread * rng.standard_normal(shape, dtype=np.float32)) * busy
+        C = np.asarray(cells.span * C, dtype=np.float32)
+        A = self.activation_step.draw(rng, groups) ** level
+        A = A * jitter(rng, cells, self.inner_activation.draw(rng, groups))
+        W = cells.span * self.weight_step.draw(rng, groups) ** level
+        W *= sparse[1] < self.parameter_share.draw(rng, groups)
+        self.compute_spikes.add(rng, cells, C)
+        self._head(rng, cells, C, A, W)
+        return Raw(C, A, W)
+
+    def _level(self, rng: np.random.Generator, cells: Cells) -> FloatArray:
+        """[B, m] how many steps down each cell is."""
+        count = self.levels.draw(rng, len(cells))
+        level = np.zeros(cells.shape, dtype=np.float32)
+        for k in range(1, int(self.levels.high)):
+            step = np.where(k < count, rng.random(len(cells)), 2.0)
+            level += cells.depth > step[:, None].astype(np.float32)
+        return level
+
+    def _head(self, rng: np.random.Generator, cells: Cells, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
+        groups, rows = len(cells), np.arange(len(cells))
+        present = rng.random(groups) < self.head_probability
+        length = np.minimum(self.head_instructions.draw(rng, groups), cells.n // 3) * present
+        inside = cells.first >= (cells.n - length)[:, None]
+        last_cell_only = ~inside.any(axis=1) & present
+        inside[rows[last_cell_only], cells.last[last_cell_only]] = True
+        inside &= cells.span > 0
+        A *= np.where(inside, self.head_activation.draw(rng, groups), np.float32(1))
+        W *= ~inside
+        C *= ~inside
+        layers = inside * rng.standard_exponential(cells.shape, dtype=np.float32) ** 2
+        layers /= np.maximum(layers.sum(axis=1, keepdims=True), np.float32(1e-30))
+        for values, part in ((W, self.head_parameters), (C, self.head_compute)):
+            share = part.draw(rng, groups) * present[:, None]
+            np.add(values, layers * (values.sum(axis=1, keepdims=True) * share / (1 - share)), out=values)

@@ -1,0 +1,165 @@
+"""`automap-infer`: from a profile and a cluster to a plan (formats.md, "Commands")."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models import __version__
+from automap_models.errors import BadInput
+
+from .console import CommandParser, run_command
+
+if TYPE_CHECKING:
+    from automap_models.formats.plan_json import PlanReport
+
+NAME = "automap-infer"
+SCHEDULE_NAMES = ("1f1b", "1f1b-deep", "gpipe")  # simulate.schedules.SCHEDULES; a test holds them together
+EXAMPLES = """examples:
+  automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
+  automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
+  automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
+  automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
+  automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
+  automap-infer bert.npz --topo C --json | jq .length_s      for machines
+  automap-infer bert.npz --plan plan.json                    cost and show a plan made before
+
+exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(NAME, lambda: _run(parser().parse_args(argv)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    made = CommandParser(
+        prog=NAME,
+        description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
+        "and which devices each stage gets.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
+    made.add_argument("profile", metavar="PROFILE", type=Path, help="profile.npz or a PipeDream/DAPPLE graph.txt")
+    made.add_argument("--topo", metavar="NAME|FILE", help="a shipped cluster (A, B, C, …) or a YAML file")
+    asked = made.add_argument_group("what to plan")
+    asked.add_argument(
+        "--stages", metavar="S|auto", type=_stages, help="number of stages; auto: one a node, or 1 where that is faster"
+    )
+    asked.add_argument("--micro-batches", metavar="M", type=int, help="micro-batches in a global batch (default 16)")
+    asked.add_argument(
+        "--state-factor",
+        metavar="X",
+        type=float,
+        help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
+    )
+    asked.add_argument(
+        "--granularity", metavar="N", type=int, help="points at which the model may be cut (default 128)"
+    )
+    how = made.add_argument_group("how to plan")
+    how.add_argument(
+        "--planner",
+        metavar="NAME",
+        default="auto",
+        help="auto (default: the best of policy, uniform cuts and data parallelism), policy, exact, uniform, "
+        "data-parallel; a named planner's own plan is returned as it is",
+    )
+    how.add_argument(
+        "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 6; 1 is plain greedy)"
+    )
+    how.add_argument("--no-refine", action="store_true", help="no refinement after planning; there is none today")
+    how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
+    how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")
+    out = made.add_argument_group("what to write")
+    out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
+    out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
+    out.add_argument("--plot", metavar="FILE", type=Path, help="draw arrays, cuts and schedule (.png, .svg, .pdf)")
+    out.add_argument("--trace", metavar="FILE", type=Path, help="write the schedule for chrome://tracing or Perfetto")
+    out.add_argument(
+        "--schedule", choices=SCHEDULE_NAMES, default=SCHEDULE_NAMES[0], help="schedule of plot and trace (1f1b)"
+    )
+    return made
+
+
+def _stages(text: str) -> int | None:
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
+    _require_outputs(arguments)
+    from .planning import planned, shown
+
+    report = shown(arguments) if arguments.plan else planned(arguments)
+    files = _write(arguments, report)
+    if arguments.json:
+        _print_json(report)
+    else:
+        from .report import print_report
+
+        print_report(report, files)
+    return 0
+
+
+def _print_json(report: PlanReport) -> None:
+    from automap_models.formats.plan_json import dumps, plan_document
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: JSON has only this one
+    print(dumps(plan_document(report)))
+
+
+def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]:
+    """Write what was asked for, each file whole or not at all."""
+    if arguments.plot or arguments.trace:
+        from automap_models.planners.evaluate import timeline
+
+        seen = timeline(report.problem, report.plan, arguments.schedule)
+    if arguments.plot:
+        from .plots import write_plot
+
+        write_plot(arguments.plot, report, seen)
+    if arguments.trace:
+        from automap_models.formats.chrome_trace import write_trace
+
+        write_trace(arguments.trace, seen)
+    if arguments.out:
+        from automap_models.formats.plan_json import write_plan
+
+        write_plan(arguments.out, report)
+    return _outputs(arguments)
+
+
+def _outputs(arguments: argparse.Namespace) -> dict[str, Path]:
+    """What shall be written → where."""
+    asked = {"plan": arguments.out, "plot": arguments.plot, "trace": arguments.trace}
+    return {what: path for what, path in asked.items() if path is not None}
+
+
+def _require_outputs(arguments: argparse.Namespace) -> None:
+    """Every output can be written, and none over another one or over an input."""
+    from automap_models.formats.files import require_writable
+
+    taken = {path.resolve(): "an input" for path in (arguments.profile, arguments.plan, arguments.policy) if path}
+    for what, path in _outputs(arguments).items():
+        if path.resolve() in taken:
+            raise BadInput(f"is {taken[path.resolve()]}, too", where=f"{path} for the {what}", do="give another name")
+        taken[path.resolve()] = f"where the {what} goes"
+        require_writable(path)
+    if arguments.plot:
+        from .plots import require_plotting
+
+        require_plotting(arguments.plot)

@@ -1,0 +1,315 @@
+"""`automap-infer` as its users see it: what it prints and writes, and what one line a mistake costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from automap_models.infer import cli, plots
+from automap_models.infer.cli import main
+from automap_models.simulate.schedules import SCHEDULES
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0
+node2 -- Linear(4, 4) -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=4000.0, parameter_size=80.0
+node3 -- Linear(4, 2) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=2000.0, parameter_size=40.0
+\tnode1 -- node2
+\tnode2 -- node3
+"""  # noqa: E501
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a profile, a graph.txt and a small cluster."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLES / "vgg19_v100.npz", "vgg.npz")
+    Path("graph.txt").write_text(GRAPH, encoding="utf-8")
+    cluster = "{nodes: 2, devices_per_node: 2, intra: 130e9, inter: 3.125e9, memory: 32e9, name: tiny}\n"
+    Path("tiny.yaml").write_text(cluster, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run the command, require a code, one line on stderr, nothing on stdout and no new file; give the line."""
+
+    def run(*arguments: str, code: int = 2) -> str:
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        assert main(arguments) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert err.startswith("automap-infer: error: ")
+        assert "Traceback" not in err
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+        return err
+
+    return run
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:  # type: ignore[type-arg]
+    return json.loads(printed(capsys, *arguments, "--json"))  # type: ignore[no-any-return]
+
+
+def save(path: str, **changes: object) -> None:
+    arrays: dict[str, object] = {key: np.ones(6) for key in ("C", "A", "W")} | changes
+    np.savez_compressed(path, **{key: np.asarray(array) for key, array in arrays.items() if array is not None})
+
+
+def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
+    for word in ("VGG-19", "stage", "features/block1_conv1", "memory", "length", "pivot", "1f1b-deep", "optimum"):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert list(folder.glob("*.json")) == []
+
+
+def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = document(capsys, "vgg.npz", "--topo", "B", "--out", "plan.json")
+    assert told == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert (told["schema"], told["kind"], told["cluster"]["name"], told["micro_batches"]) == (1, "pipeline", "B", 16)
+    assert told["length_s"] <= told["baselines"]["data_parallel_s"]
+    assert told["length_s"] <= told["baselines"]["uniform_s"]
+    assert told["optimality"]["gap"] >= 0
+
+
+def test_single_device_time_is_all_micro_batches_one_after_another(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = document(capsys, "graph.txt", "--topo", "tiny.yaml", "--micro-batches", "5")
+    assert told["baselines"]["single_device_s"] == pytest.approx(5 * 12e-3)
+
+
+@pytest.mark.parametrize("planner", ["policy", "exact", "uniform"])
+def test_a_named_planner_s_own_plan_is_returned(planner: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = document(capsys, "vgg.npz", "--topo", "A", "--planner", planner)
+    assert (told["planner"], len(told["stages"])) == (planner, 2)
+
+
+def test_the_data_parallel_planner_has_one_stage_without_being_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = document(capsys, "vgg.npz", "--topo", "A", "--planner", "data-parallel")
+    assert (told["planner"], len(told["stages"]), told["cuts"]) == ("data-parallel", 1, [])
+    assert told["length_s"] == told["baselines"]["data_parallel_s"]
+
+
+def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for stages in (1, 2, 3):
+        assert len(document(capsys, "vgg.npz", "--topo", "A", "--stages", str(stages))["stages"]) == stages
+
+
+def test_a_short_profile_gets_fewer_stages_than_nodes_and_a_note(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save("two.npz", **{key: np.ones(2) for key in ("C", "A", "W")})
+    assert "note" in printed(capsys, "two.npz", "--topo", "C")
+
+
+def test_plot_and_trace_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out = printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", "plan.png", "--trace", "trace.json")
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert "plan.png" in out
+    assert "trace.json" in out
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_plot_is_the_same_every_time(
+    ending: str, magic: bytes, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("one", "two"):
+        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "300")
+    drawn = (folder / f"one.{ending}").read_bytes()
+    assert drawn.startswith(magic)
+    assert drawn == (folder / f"two.{ending}").read_bytes()
+
+
+def test_a_plan_read_back_costs_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = document(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--out", "plan.json")
+    again = document(capsys, "vgg.npz", "--plan", "plan.json")
+    for key in ("cuts", "device_cuts", "length_s", "span_s", "pivot", "stages", "simulated_length_s", "planner"):
+        assert again[key] == made[key]
+
+
+def test_a_plan_for_another_profile_is_refused(
+    folder: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["vgg.npz", "--topo", "tiny.yaml", "--stages", "2", "--json", "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    save("other.npz", **{key: np.full(46, 1.0) for key in ("C", "A", "W")})
+    assert "plan.json" in refused("other.npz", "--plan", "plan.json")
+
+
+def test_the_schedules_offered_are_those_of_the_simulator() -> None:
+    assert set(cli.SCHEDULE_NAMES) == set(SCHEDULES)
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "--help")
+    assert "examples:" in out
+    assert "exit codes:" in out
+
+
+BAD_ARRAYS = {
+    "not-a-number": ({"C": [1.0, np.nan, 1, 1, 1, 1]}, r"C\[1\]"),
+    "infinite": ({"A": [1.0, 1, np.inf, 1, 1, 1]}, r"A\[2\]"),
+    "negative": ({"W": [1.0, 1, 1, -1, 1, 1]}, r"W\[3\]"),
+    "unequal": ({"W": np.ones(5)}, r"W.*5.*6"),
+    "missing": ({"A": None}, r"A"),
+    "text": ({"C": ["a"] * 6}, r"C"),
+    "objects": ({"C": np.array([None] * 6)}, r"C"),
+    "forward-over-all": ({"C_fwd": [0.1, 0.1, 0.1, 0.1, 2, 0.1]}, r"C_fwd\[4\]"),
+    "all-zero": ({"C": np.zeros(6)}, r"zero"),
+    "one-instruction": ({key: np.ones(1) for key in ("C", "A", "W")}, r"1 instruction"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_a_profile_that_cannot_be_is_refused_by_array_and_index(case: str, refused: Callable[..., str]) -> None:
+    changes, told = BAD_ARRAYS[case]
+    save("bad.npz", **changes)
+    line = refused("bad.npz", "--topo", "C", "--out", "plan.json")
+    assert "bad.npz" in line
+    assert re.search(told, line)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a profile", b"PK\x03\x04 truncated"])
+def test_a_file_that_is_no_profile_is_refused(content: bytes, refused: Callable[..., str]) -> None:
+    Path("bad.npz").write_bytes(content)
+    assert "bad.npz" in refused("bad.npz", "--topo", "C")
+
+
+def test_a_profile_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
+    assert "nowhere.npz" in refused("nowhere.npz", "--topo", "C")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GRAPH + "\tnode3 -- node1\n", "cycl"),
+        (GRAPH + "\tnode3 -- node9\n", "node9"),
+        (GRAPH + "node4 -- Linear(2, 2) -- activation_size=1.0, parameter_size=1.0\n", "node4"),
+        ("something else\n", "graph.txt"),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callable[..., str]) -> None:
+    Path("graph.txt").write_text(text, encoding="utf-8")
+    assert told in refused("graph.txt", "--topo", "C")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--topo", "Z"), "A, B, C"),
+        ((), "--topo"),
+        (("--topo", "C", "--stages", "47"), "--stages"),
+        (("--topo", "C", "--stages", "33"), "at most 32"),
+        (("--topo", "C", "--stages", "0"), "--stages"),
+        (("--topo", "C", "--stages", "-2"), "--stages"),
+        (("--topo", "C", "--stages", "two"), "'two'"),
+        (("--topo", "C", "--micro-batches", "0"), "--micro-batches"),
+        (("--topo", "C", "--micro-batches", "1.5"), "--micro-batches"),
+        (("--topo", "C", "--beam", "0"), "--beam"),
+        (("--topo", "C", "--granularity", "1"), "--granularity"),
+        (("--topo", "C", "--state-factor", "0"), "--state-factor"),
+        (("--topo", "C", "--state-factor", "nan"), "--state-factor"),
+        (("--topo", "C", "--planner", "best"), "data-parallel"),
+        (("--topo", "C", "--planner", "data-parallel", "--stages", "2"), "--stages"),
+        (("--topo", "C", "--planner", "exact", "--policy", "p.onnx"), "--policy"),
+        (("--topo", "C", "--schedule", "best"), "1f1b"),
+        (("--topo", "C", "--nonsense"), "--nonsense"),
+        (("--topo", "C", "--plot", "plan.bmp"), ".png"),
+        (("--topo", "C", "--out", "nowhere/plan.json"), "nowhere"),
+        (("--topo", "C", "--trace", "."), "folder"),
+        (("--topo", "C", "--out", "vgg.npz"), "input"),
+        (("--topo", "C", "--out", "same.json", "--trace", "same.json"), "another name"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments: tuple[str, ...], told: str, refused: Callable[..., str]) -> None:
+    assert told in refused("vgg.npz", *arguments)
+
+
+def test_more_stages_than_cut_points_are_refused(refused: Callable[..., str]) -> None:
+    assert "at most 3" in refused("graph.txt", "--topo", "C", "--stages", "4")
+
+
+@pytest.mark.parametrize(("old", "new"), [("nodes: 2", "nodes: 0"), ("inter: 3.125e9", "inter: -1")])
+def test_a_cluster_without_size_is_refused(old: str, new: str, refused: Callable[..., str]) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace(old, new), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml")
+    assert "tiny.yaml" in line
+    assert old.split(":", maxsplit=1)[0] in line
+
+
+@pytest.mark.parametrize("content", [b"", b"not a policy"])
+def test_a_policy_that_is_not_ours_is_refused(content: bytes, refused: Callable[..., str]) -> None:
+    Path("policy.onnx").write_bytes(content)
+    assert "policy.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "policy.onnx")
+
+
+def test_a_policy_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
+    assert "nowhere.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "nowhere.onnx")
+
+
+def test_a_truncated_policy_is_refused(refused: Callable[..., str]) -> None:
+    from automap_models.core.resources import zoo_dir
+
+    shipped = sorted(zoo_dir().glob("*.onnx"))[0].read_bytes()
+    Path("policy.onnx").write_bytes(shipped[: len(shipped) // 2])
+    assert "policy.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "policy.onnx")
+
+
+def test_where_nothing_fits_the_code_is_3_and_the_line_says_which_stage_needs_how_much(
+    refused: Callable[..., str],
+) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml", "--out", "plan.json", code=3)
+    assert "GB" in line
+    assert "stage" in line
+
+
+def test_an_output_that_cannot_be_written_is_found_before_planning(
+    folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from automap_models.infer import planning
+
+    monkeypatch.setattr(planning, "planned", lambda arguments: pytest.fail("planned all the same"))
+    refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'automap-models[plot]'" in refused("vgg.npz", "--topo", "C", "--plot", "plan.png")
+
+
+def test_an_interrupt_leaves_no_partial_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt  # the temporary file is full and not yet in its place
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    before = sorted(folder.rglob("*"))
+    assert main(["graph.txt", "--topo", "tiny.yaml", "--out", "plan.json", "--json"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,198 @@
+"""Which problems a training visits and how often, and what it measures itself against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.errors import BadInput
+from automap_models.formats.dataset import read_dataset
+from automap_models.planners.exact import ExactPlanner
+from automap_models.train.build import build_data, epochs_of, require_fitting_problems
+from automap_models.train.data import PipelineData, VisitSampler
+
+MakeConfig = Callable[..., DictConfig]
+
+
+def visits(groups: int, batch: int, steps: int, epochs: int, world: int = 1, seed: int = 7) -> NDArray[np.int64]:
+    """Problems visited, int64 [epochs, steps, world, batch]."""
+    found = np.empty((epochs, steps, world, batch), dtype=np.int64)
+    for rank in range(world):
+        sampler = VisitSampler(groups, batch, steps, seed, rank, world)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            found[epoch, :, rank] = list(sampler)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("groups", "batch", "steps", "epochs", "world"), [(30, 4, 5, 7, 1), (7, 10, 3, 4, 2), (50, 3, 4, 2, 3)]
+)
+def test_every_problem_is_visited_once_before_any_is_visited_again(
+    groups: int, batch: int, steps: int, epochs: int, world: int
+) -> None:
+    found = visits(groups, batch, steps, epochs, world).ravel()
+    whole = len(found) // groups
+    passes = found[: whole * groups].reshape(whole, groups)
+    assert (np.sort(passes, axis=1) == np.arange(groups)).all()
+    assert np.bincount(found).max() == -(-len(found) // groups)
+    assert all((one != other).any() for one, other in pairwise(passes))
+
+
+def test_processes_visit_disjoint_problems_within_a_pass() -> None:
+    found = visits(groups=48, batch=4, steps=3, epochs=2, world=2)
+    one_pass = found.transpose(2, 0, 1, 3).reshape(2, -1)
+    assert not set(one_pass[0]) & set(one_pass[1])
+
+
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
+    sampler = VisitSampler(30, 4, 5, seed=7)
+    later = VisitSampler(30, 4, 5, seed=7)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        expected = list(sampler)
+    later.set_epoch(2)
+    assert list(later) == expected == list(later)
+    assert (visits(30, 4, 5, 3, seed=8) != visits(30, 4, 5, 3, seed=7)).any()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epochs"),
+    [
+        (["episodes=64"], 1),
+        (["episodes=65"], 2),
+        (["episodes=128", "trainer=ddp"], 1),
+        (["episodes=256", "trainer.num_nodes=4"], 1),
+        (["episodes=193", "agent.learner.branches=3"], 2),
+        (["episodes=9344", "visits=50"], 146),  # 146 · 64 = 9,344 = 50 · 186.88
+    ],
+)
+def test_the_length_of_a_run_is_whole_epochs_of_all_processes(
+    tiny: MakeConfig, overrides: list[str], epochs: int
+) -> None:
+    assert epochs_of(tiny(*overrides), groups=187) == epochs
+
+
+@pytest.mark.parametrize(("problems", "fits"), [(64, True), (63, False)])
+def test_too_many_visits_are_refused(tiny: MakeConfig, problems: int, fits: bool) -> None:
+    config = tiny("episodes=192", "visits=3")  # 3 epochs of 64
+    if fits:
+        assert epochs_of(config, problems) == 3
+        return
+    with pytest.raises(BadInput, match="192 episodes on 63 groups visit some more than 3 times"):
+        epochs_of(config, problems)
+
+
+@pytest.fixture
+def data(groups: Path) -> PipelineData:
+    made = PipelineData(str(groups), None, validation_groups=12, min_stages=2, batch=16, steps_per_epoch=4, seed=1)
+    made.setup()
+    return made
+
+
+def test_the_last_groups_are_held_out_and_never_visited(data: PipelineData, groups: Path) -> None:
+    arrays = read_dataset(groups)["arrays"]
+    assert torch.equal(data.problems.arrays, torch.from_numpy(arrays[:-12]))
+    batches = list(data.train_dataloader())
+    assert [len(batch) for batch in batches] == [16] * 4
+    assert max(int(batch.max()) for batch in batches) < 188
+    kept = {row.tobytes() for row in arrays[:-12]}
+    assert not any(row.numpy().tobytes() in kept for row in data.validation.arrays)
+
+
+def test_problems_with_few_stages_can_be_left_out_of_training_but_not_of_validation(groups: Path) -> None:
+    stages = read_dataset(groups)["stages"]
+    made = PipelineData(str(groups), None, validation_groups=12, min_stages=3, batch=16, steps_per_epoch=4, seed=1)
+    made.setup()
+    assert made.problems.stages.tolist() == [s for s in stages[:-12] if s >= 3]
+    assert made.validation.stages.tolist() == stages[-12:].tolist()
+
+
+def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, groups: Path) -> None:
+    held_out = EncodedProblems.from_mapping(read_dataset(groups)).take(slice(188, None))
+    optima = []
+    for i in range(12):
+        optimality = ExactPlanner().plan(decode(held_out, i)).optimality
+        assert optimality is not None
+        optima.append(optimality.bound_s)
+    assert data.optima.tolist() == pytest.approx(optima, rel=1e-6)
+    assert torch.cat(list(data.val_dataloader())).tolist() == list(range(12))
+
+
+def test_problems_without_a_plan_are_no_measure(groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = iter([1.0, float("nan"), 3.0])
+    monkeypatch.setattr("automap_models.train.data.optimal_length", lambda *_: next(lengths))
+    made = PipelineData(str(copy_of(groups, tmp_path)), None, 3, 2, batch=4, steps_per_epoch=1, seed=1)
+    made.setup()
+    assert made.optima.tolist() == [1.0, 3.0]
+    assert torch.equal(made.validation.arrays, torch.from_numpy(read_dataset(groups)["arrays"][[197, 199]]))
+
+
+def copy_of(groups: Path, folder: Path) -> Path:
+    """The data set without any optima."""
+    copy = folder / "copy"
+    copy.mkdir()
+    for path in groups.iterdir():
+        if path.suffix != ".npy":
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x93NUMPY", b"no array at all", b"PK\x03\x04", "short", "truncated", "pickle"]
+)
+def test_optima_are_found_once_and_again_when_the_file_is_damaged(
+    damage: bytes | str, groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def optimum(*_: Any) -> float:
+        calls.append(1)
+        return float(len(calls))
+
+    monkeypatch.setattr("automap_models.train.data.optimal_length", optimum)
+    arguments: tuple[Any, ...] = (str(copy_of(groups, tmp_path)), None, 5, 2, 4, 1, 1)
+    PipelineData(*arguments).setup()
+    PipelineData(*arguments).prepare_data()
+    assert len(calls) == 5
+    (file,) = (tmp_path / "copy").glob("optima-*.npy")
+    if damage == "short":
+        np.save(file, np.ones(4))
+    elif damage == "pickle":
+        np.save(file, np.array([None] * 5), allow_pickle=True)
+    else:
+        file.write_bytes(file.read_bytes()[:-3] if isinstance(damage, str) else damage)
+    again = PipelineData(*arguments)
+    again.setup()
+    assert again.optima.tolist() == [6, 7, 8, 9, 10]
+    assert np.load(file).tolist() == [6, 7, 8, 9, 10]
+
+
+def test_other_problems_have_optima_of_their_own(groups: Path, tmp_path: Path) -> None:
+    """Equal arrays with another number of micro-batches are other problems."""
+    from automap_models.train import data as module
+
+    problems = EncodedProblems.from_mapping(read_dataset(groups, 5))
+    names = {module._digest(problems)}
+    for field in problems.as_dict():
+        changed = EncodedProblems(**{**problems.as_dict(), field: getattr(problems, field) + 1})
+        names.add(module._digest(changed))
+    assert len(names) == 1 + len(problems.as_dict())
+
+
+def test_a_data_set_of_another_size_than_the_environment_is_refused(tiny: MakeConfig) -> None:
+    for override, named in [("points=32", "16 points"), ("max_stages=2", "stages"), ("max_devices=8", "12 devices")]:
+        config = tiny(f"env.{override}")
+        data = build_data(config)
+        data.setup()
+        with pytest.raises(BadInput, match=named):
+            require_fitting_problems(config, data)

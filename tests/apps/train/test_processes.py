@@ -1,0 +1,56 @@
+"""Two processes that train together (gloo), and go on together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+def train_in_two_processes(folder: Path, arguments: list[str]) -> list[dict[str, Any]]:
+    """What each process leaves: its weights and the problems it visited."""
+    command = [sys.executable, str(PROGRAM), "0", str(folder), *arguments, "trainer=ddp", "trainer.threads=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("problems to train on") == 1  # one process speaks
+    return [torch.load(folder / f"process-{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def assert_equal_weights(left: list[dict[str, Any]]) -> None:
+    for name, weight in left[0]["weights"].items():
+        assert torch.equal(weight, left[1]["weights"][name]), name
+
+
+@pytest.mark.slow
+def test_two_processes_share_weights_split_the_problems_and_go_on_together(
+    tiny_arguments: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    arguments = [*tiny_arguments, f"out={out}", "data.steps_per_epoch=2"]
+    left = train_in_two_processes(tmp_path, [*arguments, "episodes=128"])
+    assert_equal_weights(left)
+    first, second = (set(process["visited"].tolist()) for process in left)
+    assert (len(first), len(second), first & second) == (64, 64, set())
+
+    checkpoint = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["rainbow"]
+    assert checkpoint["episodes"] == 128
+    held = [replayed(process) for process in checkpoint["processes"]]
+    assert held[0] and held[1] and held[0] <= first and held[1] <= second
+
+    left = train_in_two_processes(tmp_path, [*arguments, "episodes=192", "ckpt_path=last"])
+    assert_equal_weights(left)
+    checkpoint = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (checkpoint["epoch"], checkpoint["rainbow"]["episodes"]) == (2, 192)
+    for process, before, after in zip(checkpoint["rainbow"]["processes"], held, left, strict=True):
+        assert before < replayed(process) <= before | set(after["visited"].tolist())
+
+
+def replayed(process: dict[str, Any]) -> set[int]:
+    """The problems in the replay of a process."""
+    return set(process["replay"]["items"]["problem"].tolist())

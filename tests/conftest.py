@@ -1,0 +1,83 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test even if the tests run in a shell's background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of reference data kept outside the repository."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the reference data folder is not beside the checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def random_problems() -> Callable[..., list[PipelineProblem]]:
+    """A function that draws small pipeline problems of all sorts from a seed (`draw_problems`)."""
+    return draw_problems
+
+
+def draw_problems(
+    seed: int,
+    count: int,
+    granularity: int = 16,
+    stages: tuple[int, int] = (2, 4),
+    instructions: tuple[int, int] = (4, 40),
+    memory: tuple[float, float] = (0.2, 20.0),
+) -> list[PipelineProblem]:
+    """Problems whose computation, transfers, gradients and memory each decide now and then.
+
+    Args:
+        stages, instructions: smallest and largest S and n.
+        memory: range of the device memory over what one of S equal stages on equal devices needs.
+    """
+    random = np.random.default_rng(seed)
+    return [_draw_problem(random, granularity, stages, instructions, memory) for _ in range(count)]
+
+
+def _draw_problem(
+    random: np.random.Generator,
+    granularity: int,
+    stages: tuple[int, int],
+    instructions: tuple[int, int],
+    memory: tuple[float, float],
+) -> PipelineProblem:
+    S = int(random.integers(*stages, endpoint=True))
+    n = int(random.integers(max(instructions[0], S), max(instructions[1], S), endpoint=True))
+    nodes, per_node = (int(size) for size in random.integers(1, 5, 2))
+    while nodes * per_node < S:
+        per_node += 1
+    inter = 1e9
+    C = random.random(n) * (random.random(n) < 0.9) + 1e-3
+    A = inter * random.random(n) * 10 ** random.uniform(-3, 0)
+    W = inter * random.random(n) * (random.random(n) < 0.6) * 10 ** random.uniform(-2, 1)
+    stash = random.random(n) * W.mean() * 10 ** random.uniform(-1, 1)
+    micro_batches = int(random.integers(1, 33))
+    need = (4 * W.sum() + stash.sum() * min(micro_batches, S) * S / (nodes * per_node)) / S + 1.0
+    cluster = Cluster(
+        nodes,
+        per_node,
+        intra=inter * 10 ** random.uniform(-0.3, 2),
+        inter=inter,
+        memory=float(need * np.exp(random.uniform(*np.log(memory)))),
+    )
+    profile = Profile.create(C, A, W, C_fwd=C * random.random(n), stash=stash)
+    return PipelineProblem(profile, cluster, S, micro_batches, granularity=granularity)

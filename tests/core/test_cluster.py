@@ -1,0 +1,45 @@
+"""What a cluster is and which ones are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.errors import BadInput
+
+GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
+
+
+def test_the_interconnect_matrix_has_one_speed_inside_nodes_and_one_between() -> None:
+    cluster = Cluster(**GOOD)
+    assert cluster.devices == 6
+    matrix = cluster.interconnect
+    for a in range(6):
+        for b in range(6):
+            same_node = a // 3 == b // 3
+            assert matrix[a, b] == (math.inf if a == b else 130e9 if same_node else 3.125e9)
+
+
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "2", None, math.nan])
+def test_sizes_that_are_no_positive_whole_numbers_are_refused(key: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"cluster toy: {key} is .*whole number"):
+        Cluster(**{**GOOD, key: value}, name="toy")
+
+
+@pytest.mark.parametrize("key", ["intra", "inter", "memory"])
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1e9", None])
+def test_speeds_and_memories_that_are_not_positive_and_finite_are_refused(key: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"cluster toy: {key} is .*positive number of bytes") as refusal:
+        Cluster(**{**GOOD, key: value}, name="toy")
+    assert ("per second" in str(refusal.value)) == (key != "memory")
+
+
+def test_whole_numbers_are_good_speeds() -> None:
+    """A speed written without exponent once made a matrix of integers, which has no room for infinity."""
+    whole, real = Cluster(2, 1, 130, 3, 32), Cluster(2, 1, 130.0, 3.0, 32.0)
+    np.testing.assert_array_equal(whole.interconnect, real.interconnect)

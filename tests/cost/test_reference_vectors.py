@@ -1,0 +1,62 @@
+"""The cost model against expected values computed by somebody else from the same description."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.cost.pipeline import PipelineCost, pipeline_cost
+
+CASES = range(40)
+WITH_OPTIMUM = (3, 9, 12, 15, 21, 30, 31, 32, 34, 38)
+ARRAYS = ("forward_s", "backward_s", "transfer_s", "all_reduce_s", "memory_bytes")
+
+
+@pytest.fixture(scope="module")
+def vectors(shared_data: Path) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = json.loads((shared_data / "cost_vectors.json").read_text())["cost"]
+    return cases
+
+
+def test_no_case_is_left_out(vectors: list[dict[str, Any]]) -> None:
+    assert len(vectors) == len(CASES)
+    optima = (case["expected"]["optimum_over_all_plans_of_S_stages"] for case in vectors)
+    assert tuple(i for i, optimum in enumerate(optima) if optimum) == WITH_OPTIMUM
+
+
+@pytest.mark.parametrize("i", CASES)
+def test_every_expected_value_is_met(vectors: list[dict[str, Any]], i: int) -> None:
+    case, expected = vectors[i], vectors[i]["expected"]
+    cost = _cost(case, case["cuts"], case["device_cuts"])
+    for name in ARRAYS:
+        np.testing.assert_allclose(getattr(cost, name), expected[name], rtol=1e-9, atol=0, err_msg=name)
+    assert cost.span_s == pytest.approx(expected["span_s"], rel=1e-9, abs=0)
+    assert cost.length_s == pytest.approx(expected["length_s"], rel=1e-9, abs=0)
+    assert cost.feasible == expected["feasible"]
+
+
+@pytest.mark.parametrize("i", WITH_OPTIMUM)
+def test_the_best_of_all_plans_is_the_expected_optimum(vectors: list[dict[str, Any]], i: int) -> None:
+    case = vectors[i]
+    optimum = case["expected"]["optimum_over_all_plans_of_S_stages"]
+    n, devices, boundaries = len(case["profile"]["C"]), _cluster(case).devices, len(case["cuts"])
+    plans = product(combinations(range(n - 1), boundaries), combinations(range(1, devices), boundaries))
+    costs = ((_cost(case, *plan), plan) for plan in plans)
+    best, plan = min(((c.length_s, plan) for c, plan in costs if c.feasible), key=lambda pair: pair[0])
+    assert best == pytest.approx(optimum["length_s"], rel=1e-9)
+    assert plan == (tuple(optimum["cuts"]), tuple(optimum["device_cuts"]))
+
+
+def _cluster(case: dict[str, Any]) -> Cluster:
+    return Cluster(**case["cluster"])
+
+
+def _cost(case: dict[str, Any], cuts: Any, device_cuts: Any) -> PipelineCost:
+    return pipeline_cost(Profile.create(**case["profile"]), _cluster(case), cuts, device_cuts, case["micro_batches"])

@@ -1,0 +1,108 @@
+"""The trace holds what the timeline holds, in the units and rows that viewers expect."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.errors import BadInput
+from automap_models.formats.chrome_trace import trace_document, write_trace
+from automap_models.simulate.engine import simulate
+from automap_models.simulate.schedules import SCHEDULES
+from automap_models.simulate.timeline import Interval, Timeline
+
+TINY = Timeline(
+    "1f1b",
+    (
+        Interval("forward", 0, 0, 0.0, 1.0),
+        Interval("send-forward", 0, 0, 1.0, 1.5),
+        Interval("forward", 1, 0, 1.5, 2.0),
+        Interval("backward", 1, 0, 2.0, 3.25),
+        Interval("all-reduce", 1, 0, 3.25, 3.5),
+        Interval("send-backward", 0, 0, 3.25, 3.5),
+    ),
+    3.5,
+)
+
+
+def _events(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
+    return [event for event in document["traceEvents"] if event["ph"] == phase]
+
+
+def test_a_small_timeline_is_told_event_by_event() -> None:
+    document = trace_document(TINY)
+    told = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"], e["args"]) for e in _events(document, "X")]
+    assert told == [
+        ("forward 0", 0, 0, 0.0, 1e6, {"micro_batch": 0}),
+        ("send-forward 0", 1, 0, 1e6, 0.5e6, {"micro_batch": 0}),
+        ("forward 0", 0, 1, 1.5e6, 0.5e6, {"micro_batch": 0}),
+        ("backward 0", 0, 1, 2e6, 1.25e6, {"micro_batch": 0}),
+        ("all-reduce", 0, 1, 3.25e6, 0.25e6, {}),
+        ("send-backward 0", 1, 0, 3.25e6, 0.25e6, {"micro_batch": 0}),
+    ]
+    assert document["otherData"] == {"schedule": "1f1b", "length_s": 3.5}
+
+
+def test_rows_are_named_and_sorted() -> None:
+    names = {(e["name"], e["pid"], e["tid"]): e["args"] for e in _events(trace_document(TINY), "M")}
+    assert names == {
+        ("process_name", 0, 0): {"name": "stages"},
+        ("process_sort_index", 0, 0): {"sort_index": 0},
+        ("process_name", 1, 0): {"name": "links"},
+        ("process_sort_index", 1, 0): {"sort_index": 1},
+        ("thread_name", 0, 0): {"name": "stage 0"},
+        ("thread_sort_index", 0, 0): {"sort_index": 0},
+        ("thread_name", 0, 1): {"name": "stage 1"},
+        ("thread_sort_index", 0, 1): {"sort_index": 1},
+        ("thread_name", 1, 0): {"name": "0 → 1"},
+        ("thread_sort_index", 1, 0): {"sort_index": 0},
+    }
+
+
+def test_one_stage_has_no_links() -> None:
+    names = [e["args"].get("name") for e in _events(trace_document(Timeline("gpipe", TINY.intervals[:1], 1.0)), "M")]
+    assert names == ["stages", None, "stage 0", None]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    stages=st.integers(1, 4),
+    micro_batches=st.integers(1, 6),
+    schedule=st.sampled_from(sorted(SCHEDULES)),
+    seed=st.integers(0, 99),
+)
+def test_events_of_a_row_follow_each_other_and_add_up(
+    stages: int, micro_batches: int, schedule: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    forward, backward, reduce = rng.random((3, stages))
+    transfer = rng.random(stages - 1)
+    document = trace_document(simulate(forward, backward, transfer, reduce, micro_batches, schedule))
+    rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for event in _events(document, "X"):
+        rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
+    assert sorted(rows) == [(0, s) for s in range(stages)] + [(1, s) for s in range(stages - 1)]
+    for (process, row), events in rows.items():
+        events.sort()
+        assert all(a + d <= b + 1e-3 for (a, d), (b, _) in pairwise(events))
+        each = 2 * transfer[row] if process else forward[row] + backward[row]
+        busy_s = micro_batches * each + (0 if process else reduce[row])
+        assert sum(d for _, d in events) == pytest.approx(busy_s * 1e6)
+
+
+def test_the_file_is_strict_json(tmp_path: Path) -> None:
+    write_trace(tmp_path / "trace.json", TINY)
+    assert json.loads((tmp_path / "trace.json").read_text()) == trace_document(TINY)
+
+
+def test_a_trace_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is a folder"):
+        write_trace(tmp_path, TINY)

@@ -1,0 +1,54 @@
+"""Planning starts fast and without torch: what each import pulls in, seen from a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxscript"}
+FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
+LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
+TORCH_TWINS = {"automap_models.cost.pipeline_batch"}
+
+REPORT = "\nimport json, sys\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+
+def top_level_modules(code: str) -> set[str]:
+    """Top-level names in sys.modules after running the code in a fresh interpreter."""
+    done = subprocess.run([sys.executable, "-c", code + REPORT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def run_command(arguments: list[str]) -> str:
+    """Code that runs automap-infer as the console script does and goes on."""
+    return f"from automap_models.infer.cli import main\nassert main({arguments!r}) == 0"
+
+
+def test_importing_the_package_brings_numpy_at_most() -> None:
+    assert not top_level_modules("import automap_models") & (HEAVY | FOR_SOME_ONLY)
+
+
+def test_the_layers_below_the_planners_need_none_of_the_extras(module_files: dict[str, Path]) -> None:
+    light = [m for m in module_files if len(m.split(".")) > 1 and m.split(".")[1] in LIGHT_LAYERS]
+    code = "\n".join(f"import {module}" for module in light if module not in TORCH_TWINS)
+    assert not top_level_modules(code) & (HEAVY | (FOR_SOME_ONLY - {"yaml"}))
+
+
+def test_the_list_of_planners_imports_none_of_them() -> None:
+    assert not top_level_modules("import automap_models.planners.registry") & (HEAVY | FOR_SOME_ONLY)
+
+
+def test_help_needs_no_library_at_all() -> None:
+    assert not top_level_modules(run_command(["--help"])) & (HEAVY | FOR_SOME_ONLY)
+
+
+@pytest.mark.parametrize("planner", ["auto", "exact", "uniform"])
+def test_a_whole_plan_needs_neither_torch_nor_hydra_nor_matplotlib(planner: str, root: Path) -> None:
+    profile = sorted((root / "examples").glob("*.npz"))[0]
+    seen = top_level_modules(run_command([str(profile), "--topo", "A", "--planner", planner, "--json"]))
+    assert not seen & (HEAVY | {"hydra", "omegaconf", "matplotlib", "scipy", "rich"})

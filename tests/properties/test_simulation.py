@@ -1,0 +1,155 @@
+"""Laws of every simulated pipeline, whatever its times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.profile import FloatArray
+from automap_models.cost.pipeline import span_and_length
+from automap_models.simulate.engine import simulate
+from automap_models.simulate.schedules import SCHEDULES, Op, schedule
+from automap_models.simulate.timeline import Interval, Timeline
+
+LAW = settings(max_examples=100, deadline=None, derandomize=True)
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Times of a pipeline, [S], [S], [S-1], [S], and its micro-batches."""
+
+    forward: FloatArray
+    backward: FloatArray
+    transfer: FloatArray
+    all_reduce: FloatArray
+    micro_batches: int
+
+    @property
+    def stages(self) -> int:
+        return self.forward.size
+
+    def simulate(self, name: str) -> Timeline:
+        return simulate(self.forward, self.backward, self.transfer, self.all_reduce, self.micro_batches, name)
+
+
+def _times(size: int) -> st.SearchStrategy[FloatArray]:
+    """Sixteenths, so that sums are exact, messages get ready together, and some take no time at all."""
+    sixteenths = st.lists(st.integers(0, 64), min_size=size, max_size=size)
+    return sixteenths.map(lambda values: np.array(values, dtype=np.float64) / 16)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    stages, micro_batches = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    sizes = (stages, stages, stages - 1, stages)
+    return Pipeline(*(draw(_times(size)) for size in sizes), micro_batches)
+
+
+names = st.sampled_from(sorted(SCHEDULES))
+
+
+@LAW
+@given(pipelines(), names)
+def test_the_span_bounds_every_schedule_from_below(pipe: Pipeline, name: str) -> None:
+    silent = Pipeline(pipe.forward, pipe.backward, pipe.transfer, np.zeros(pipe.stages), pipe.micro_batches)
+    span, _, _ = span_and_length(pipe.forward, pipe.backward, pipe.transfer, silent.all_reduce, pipe.micro_batches)
+    assert silent.simulate(name).length_s >= span
+    assert pipe.simulate(name).length_s >= span + pipe.all_reduce[0]
+
+
+@LAW
+@given(pipelines(), names)
+def test_a_stage_needs_its_first_input_all_its_passes_and_its_all_reduce(pipe: Pipeline, name: str) -> None:
+    arrives = np.concatenate(([0.0], np.cumsum(pipe.forward[:-1] + pipe.transfer)))
+    alone = arrives + pipe.micro_batches * (pipe.forward + pipe.backward) + pipe.all_reduce
+    assert pipe.simulate(name).length_s >= alone.max()
+
+
+@LAW
+@given(pipelines(), names)
+def test_something_is_always_at_work(pipe: Pipeline, name: str) -> None:
+    """So a pipeline takes no longer than all its passes and messages one after the other."""
+    one_by_one = pipe.micro_batches * (pipe.forward.sum() + pipe.backward.sum() + 2 * pipe.transfer.sum())
+    assert pipe.simulate(name).length_s <= one_by_one + pipe.all_reduce.max()
+
+
+@LAW
+@given(pipelines(), names)
+def test_nothing_overlaps_on_a_stage_or_a_link(pipe: Pipeline, name: str) -> None:
+    busy: dict[tuple[bool, int], list[Interval]] = defaultdict(list)
+    for interval in pipe.simulate(name).intervals:
+        busy[interval.kind.startswith("send"), interval.resource].append(interval)
+    for intervals in busy.values():
+        intervals.sort(key=lambda i: (i.start_s, i.end_s))
+        assert all(a.end_s <= b.start_s for a, b in pairwise(intervals))
+
+
+@LAW
+@given(pipelines(), names)
+def test_every_pass_waits_for_what_it_needs_and_takes_its_time(pipe: Pipeline, name: str) -> None:
+    of = {(i.kind, i.resource, i.micro_batch): i for i in pipe.simulate(name).intervals}
+    last = pipe.stages - 1
+    for m in range(pipe.micro_batches):
+        for s in range(pipe.stages):
+            chain = [of["forward", s, m], of["backward", s, m]]
+            if s < last:
+                there, back = of["send-forward", s, m], of["send-backward", s, m]
+                chain = [chain[0], there, of["forward", s + 1, m], of["backward", s + 1, m], back, chain[1]]
+                assert there.end_s - there.start_s == back.end_s - back.start_s == pipe.transfer[s]
+            assert all(a.end_s <= b.start_s for a, b in pairwise(chain))
+            assert chain[0].end_s - chain[0].start_s == pipe.forward[s]
+            assert chain[-1].end_s - chain[-1].start_s == pipe.backward[s]
+    expected = 2 * pipe.micro_batches * (pipe.stages + last) + pipe.stages
+    assert len(of) == len(pipe.simulate(name).intervals) == expected
+
+
+@LAW
+@given(pipelines(), names)
+def test_stages_keep_to_their_schedule(pipe: Pipeline, name: str) -> None:
+    started: dict[int, list[tuple[float, float, Op]]] = defaultdict(list)
+    for i in pipe.simulate(name).intervals:
+        if i.kind in ("forward", "backward"):
+            started[i.resource].append((i.start_s, i.end_s, Op(i.kind == "backward", i.micro_batch)))
+    for stage, order in enumerate(schedule(name, pipe.stages, pipe.micro_batches)):
+        start_of = {op: (start, end) for start, end, op in started[stage]}
+        assert all(start_of[a][1] <= start_of[b][0] for a, b in pairwise(order))
+
+
+@LAW
+@given(pipelines(), names)
+def test_the_length_is_the_last_end(pipe: Pipeline, name: str) -> None:
+    timeline = pipe.simulate(name)
+    assert timeline.length_s == max(i.end_s for i in timeline.intervals)
+    starts = [i.start_s for i in timeline.intervals]
+    assert starts == sorted(starts)
+
+
+@LAW
+@given(pipelines(), names, st.sampled_from([0.25, 0.5, 2.0, 1024.0]))
+def test_length_scales_with_time(pipe: Pipeline, name: str, factor: float) -> None:
+    slower = Pipeline(
+        factor * pipe.forward,
+        factor * pipe.backward,
+        factor * pipe.transfer,
+        factor * pipe.all_reduce,
+        pipe.micro_batches,
+    )
+    assert slower.simulate(name).length_s == factor * pipe.simulate(name).length_s
+
+
+@LAW
+@given(st.integers(1, 8), st.integers(1, 20), st.floats(1e-6, 10), st.floats(1e-6, 10), names)
+def test_equal_stages_without_communication_reach_the_span(
+    stages: int, m: int, forward: float, backward: float, name: str
+) -> None:
+    f, b, silent = np.full(stages, forward), np.full(stages, backward), np.zeros(stages)
+    span, length, _ = span_and_length(f, b, silent[1:], silent, m)
+    assert span == length == pytest.approx((m + stages - 1) * (forward + backward), rel=ROUNDING)
+    assert simulate(f, b, silent[1:], silent, m, name).length_s == pytest.approx(span, rel=ROUNDING)

@@ -1,0 +1,1 @@
+"""From a data set to a Rainbow checkpoint to an ONNX policy."""

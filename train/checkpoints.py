@@ -1,0 +1,115 @@
+"""Checkpoint files: written whole or not at all, read without unpickling, refused in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from omegaconf import DictConfig
+
+from automap_models.errors import BadInput
+from automap_models.formats.files import write_atomically
+from automap_models.rl.q_network import NetworkSize
+from automap_models.train.data import PipelineData
+from automap_models.train.module import RainbowModule, require_processes
+
+FOLDER, BEST, LAST = "checkpoints", "best", "last"
+WRITTEN_BY_US = "give a checkpoint written by train/run.py"
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes beside the file and renames; Lightning's own detour over /tmp is a copy where that is another disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: torch.save(checkpoint, file))
+
+
+def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
+    """The content of a checkpoint file.
+
+    Args:
+        path: the file.
+        key: the setting that named it.
+
+    Raises:
+        BadInput: it is missing, truncated or no checkpoint of a training run.
+    """
+    if not path.is_file():
+        raise BadInput("no such checkpoint", where=str(path), do=f"give an existing file as {key}=")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zipfile, pickle and torch raise a dozen kinds on what is no checkpoint
+        raise BadInput("is no checkpoint or a truncated one", where=str(path), do=WRITTEN_BY_US) from error
+    if not isinstance(content, dict) or not {"state_dict", "hyper_parameters", "rainbow"} <= set(content):
+        raise BadInput("is no checkpoint of a training run", where=str(path), do=WRITTEN_BY_US)
+    return content
+
+
+def resume_from(config: DictConfig) -> Path | None:
+    """The checkpoint file that a config says to go on with."""
+    if config.ckpt_path is None:
+        return None
+    last = Path(config.out) / FOLDER / f"{LAST}.ckpt"
+    return last if config.ckpt_path == "last" else Path(config.ckpt_path)
+
+
+def require_resumable(path: Path, module: RainbowModule, data: PipelineData, processes: int) -> dict[str, Any]:
+    """The content of a checkpoint that this run can go on with.
+
+    Raises:
+        BadInput: it cannot: another network, replay, data set or number of processes.
+    """
+    checkpoint = read_checkpoint(path, "ckpt_path")
+    _require_same_network(checkpoint, module, path)
+    for name in ("replay", "branches"):
+        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.learner, name)
+        if saved != asked:
+            raise BadInput(
+                f"was written with {name} {saved}, not {asked}",
+                where=str(path),
+                do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
+            )
+    if checkpoint.get(type(data).__qualname__, data.state_dict()) != data.state_dict():
+        raise BadInput(
+            "was trained on other groups than this run's",
+            where=str(path),
+            do="give the same data settings, or init_from= to take the weights only",
+        )
+    require_processes(checkpoint["rainbow"], processes, str(path))
+    return checkpoint
+
+
+def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> None:
+    """Take over the networks of a checkpoint, nothing else.
+
+    Raises:
+        BadInput: the file is no checkpoint of such a network.
+    """
+    checkpoint = read_checkpoint(path, key)
+    _require_same_network(checkpoint, module, path)
+    module.load_state_dict(checkpoint["state_dict"])
+
+
+def _require_same_network(checkpoint: dict[str, Any], module: RainbowModule, path: Path) -> None:
+    saved, asked = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
+    differences = [f"{key} {saved.get(key)}, not {value}" for key, value in asked.items() if saved.get(key) != value]
+    if differences:
+        raise BadInput(
+            f"holds another network than this run's ({'; '.join(differences)})",
+            where=str(path),
+            do="give a checkpoint trained with the same agent and env",
+        )
+
+
+def _architecture(parameters: Any) -> dict[str, Any]:
+    """Every setting that decides the shapes and the meaning of a network's weights."""
+    return {"network": parameters["network"], **asdict(NetworkSize(**parameters["size"]))}

@@ -1,0 +1,172 @@
+"""The LightningDataModule: a data set of problems in memory, drawn a bounded number of times."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline import Problems
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.dataset import read_dataset
+from automap_models.formats.files import write_atomically
+from automap_models.planners.exact import ExactPlanner
+from automap_models.train.console import say
+
+
+class VisitSampler(Sampler[list[int]]):
+    """Batches of problem indices: pass after pass over the data set, each pass in a new order.
+
+    The order depends on (seed, pass) only and an epoch is a fixed stretch of it, so that a run resumed after epoch e
+    goes on exactly as one never stopped; ranks take turns.
+
+    Args:
+        groups: number of problems.
+        batch: problems per step and rank.
+        steps: steps an epoch.
+        seed: of the order.
+        rank, world: this process among all.
+    """
+
+    def __init__(self, groups: int, batch: int, steps: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        self.groups, self.batch, self.steps, self.seed = groups, batch, steps, seed
+        self.rank, self.world, self.epoch = rank, world, 0
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning says which epoch comes."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = self.epoch * self.steps
+        for step in range(start, start + self.steps):
+            first = (step * self.world + self.rank) * self.batch
+            yield [self._at(position) for position in range(first, first + self.batch)]
+
+    def _at(self, position: int) -> int:
+        visit, place = divmod(position, self.groups)
+        if self._order is None or self._order[0] != visit:
+            self._order = visit, np.random.default_rng([self.seed, visit]).permutation(self.groups)
+        return int(self._order[1][place])
+
+
+class PipelineData(L.LightningDataModule):
+    """Training problems and a fixed, held-out validation set with its exact optima.
+
+    Args:
+        path: folder of a data set (datagen/run.py).
+        groups: problems to use, of which the last `validation_groups` are held out; None is all.
+        validation_groups: held-out problems, never trained on.
+        min_stages: fewest stages of a problem to train on; validation has them all.
+        batch: problems per training step and process.
+        steps_per_epoch: training steps between validations and checkpoints.
+        seed: of the order of visits.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        groups: int | None,
+        validation_groups: int,
+        min_stages: int,
+        batch: int,
+        steps_per_epoch: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.min_stages = min_stages
+        self.path, self.groups, self.validation_groups = Path(path), groups, validation_groups
+        self.batch, self.steps_per_epoch, self.seed = batch, steps_per_epoch, seed
+
+    def prepare_data(self) -> None:
+        """Find the optima of the validation set once; the first process does."""
+        held_out = self._load()[1]
+        self._optima(held_out)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load everything into memory, once."""
+        if hasattr(self, "problems"):
+            return
+        training, held_out = self._load()
+        training = training.take(training.stages >= self.min_stages)
+        optima = self._optima(held_out)
+        solvable = np.isfinite(optima)
+        self.problems = Problems.from_encoded(training)
+        self.validation = Problems.from_encoded(held_out.take(solvable))
+        self.optima = torch.from_numpy(optima[solvable]).float()
+        self._trained_on = _digest(training)
+
+    def state_dict(self) -> dict[str, str]:
+        """What a checkpoint remembers: the problems that its replay refers to."""
+        return {"trained_on": self._trained_on}
+
+    def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
+        encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups))
+        if len(encoded) <= self.validation_groups:
+            raise BadInput(
+                f"{len(encoded)} groups, {self.validation_groups} of them for validation",
+                where=str(self.path),
+                do="generate more groups or hold fewer out",
+            )
+        split = len(encoded) - self.validation_groups
+        return encoded.take(slice(None, split)), encoded.take(slice(split, None))
+
+    def _optima(self, held_out: EncodedProblems) -> np.ndarray:
+        """[V] exact lengths of the held-out problems, NaN where nothing fits; kept beside the data set."""
+        cache = self.path / f"optima-{_digest(held_out)[:16]}.npy"
+        found = _read_optima(cache, len(held_out))
+        if found is None:
+            say(f"{self.path}: finding the exact optima of {len(held_out)} held-out problems, once")
+            found = np.array([optimal_length(held_out, i) for i in range(len(held_out))])
+            optima = found
+            write_atomically(cache, lambda file: np.save(file, optima, allow_pickle=False))
+        return found
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Batches of problem indices, int64 [batch]."""
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        groups = len(self.problems.stages)
+        sampler = VisitSampler(groups, self.batch, self.steps_per_epoch, self.seed, rank, world)
+        sampler.set_epoch(self.trainer.current_epoch if self.trainer else 0)
+        return DataLoader(torch.arange(groups), batch_sampler=sampler)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        """One pass over the indices of the validation set."""
+        return DataLoader(torch.arange(len(self.optima)), batch_size=256)  # type: ignore[arg-type]
+
+
+def _digest(problems: EncodedProblems) -> str:
+    """SHA-256 of everything that problems are."""
+    digest = hashlib.sha256()
+    for array in problems.as_dict().values():
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _read_optima(cache: Path, count: int) -> np.ndarray | None:
+    """The optima found before; None where there are none or the file is damaged: they can be found again."""
+    try:
+        with cache.open("rb") as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return found if found.shape == (count,) and found.dtype == np.float64 else None
+
+
+def optimal_length(encoded: EncodedProblems, i: int) -> float:
+    """The exact optimum of problem i in units of its MAX; NaN where nothing fits."""
+    try:
+        optimality = ExactPlanner().plan(decode(encoded, i)).optimality
+    except Infeasible:
+        return float("nan")
+    return optimality.bound_s if optimality else float("nan")

@@ -1,0 +1,138 @@
+"""The training program: compose the config, fit, export."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import hydra
+import lightning as L
+from omegaconf import DictConfig, OmegaConf
+
+from automap_models.core.hydra_errors import one_line_errors
+from automap_models.core.resources import conf_dir
+from automap_models.errors import BadInput
+from automap_models.formats.files import write_atomically
+from automap_models.train.build import (
+    build_data,
+    build_module,
+    build_trainer,
+    episodes_per_epoch,
+    epochs_of,
+    require_fitting_problems,
+    require_numbers,
+)
+from automap_models.train.checkpoints import load_weights, require_resumable, resume_from
+from automap_models.train.console import quiet, say
+from automap_models.train.data import PipelineData
+from automap_models.train.export import export_policy
+from automap_models.train.module import RainbowModule
+
+
+def train(config: DictConfig) -> L.Trainer:
+    """Run one training and export its best policy.
+
+    Returns:
+        The finished trainer.
+
+    Raises:
+        BadInput: a setting or a file cannot be used; nothing is written then, except the optima beside the data set.
+    """
+    require_numbers(config)
+    L.seed_everything(config.seed, verbose=False)
+    data, module = build_data(config), build_module(config)
+    data.setup()
+    require_fitting_problems(config, data)
+    epochs = epochs_of(config, len(data.problems.stages))
+    checkpoint = _starting_point(config, module, data)
+    trainer: L.Trainer = build_trainer(config, epochs)
+    _write_config(config)
+    _say_plan(config, data, epochs)
+    _fit(trainer, module, data, checkpoint)
+    if trainer.is_global_zero:
+        _finish(config, trainer, module, data)
+    return trainer
+
+
+def _say_plan(config: DictConfig, data: PipelineData, epochs: int) -> None:
+    groups, held_out = len(data.problems.stages), len(data.optima)
+    episodes = epochs * episodes_per_epoch(config)
+    say(f"{data.path}: {groups:,} problems to train on, {held_out:,} held out that have a plan")
+    say(f"{episodes:,} episodes in {epochs} epochs, at most {-(-episodes // groups)} on one problem")
+
+
+def _starting_point(config: DictConfig, module: RainbowModule, data: PipelineData) -> Path | None:
+    """Take over what an earlier run left; the checkpoint to go on with, if any."""
+    if config.init_from is not None and config.ckpt_path is None:
+        load_weights(module, Path(config.init_from))
+        say(f"starting with the weights of {config.init_from}")
+    path: Path | None = resume_from(config)
+    if path is not None:
+        saved = require_resumable(path, module, data, config.trainer.devices * config.trainer.num_nodes)
+        say(f"going on with {path} after {saved['rainbow']['episodes']:,} episodes")
+    return path
+
+
+def _write_config(config: DictConfig) -> None:
+    """Keep what was composed beside its results.
+
+    Raises:
+        BadInput: `out` cannot be written.
+    """
+    out = Path(config.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
+    text = OmegaConf.to_yaml(config, resolve=True).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(text)
+
+    write_atomically(out / "config.yaml", write)
+
+
+def _fit(trainer: L.Trainer, module: RainbowModule, data: PipelineData, checkpoint: Path | None) -> None:
+    """Train; Ctrl-C passes through as what it is."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as left:  # so Lightning answers Ctrl-C
+        if isinstance(left.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from left
+        raise
+
+
+def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data: PipelineData) -> None:
+    """Export the best policy and say where everything is."""
+    best: Any = trainer.checkpoint_callback
+    if config.export:
+        load_weights(module, Path(best.best_model_path), "checkpoint")
+        policy = Path(config.out) / "policy.onnx"
+        report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
+        say(
+            f"{policy}: agrees with torch on {report['states']:,.0f} states, "
+            f"largest difference {report['largest_difference']:.1e}, {report['equal_actions']:.2%} equal actions"
+        )
+    for logger in trainer.loggers:
+        say(f"curves: {logger.log_dir}")
+    say(
+        f"best val/gap_mean {float(best.best_model_score):.4f} (mean L/L* of held-out problems): {best.best_model_path}"
+    )
+
+
+def _one_line_errors() -> AbstractContextManager[None]:
+    return one_line_errors("train", "go on with ckpt_path=last")
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
+def _task(config: DictConfig) -> None:
+    with _one_line_errors():
+        train(config)
+
+
+def main() -> None:
+    """Entry point of `python train/run.py`."""
+    quiet()
+    with _one_line_errors():
+        _task()

@@ -1,0 +1,242 @@
+"""The LightningModule: each training step plays a batch of episodes and learns from a replayed batch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
+from automap_models.errors import BadInput
+from automap_models.rl.agent import Agent, AgentConfig, empty_transition, transitions
+from automap_models.rl.branching import branch, branch_loss, empty_branches
+from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
+from automap_models.rl.replay import PrioritisedReplay
+
+NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
+    "look_ahead": LookAheadQNetwork,
+    "flat": FlatQNetwork,
+}
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How the network is trained.
+
+    Attributes:
+        learning_rate: of Adam at the start.
+        final_learning_rate: at the end of a cosine decay over the run; equal to the first for none.
+        batch: replayed transitions per learner iteration.
+        branches: episodes played from one state of each problem (rl.branching); 1 is one ordinary episode a problem.
+        iterations: learner iterations, each an optimiser step, after every batch of episodes.
+        replay: capacity in transitions.
+        alpha, beta: exponents of prioritised replay; alpha 0 is a uniform one.
+        target_every: learner iterations between copies to the target network.
+        gradient_clip: largest norm of a gradient.
+    """
+
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    batch: int = 256
+    branches: int = 1
+    iterations: int = 4
+    replay: int = 100_000
+    alpha: float = 0.5
+    beta: float = 0.5
+    target_every: int = 100
+    gradient_clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "branches", "iterations", "replay", "target_every", "learning_rate", "gradient_clip"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"is {getattr(self, name)}", where=f"agent.learner.{name}", do="give more than 0")
+
+
+class RainbowModule(L.LightningModule):
+    """Rainbow on the pipeline environment.
+
+    Args:
+        network: "look_ahead" or "flat".
+        size, agent, learner: plain mappings of NetworkSize, AgentConfig and LearnerConfig.
+        seed: of exploration, of the replay's draws and of the weights; ranks add their number.
+    """
+
+    def __init__(
+        self,
+        network: str,
+        size: dict[str, Any],
+        agent: dict[str, Any],
+        learner: dict[str, Any],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.automatic_optimization = False  # a step has several learner iterations
+        self.size, self.learner, self.seed = NetworkSize(**size), LearnerConfig(**learner), seed
+        torch.manual_seed(seed)
+        self.online: LookAheadQNetwork | FlatQNetwork = NETWORKS[network](self.size)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        env = PipelineEnv(self.size.max_stages, self.size.max_devices)
+        self.agent = Agent(env, self.online, self.target, AgentConfig(**agent))
+        branches, max_stages = self.learner.branches, self.size.max_stages
+        row = empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
+        self.replay = PrioritisedReplay(self.learner.replay, row, self.learner.alpha, self.learner.beta)
+        self.episodes = 0
+        self._gaps: list[Tensor] = []
+        self._started = (0.0, 0)
+
+    def setup(self, stage: str) -> None:
+        """Random states of this process; a resumed run overwrites them with its checkpoint's."""
+        seeds = np.random.SeedSequence([self.seed, self.global_rank]).spawn(2)
+        self.rng = np.random.default_rng(seeds[0])
+        self.generator = torch.Generator().manual_seed(int(seeds[1].generate_state(1)[0]))
+
+    @property
+    def exact_decisions(self) -> int:
+        """The last decisions of an episode that the look-ahead makes exactly, with nothing to learn."""
+        return 0 if self.size.residual == "none" else self.online.exact_last
+
+    @property
+    def problems(self) -> Problems:
+        """The training set."""
+        problems: Problems = self.trainer.datamodule.problems  # type: ignore[attr-defined]
+        return problems
+
+    def configure_optimizers(self) -> Any:
+        """Adam with a cosine decay over the learner iterations of the whole run."""
+        optimizer = torch.optim.Adam(self.online.parameters(), lr=self.learner.learning_rate)
+        total = max(1, int(self.trainer.estimated_stepping_batches) * self.learner.iterations)
+        low = self.learner.final_learning_rate / self.learner.learning_rate
+
+        def factor(step: int) -> float:
+            return float(low + (1 - low) * 0.5 * (1 + np.cos(np.pi * min(1.0, step / total))))
+
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
+
+    def on_train_epoch_start(self) -> None:
+        """Start the clock of this epoch."""
+        self._started = (time.perf_counter(), self.episodes)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Play on each problem of the batch, then learn."""
+        epsilon = self.agent.config.epsilon(self.global_step)
+        reward = self._play(batch.cpu(), epsilon)
+        self.episodes += len(batch) * self.learner.branches * self.trainer.world_size
+        losses = [self._learn() for _ in range(self.learner.iterations)]
+        for name, value in (("loss", torch.stack(losses).mean()), ("reward", reward.mean())):
+            self.log(f"train/{name}", value, on_step=False, on_epoch=True)
+        self.log("train/epsilon", epsilon, prog_bar=True, on_step=False, on_epoch=True)
+
+    def _play(self, index: Tensor, epsilon: float) -> Tensor:
+        """Episodes into the replay; rewards [B]."""
+        exact = self.exact_decisions
+        problems, branches = self._pick(index), self.learner.branches
+        if branches > 1:
+            items, reward = branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
+            self.replay.add(items)
+            return reward
+        episodes = self.agent.rollout(problems, epsilon, self.generator)
+        self.replay.add(transitions(index, episodes, skip_last=exact))
+        return episodes.reward
+
+    def _pick(self, index: Tensor) -> Problems:
+        return self.problems.take(index).to(self.device)
+
+    def _learn(self) -> Tensor:
+        """One learner iteration."""
+        if self.global_step % self.learner.target_every == 0:
+            self.target.load_state_dict(self.online.state_dict())
+        rows, items, weights = self.replay.sample(self.learner.batch, self.rng)
+        problems = self._pick(torch.from_numpy(items["problem"]))
+        learn = self.agent.loss if self.learner.branches == 1 else partial(branch_loss, self.agent)
+        loss, error = learn(problems, items, torch.from_numpy(weights).float().to(self.device))
+        self.replay.update(rows, error.double().cpu().numpy())
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, self.learner.gradient_clip, "norm")
+        optimizer.step()
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+        return loss.detach()
+
+    def on_train_epoch_end(self) -> None:
+        """Report episodes and their rate over the epoch, learning included."""
+        since, episodes = self._started
+        rate = (self.episodes - episodes) / max(1e-9, time.perf_counter() - since)
+        self.log("train/episodes", float(self.episodes))
+        self.log("train/episodes_per_s", rate, prog_bar=True)
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Greedy lengths of held-out problems over their optima."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        problems = data.validation.take(batch.cpu()).to(self.device)
+        episodes = self.agent.rollout(problems, 0.0, self.generator)
+        ratio = complete_cost(problems, episodes.complete).length / data.optima[batch.cpu()].to(self.device)
+        self._gaps.append(torch.where(episodes.reward > 0, ratio, torch.inf))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart."""
+        ratio = torch.cat(self._gaps)
+        self._gaps.clear()
+        fits = ratio[ratio.isfinite()]
+        if not len(fits):
+            fits = ratio.new_tensor([float("inf")])
+        self.log("val/gap_mean", fits.mean(), prog_bar=True, sync_dist=True)
+        self.log("val/gap_p99", fits.quantile(0.99), sync_dist=True)
+        self.log("val/gap_max", fits.amax(), sync_dist=True)
+        self.log("val/out_of_memory", (~ratio.isfinite()).float().mean(), sync_dist=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add replay, counters and random states, of every process."""
+        mine = {
+            "replay": self.replay.state_dict(),
+            "rng": self.rng.bit_generator.state,
+            "generator": self.generator.get_state(),
+        }
+        states: list[Any] = [mine]
+        if self.trainer.world_size > 1:
+            states = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(states, mine)
+        checkpoint["rainbow"] = {"episodes": self.episodes, "processes": states}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with replay, counters and random states as they were.
+
+        Raises:
+            BadInput: another number of processes wrote it.
+        """
+        if self._trainer is None or self.trainer.state.fn != TrainerFn.FITTING:
+            return  # only the weights were asked for
+        saved = checkpoint["rainbow"]
+        require_processes(saved, self.trainer.world_size, "the checkpoint")
+        mine = saved["processes"][self.global_rank]
+        self.episodes = int(saved["episodes"])
+        self.replay.load_state_dict(mine["replay"])
+        self.rng.bit_generator.state = mine["rng"]
+        self.generator.set_state(mine["generator"].cpu())
+
+
+def require_processes(saved: Mapping[str, Any], processes: int, where: str) -> None:
+    """Each process goes on with its own replay and random states, so there must be as many as before.
+
+    Raises:
+        BadInput: there are not.
+    """
+    before = len(saved["processes"])
+    if before != processes:
+        raise BadInput(
+            f"was written by {before} process(es), this run has {processes}",
+            where=where,
+            do=f"go on with trainer.devices × trainer.num_nodes = {before}, or take the weights only with init_from=",
+        )
