@@ -20,13 +20,15 @@ RANK = {
     "formats": 2,
     "simulate": 3,
     "hlo": 4,
+    "torch_export": 4,
     "workloads": 5,
     "envs": 6,
     "rl": 6,
     "planners": 7,
     "zoo": 7,
 }
-BESIDE_ENVS_AND_RL = {"formats", "simulate", "workloads"}  # below them in rank, yet none of their business
+# Below envs and rl in rank, yet none of their business.
+BESIDE_ENVS_AND_RL = {"formats", "simulate", "torch_export", "workloads"}
 APPS = {"datagen", "infer", "train"}
 
 

@@ -1,0 +1,1 @@
+"""A StableHLO module → instruction graph, the cost of its instructions, a profile."""
