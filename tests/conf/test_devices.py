@@ -1,0 +1,37 @@
+"""Every shipped device can be asked for by name, has its data sheet's figures and says where they are from."""
+
+from __future__ import annotations
+
+import pytest
+
+from automap_models.core.resources import conf_dir
+from automap_models.formats.device_yaml import known_devices, read_device
+
+DATA_SHEETS = {
+    "v100": {"float32": 15.7e12, "float16": 125e12, "bandwidth": 900e9},
+    "a100": {"float32": 19.5e12, "tf32": 156e12, "bfloat16": 312e12, "bandwidth": 2039e9},
+    "h100": {"float32": 67e12, "tf32": 989.4e12 / 2, "bfloat16": 1978.9e12 / 2, "bandwidth": 3.35e12},
+    "h200": {"float32": 67e12, "tf32": 989.4e12 / 2, "bfloat16": 1978.9e12 / 2, "bandwidth": 4.8e12},
+    "cpu": {"float32": 40 * 2.3e9 * 2 * 16 * 2, "float64": 40 * 2.3e9 * 2 * 8 * 2, "bandwidth": 8 * 3200e6 * 8},
+}
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_a_shipped_device_loads_under_its_own_name_and_has_the_usual_types(name: str) -> None:
+    device = read_device(name)
+    assert device.name == name
+    assert {"float64", "float32", "bfloat16", "float16"} <= set(device.matrix)
+
+
+@pytest.mark.parametrize("name", sorted(DATA_SHEETS))
+def test_its_peaks_are_the_data_sheets(name: str) -> None:
+    device = read_device(name)
+    read = {**device.matrix, "bandwidth": device.bandwidth}
+    assert {key: read[key] for key in DATA_SHEETS[name]} == pytest.approx(DATA_SHEETS[name], rel=2e-3)
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_its_file_says_where_peaks_and_efficiency_are_from(name: str) -> None:
+    comment = [line for line in (conf_dir() / "device" / f"{name}.yaml").read_text().splitlines() if line[:1] == "#"]
+    assert "data sheet" in " ".join(comment) or "product specifications" in " ".join(comment)
+    assert "Efficiency" in " ".join(comment)
