@@ -20,6 +20,14 @@ class BadInput(AutomapError):
     exit_code = 2
 
 
+class UserCodeError(BadInput):
+    """Code that the user named, such as a factory, raised: `details` holds its traceback."""
+
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None, details: str = "") -> None:
+        super().__init__(what, where=where, do=do)
+        self.details = details
+
+
 class Infeasible(AutomapError):
     """The input is fine, but no plan fits the cluster (exit code 3)."""
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from automap_models.errors import AutomapError, BadInput
+from automap_models.errors import AutomapError, BadInput, UserCodeError
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -35,8 +35,9 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         body: does the work and returns an exit code; parsing the arguments belongs into it.
 
     Returns:
-        The body's own code; an AutomapError's code after one line on stderr; 130 after Ctrl-C; 141 when
-        the reader of stdout went away (`… | head`). A defect of ours keeps its traceback.
+        The body's own code; an AutomapError's code after one line on stderr, below the traceback of the user's
+        own code if that is where it comes from; 130 after Ctrl-C; 141 when the reader of stdout went away
+        (`… | head`). A defect of ours keeps its traceback.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -46,6 +47,8 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except AutomapError as error:
+        if isinstance(error, UserCodeError):
+            print(error.details, file=sys.stderr)
         return _say(name, f"error: {error}", error.exit_code)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
