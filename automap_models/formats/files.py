@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import require_writable, write_atomically
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
+from automap_models.formats.json_fields import read_json
 from automap_models.formats.npz import read_npz
+from automap_models.formats.piper_json import looks_like_piper, parse_piper
+from automap_models.formats.placement_json import looks_like_placement, parse_placement
+from automap_models.formats.placement_profile import profile_from_placement
 
-__all__ = ["read_profile", "require_writable", "write_atomically"]
+__all__ = ["holds_module", "read_profile", "require_writable", "write_atomically"]
 
 _HEAD_BYTES = 1 << 16
 _NUMPY = (b"PK", b"\x93NUMPY")
-_KNOWN = "give an .npz file with the arrays C, A and W or a graph.txt of PipeDream or DAPPLE"
+_BYTECODE = b"ML\xefR"  # every MLIR dialect's, StableHLO's among them
+_MODULE_TEXT = re.compile(
+    r"(?:\s|//.*)*"  # comments may come before
+    r"(?:HloModule\s|\"?(?:builtin\.)?module\"?\s*[@{(]|module\s+attributes\b|func\.func\s|#[\w.]+ = )"
+)
+_KNOWN = (
+    "give an .npz file with the arrays C, A and W, a graph.txt of PipeDream or DAPPLE, "
+    "or the JSON of dnn-partitioning or Piper"
+)
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
@@ -24,15 +37,53 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     Raises:
         BadInput: the file cannot be read, its format is unknown or something in it is wrong.
     """
+    head = _head(path)
+    if head.startswith(_NUMPY) or Path(path).suffix == ".npz":
+        return read_npz(path)
+    text = head.decode("utf-8", errors="replace")
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return _read_json_profile(path)
+    if _starts_module(head, text):
+        raise BadInput(
+            "is an HLO or StableHLO module, which has no times yet",
+            where=str(path),
+            do="make a profile of it with automap-profile first",
+        )
+    if looks_like_graph_txt(text):
+        return read_graph_txt(path)
+    raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_KNOWN)
+
+
+def holds_module(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins like HLO text, StableHLO text or MLIR bytecode, rather than like a profile.
+
+    Raises:
+        BadInput: the file cannot be read.
+    """
+    head = _head(path)
+    return _starts_module(head, head.decode("utf-8", errors="replace"))
+
+
+def _head(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            return file.read(_HEAD_BYTES)
     except OSError as error:
         raise BadInput(
             f"cannot be read ({error.strerror or error})", where=str(path), do="check the path and its permissions"
         ) from None
-    if head.startswith(_NUMPY) or Path(path).suffix == ".npz":
-        return read_npz(path)
-    if looks_like_graph_txt(head.decode("utf-8", errors="replace")):
-        return read_graph_txt(path)
-    raise BadInput("is empty" if not head else "is no profile in a known format", where=str(path), do=_KNOWN)
+
+
+def _starts_module(head: bytes, text: str) -> bool:
+    return head.startswith(_BYTECODE) or _MODULE_TEXT.match(text.lstrip("\ufeff")) is not None
+
+
+def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
+    document, model = read_json(path), Path(path).stem
+    if looks_like_placement(document):
+        return profile_from_placement(parse_placement(document, model=model))
+    if looks_like_piper(document):
+        return parse_piper(document, model=model)
+    if "cuts" in document and "planner" in document:
+        raise BadInput("is a plan, not a profile", where=str(path), do="show it with automap-infer PROFILE --plan")
+    raise BadInput("is no profile in a known format", where=str(path), do=_KNOWN)

@@ -64,6 +64,13 @@ class Fields:
         value = finite(self.any(key))
         return self.refuse(key, "a finite number") if value is None else value
 
+    def flag(self, key: str) -> bool:
+        """True or false, or 1 or 0."""
+        value = self.any(key)
+        if isinstance(value, bool) or (_is_whole(value) and value in (0, 1)):
+            return bool(value)
+        return self.refuse(key, "true or false")
+
     def wholes(self, key: str) -> tuple[int, ...]:
         """A list of integers."""
         value = self.any(key)

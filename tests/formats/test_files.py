@@ -9,7 +9,7 @@ import pytest
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.files import read_profile
+from automap_models.formats.files import holds_module, read_profile
 from automap_models.formats.npz import write_npz
 
 GRAPH = (
@@ -44,6 +44,9 @@ def test_a_graph_txt_is_recognised_under_any_name(tmp_path: Path, name: str) -> 
         ("p.json", b'{"nodes": [" -- "]}', "is no profile in a known format"),
         ("p.txt", b"hello\n" + GRAPH.encode(), "line 1: is neither a node nor an edge"),
         ("p.txt", GRAPH.encode() + b"\xff", "is not UTF-8 text"),
+        ("p.json", b'{"maxFPGAs": ', "is not valid JSON"),
+        ("p.json", b"[1]", "is no profile in a known format"),
+        ("p.json", b'{"schema": 1, "planner": "exact", "cuts": []}', "is a plan, not a profile"),
     ],
 )
 def test_anything_else_is_one_sentence_with_the_file(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -63,3 +66,30 @@ def test_a_single_array_says_what_is_missing(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(BadInput, match=rf"cannot be read \({message}"):
         read_profile(tmp_path / name)
+
+
+MODULES = [
+    b"HloModule jit_step, entry_computation_layout={(f32[2])->f32[2]}\n\nENTRY main {",
+    b"\n// dumped by somebody\nHloModule a\n",
+    b"module @jit_step attributes {mhlo.num_partitions = 1 : i32} {",
+    b"module {\n",
+    b"module attributes {} {\n",
+    b'"builtin.module"() ({\n',
+    b'#loc1 = loc("x")\nmodule @jit_step {',
+    b"func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {",
+    b"ML\xefR\rStableHLO_v1.0.0\x00",
+]
+
+
+@pytest.mark.parametrize("content", MODULES)
+def test_a_module_is_no_profile_yet(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "step").write_bytes(content)
+    assert holds_module(tmp_path / "step")
+    with pytest.raises(BadInput, match=r"is an HLO or StableHLO module.*make a profile of it with automap-profile"):
+        read_profile(tmp_path / "step")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"module -- f -- forward_compute_time=1", b"modules", b"PK", b"# a"])
+def test_what_begins_differently_is_no_module(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p").write_bytes(content)
+    assert not holds_module(tmp_path / "p")
