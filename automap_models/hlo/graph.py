@@ -1,0 +1,62 @@
+"""A flat StableHLO module as an instruction graph with XLA's own FLOP and bytes for every instruction."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.hlo.adapter import Module, cost_of, one_op_modules
+from automap_models.hlo.locations import layers
+from automap_models.hlo.phases import phases
+
+KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+"""Custom calls that compute nothing."""
+
+
+def instruction_graph(module: Module) -> InstructionGraph:
+    """The module's instructions in flat arrays, in execution order.
+
+    FLOP and bytes come from XLA's cost analysis of each distinct operation on its own; a loop counts all its rounds
+    where their number is known. `meta` reports `unknown_custom_calls` (name → how many), whose cost is their bytes
+    alone, and `loops_of_unknown_length` (names), which are counted once.
+    """
+    operations = module.operations
+    flop, bytes_accessed = instruction_costs(module)
+    types = [*module.argument_types, *(result for op in operations for result in op.results)]
+    return InstructionGraph(
+        model=module.name,
+        names=tuple(op.name for op in operations),
+        opcodes=tuple(op.opcode for op in operations),
+        layers=layers([op.path for op in operations]),
+        phases=phases(operations, module.arguments),
+        result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
+        operand_offsets=_offsets([len(op.operands) for op in operations], 0),
+        operands=np.array([value for op in operations for value in op.operands], dtype=np.int64),
+        shapes=tuple(tensor.shape for tensor in types),
+        dtypes=tuple(tensor.dtype for tensor in types),
+        value_bytes=np.array([tensor.nbytes for tensor in types]),
+        arguments=module.arguments,
+        outputs=np.array(module.outputs, dtype=np.int64),
+        flop=flop,
+        bytes_accessed=bytes_accessed,
+        meta=dict(module.meta) | _reported(module),
+    )
+
+
+def instruction_costs(module: Module) -> tuple[FloatArray, FloatArray]:
+    """FLOP and bytes accessed of every instruction, float64 [n] each; constants cost nothing."""
+    flop, bytes_accessed = np.zeros(len(module.operations)), np.zeros(len(module.operations))
+    for one_op in one_op_modules(module):
+        flop[one_op.instructions], bytes_accessed[one_op.instructions] = cost_of(one_op)
+    return flop, bytes_accessed
+
+
+def _offsets(counts: list[int], first: int) -> IntArray:
+    return first + np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))])
+
+
+def _reported(module: Module) -> dict[str, object]:
+    targets = Counter(op.target for op in module.operations if op.target and op.target not in KNOWN_CUSTOM_CALLS)
+    return {"unknown_custom_calls": dict(sorted(targets.items()))} if targets else {}

@@ -1,0 +1,193 @@
+"""Reading the entry block of a flat module, each operation once, and taking single operations out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+from automap_models.errors import BadInput
+from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
+from automap_models.hlo.operation import Operation, Tensor
+
+_LOOP = "stablehlo.while"
+
+
+class EntryReader:
+    """What the entry block holds, as records in its own order.
+
+    Attributes:
+        argument_names: as the arguments' locations give them; "" where they give none.
+        argument_types: their types.
+        operations: every operation but the return.
+        signatures: a number for each operation, the same for those that do the same to the same types.
+        outputs: value ids that the block returns.
+        handles: the operations themselves.
+    """
+
+    def __init__(self, block: Any, source: str) -> None:
+        self._source = source
+        self._types: dict[Any, Tensor] = {}
+        self._ids: dict[Any, int] = {}
+        self._numbers: dict[Any, int] = {}
+        self._names: set[str] = set()
+        self.argument_names = [_argument_name(argument) for argument in block.arguments]
+        self.argument_types = [self._define(argument) for argument in block.arguments]
+        self.operations: list[Operation] = []
+        self.signatures: list[int] = []
+        self.handles: list[Any] = []
+        *handles, self._return = [op.operation for op in block.operations]
+        for op in handles:
+            self._read(op)
+        self.outputs = [self._ids[value] for value in self._return.operands]
+
+    def move(self, order: Sequence[int]) -> None:
+        """Put the operations into an order, in place."""
+        for i in order:
+            self.handles[i].move_before(self._return)
+
+    def _read(self, op: Any) -> None:
+        operands = list(op.operands)
+        nested = bool(len(op.regions))
+        if nested:
+            operands += _captured(op, self._ids)
+        name, trace_order, path = read_marks(str(getattr(op.location, "name_str", "")))
+        key = _signature(op) if not nested else (_signature(op), _region_key(op), _starts(op))
+        self.signatures.append(self._numbers.setdefault(key, len(self._numbers)))
+        self.handles.append(op)
+        self.operations.append(
+            Operation(
+                name=self._unique(name or op.name.rpartition(".")[2]),
+                opcode=op.name.rpartition(".")[2],
+                path=path,
+                trace_order=trace_order,
+                operands=tuple(self._ids[value] for value in operands),
+                results=tuple(self._define(result) for result in op.results),
+                target=_target(op),
+            )
+        )
+
+    def _define(self, value: Any) -> Tensor:
+        """Give a value its number and tell its type."""
+        self._ids[value] = len(self._ids)
+        kind = value.type
+        if kind not in self._types:
+            self._types[kind] = _tensor(kind, self._source)
+        return self._types[kind]
+
+    def _unique(self, name: str) -> str:
+        """The name, or with the next free number: an inlined function brings its names once for every call."""
+        stem, _, number = name.rpartition(".")
+        if not number.isdigit():
+            stem, number = name, "0"
+        count = int(number)
+        while name in self._names:
+            count += 1
+            name = f"{stem}.{count}"
+        self._names.add(name)
+        return name
+
+
+def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...]]:
+    """A module whose entry is this operation alone, and the types of its arguments."""
+    outer = [value for value in _unique_operands(op) if not (op.name == _LOOP and _is_constant(value))]
+    module = ir.Module.create(ir.Location.unknown())
+    with ir.InsertionPoint(module.body), ir.Location.unknown():
+        entry: Any = func.FuncOp("main", ([value.type for value in outer], [result.type for result in op.results]))
+        with ir.InsertionPoint(entry.add_entry_block()):
+            inner = dict(zip(outer, entry.arguments, strict=True))
+            for value in _unique_operands(op):
+                if value not in inner:
+                    inner[value] = value.owner.operation.clone().results[0]
+            copy = op.clone()
+            _replace_operands(copy, inner)
+            func.ReturnOp(list(copy.results))
+    return module, tuple(_tensor(value.type, "") for value in outer)
+
+
+def _argument_name(argument: Any) -> str:
+    return read_marks(str(getattr(argument.location, "name_str", "")))[2]
+
+
+def _tensor(kind: Any, source: str) -> Tensor:
+    if isinstance(kind, ir.RankedTensorType):
+        if not kind.has_static_shape:
+            raise dynamic_shapes(source)
+        return Tensor(tuple(kind.shape), str(kind.element_type))
+    if str(kind) == "!stablehlo.token":
+        return Tensor((), "token")
+    raise BadInput(f"holds a value of type {kind}", where=source, do="give every tensor as a value of its own")
+
+
+def _signature(op: Any) -> tuple[Any, ...]:
+    """Equal for operations that do the same to the same types; a constant's value is of no interest."""
+    results = tuple(result.type for result in op.results)
+    if op.name == "stablehlo.constant":
+        return (op.name, results)
+    attributes = tuple((name, op.attributes[name]) for name in sorted(op.attributes))
+    return (op.name, attributes, tuple(operand.type for operand in op.operands), results)
+
+
+def _region_key(op: Any) -> tuple[Any, ...]:
+    """What the regions of an operation do, with their values numbered as they come."""
+    ids: dict[Any, int] = {}
+    key: list[Any] = []
+    for inner in _nested(op, ids):
+        key.append((_signature(inner), tuple(ids.setdefault(value, len(ids)) for value in inner.operands)))
+        if inner.name == "stablehlo.constant":
+            key.append(inner.attributes["value"])
+        for result in inner.results:
+            ids[result] = len(ids)
+    return tuple(key)
+
+
+def _nested(op: Any, ids: dict[Any, int] | None = None) -> Iterator[Any]:
+    """The operations in the regions of an operation, at any depth; block arguments are numbered on the way."""
+    for region in op.regions:
+        for block in region.blocks:
+            if ids is not None:
+                for argument in block.arguments:
+                    ids[argument] = len(ids)
+            for inner in block.operations:
+                yield inner.operation
+                yield from _nested(inner.operation, ids)
+
+
+def _captured(op: Any, known: dict[Any, int]) -> list[Any]:
+    """Values of the enclosing block that the regions of an operation read, each once."""
+    return list(dict.fromkeys(value for inner in _nested(op) for value in inner.operands if value in known))
+
+
+def _unique_operands(op: Any) -> list[Any]:
+    """Everything from outside that an operation reads, each value once."""
+    inside = {result for inner in _nested(op) for result in inner.results}
+    for region_op in [op, *_nested(op)]:
+        inside |= {argument for region in region_op.regions for block in region.blocks for argument in block.arguments}
+    read = [*op.operands, *(value for inner in _nested(op) for value in inner.operands)]
+    return list(dict.fromkeys(value for value in read if value not in inside))
+
+
+def _replace_operands(op: Any, values: dict[Any, Any]) -> None:
+    for reader in [op, *_nested(op)]:
+        for i, value in enumerate(list(reader.operands)):
+            if value in values:
+                reader.operands[i] = values[value]
+
+
+def _is_constant(value: Any) -> bool:
+    owner = value.owner
+    return isinstance(owner, ir.Operation | ir.OpView) and owner.operation.name == "stablehlo.constant"
+
+
+def _starts(op: Any) -> tuple[Any, ...]:
+    """The constants that a loop starts from: they decide how often it runs."""
+    if op.name != _LOOP:
+        return ()
+    return tuple(value.owner.attributes["value"] if _is_constant(value) else None for value in op.operands)
+
+
+def _target(op: Any) -> str:
+    """What a custom call calls."""
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == "stablehlo.custom_call" else ""
