@@ -1,0 +1,105 @@
+"""Which forward instruction the time of a backward or update instruction belongs to.
+
+A pipeline stage runs the backward pass and the update of what it runs forward, so every instruction of a training
+step is given a home among the forward ones:
+
+- backward: the forward instruction of the same layer, and there the one with the same opcode that reads the same
+  value, or else the last; without its layer, the last forward instruction that made something it reads.
+- update: the forward instruction that first uses the parameter that is updated.
+- whatever has no home yet: that of its largest operand, or else of its first reader.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from automap_models.core.instruction_graph import IntArray, Phase
+from automap_models.hlo.liveness import NEVER, Liveness
+
+
+def homes(liveness: Liveness) -> IntArray:
+    """[n] position of the forward instruction that each instruction belongs to; NEVER where none can be told."""
+    found = _Homes(liveness)
+    found.backward()
+    found.update()
+    found.from_readers()
+    return found.home
+
+
+class _Homes:
+    def __init__(self, liveness: Liveness) -> None:
+        graph = liveness.graph
+        self.graph, self.liveness = graph, liveness
+        self.home = liveness.position.copy()
+        offsets, operands = graph.operand_offsets.tolist(), liveness.storage[graph.operands].tolist()
+        self.reads = [operands[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        self.producers = graph.producers.tolist()
+        self.of_phase = {
+            phase: [i for i, found in enumerate(graph.phases.tolist()) if found == phase] for phase in Phase
+        }
+
+    def backward(self) -> None:
+        """By layer, opcode and what is read; else by dataflow."""
+        same: dict[tuple[str, str], list[int]] = defaultdict(list)
+        layer: dict[str, int] = {}
+        for i in self.of_phase[Phase.FORWARD]:
+            if self.graph.layers[i]:
+                same[self.graph.layers[i], self.graph.opcodes[i]].append(i)
+                layer[self.graph.layers[i]] = i
+        for i in self.of_phase[Phase.BACKWARD]:
+            name = self.graph.layers[i]
+            alike = same.get((name, self.graph.opcodes[i]))
+            if alike:
+                self.home[i] = self.home[self._with_a_common_operand(i, alike)]
+            elif name in layer:
+                self.home[i] = self.home[layer[name]]
+            else:
+                self.home[i] = self._from_operands(i)
+
+    def update(self) -> None:
+        """By the parameter that is updated, else by dataflow."""
+        parameter = self._updated_parameters()
+        for i in self.of_phase[Phase.UPDATE]:
+            used = self.liveness.first_use[parameter[i]] if i in parameter else NEVER
+            self.home[i] = used if used != NEVER else self._from_operands(i)
+
+    def from_readers(self) -> None:
+        """What still has no home is at home where its first reader is."""
+        reader: dict[int, int] = {}
+        for i in range(len(self.graph) - 1, -1, -1):
+            if self.home[i] == NEVER:
+                self.home[i] = reader.get(i, NEVER)
+            if self.home[i] != NEVER:
+                for value in self.reads[i]:
+                    reader[self.producers[value]] = int(self.home[i])
+
+    def _with_a_common_operand(self, i: int, candidates: list[int]) -> int:
+        """The last candidate that reads a value that i reads, or the last of all."""
+        read = {value for value in self.reads[i] if value >= len(self.graph.arguments)}
+        common = [c for c in candidates if not read.isdisjoint(self.reads[c])]
+        return (common or candidates)[-1]
+
+    def _from_operands(self, i: int) -> int:
+        """The home of the largest operand that has one; of equal ones, the last of the step."""
+        sizes, producers = self.graph.value_bytes, self.producers
+        made = [(sizes[v], producers[v]) for v in self.reads[i] if producers[v] >= 0]
+        housed = [(size, p) for size, p in made if self.home[p] != NEVER]
+        return int(self.home[max(housed)[1]]) if housed else NEVER
+
+    def _updated_parameters(self) -> dict[int, int]:
+        """Update instruction → the parameter that it reads, or that what reads it updates at the same shape."""
+        graph = self.graph
+        trainable = set(self.liveness.parameters.tolist())
+        parameter: dict[int, int] = {}
+        for i in reversed(self.of_phase[Phase.UPDATE]):
+            direct = [value for value in self.reads[i] if value in trainable]
+            if direct:
+                parameter[i] = direct[0]
+            if i not in parameter:
+                continue
+            shape = graph.shapes[parameter[i]]
+            for value in self.reads[i]:
+                before = self.producers[value]
+                if before >= 0 and graph.phases[before] == Phase.UPDATE and graph.shapes[value] == shape:
+                    parameter.setdefault(before, parameter[i])
+        return parameter

@@ -1,0 +1,124 @@
+"""From an instruction graph and the time of every instruction to a profile: C, A, W, forward times and stash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
+from automap_models.core.profile import Profile
+from automap_models.errors import BadInput
+from automap_models.hlo.attribution import homes
+from automap_models.hlo.liveness import NEVER, Liveness
+
+_LONG_LIFE = 1 / 8
+_SHOWN = 16
+
+
+def profile_from_graph(
+    graph: InstructionGraph, times_s: ArrayLike, meta: Mapping[str, object] | None = None
+) -> Profile:
+    """The profile of a training step, one entry per forward instruction in execution order.
+
+    - C: forward time plus that of the backward and update instructions that belong to it (attribution.py). What
+      belongs nowhere is spread in proportion, so that ΣC is the sum of all times.
+    - A: bytes of activations alive across the cut, each once; W: bytes of each parameter at its first use; stash:
+      bytes of activations that the backward pass reads. liveness.py says what an activation is.
+
+    Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_s`; `unattributed_s` and
+    `unattributed_share`; `shared_parameters`, used in more than one layer with others between them (a cut between the
+    first and the last must keep two copies in step); `unused_parameters`, counted with the first instruction;
+    `long_lived_values`, alive across more than an eighth of all cuts.
+
+    Args:
+        graph: of a whole step: forward, backward, update.
+        times_s: [n] seconds of every instruction.
+        meta: what else is known of the step, such as the device.
+
+    Raises:
+        BadInput: the graph has no backward pass, no parameters, or the times do not fit it.
+    """
+    times = np.asarray(times_s, dtype=np.float64)
+    _require(graph, times)
+    liveness = Liveness(graph)
+    forward_s = times[liveness.forward]
+    C, unattributed_s = _attributed(times, homes(liveness), forward_s)
+    reported = {f"{phase.name.lower()}_s": float(times[graph.phases == phase].sum()) for phase in Phase}
+    reported |= {"unattributed_s": unattributed_s, "unattributed_share": unattributed_s / float(times.sum())}
+    return Profile.create(
+        C=C,
+        A=liveness.crossing_bytes,
+        W=_parameter_bytes(liveness),
+        C_fwd=forward_s,
+        stash=liveness.kept_bytes,
+        names=[graph.names[i] for i in liveness.forward],
+        layers=[graph.layers[i] for i in liveness.forward],
+        meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _shared(liveness),
+        source=graph.model,
+    )
+
+
+def _require(graph: InstructionGraph, times: FloatArray) -> None:
+    if times.shape != (len(graph),):
+        raise BadInput(f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each")
+    if not (graph.phases == Phase.BACKWARD).any():
+        raise BadInput(
+            "has no backward pass that can be told from the forward pass",
+            where=graph.model,
+            do="give a whole training step with its locations, such as "
+            "jax.jit(step).lower(…).as_text(debug_info=True), where the backward pass is marked transpose(…)",
+        )
+    if not any(argument.kind == "parameter" for argument in graph.arguments):
+        raise BadInput("has no trainable parameters", where=graph.model, do="give a whole training step")
+    if not times.any():
+        raise BadInput("all times are zero", where=graph.model, do="measure the model again")
+
+
+def _attributed(times: FloatArray, home: IntArray, forward_s: FloatArray) -> tuple[FloatArray, float]:
+    """Time per forward instruction, and how much of it belonged nowhere and is spread over all."""
+    housed = home != NEVER
+    later = np.bincount(home[housed], times[housed], minlength=forward_s.size) - forward_s
+    C = forward_s + np.maximum(later, 0.0)
+    unattributed_s = float(times[~housed].sum())
+    share = C / C.sum() if C.any() else np.full(C.size, 1.0 / C.size)
+    return C + unattributed_s * share, unattributed_s
+
+
+def _parameter_bytes(liveness: Liveness) -> FloatArray:
+    """[m] bytes of the parameters that each forward instruction is the first to use."""
+    first = np.maximum(liveness.first_use[liveness.parameters], 0)
+    sizes = liveness.graph.value_bytes[liveness.parameters]
+    return np.bincount(first, sizes, minlength=liveness.forward.size).astype(np.float64)
+
+
+def _shared(liveness: Liveness) -> dict[str, object]:
+    """What a cut splits although it is one thing: parameters used on both sides, values with a long life."""
+    graph, parameters = liveness.graph, liveness.parameters
+    layers = [graph.layers[i] for i in liveness.forward]
+    named = {v: graph.arguments[v].name for v in parameters.tolist()}
+    unused = [name for v, name in named.items() if liveness.first_use[v] == NEVER]
+    shared = []
+    for v, name in named.items():
+        first, last = int(liveness.first_use[v]), int(liveness.last_read[v])
+        if first != NEVER and any(layer not in {"", layers[first]} for layer in layers[first:last]):
+            shared.append({"name": name, "first": layers[first], "last": layers[last]})
+    return {"shared_parameters": shared, "unused_parameters": unused, "long_lived_values": _long_lived(liveness)}
+
+
+def _long_lived(liveness: Liveness) -> list[dict[str, object]]:
+    """Values that skip over many cuts, largest first: an encoder's output, a relative position bias."""
+    graph = liveness.graph
+    life = np.where(liveness.born != NEVER, liveness.last_read - liveness.born, 0)
+    long = np.flatnonzero(liveness.is_activation & (life > _LONG_LIFE * liveness.forward.size))
+    largest = long[np.argsort(-graph.value_bytes[long], kind="stable")][:_SHOWN]
+    return [
+        {
+            "name": graph.names[graph.producers[v]],
+            "bytes": float(graph.value_bytes[v]),
+            "first": graph.layers[graph.producers[v]],
+            "last": graph.layers[liveness.forward[liveness.last_read[v]]],
+        }
+        for v in largest.tolist()
+    ]
