@@ -36,13 +36,16 @@ try:
     from jax.extend.backend import get_backend
     from jax.extend.mlir import deserialize_portable_artifact, hlo_to_stablehlo, ir
     from jax.extend.mlir.dialects import chlo, sdy, stablehlo
-    from jaxlib import _hlo, _jax
+    from jaxlib import _hlo, _jax  # type: ignore[attr-defined]  # _hlo has no stub
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import mhlo
 except ImportError as error:
     raise BadInput(
         f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"
     ) from None
+
+
+_FORMS = {"hlo": "HLO text", "stablehlo": "StableHLO text", "bytecode": "StableHLO bytecode"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +127,8 @@ def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) 
     try:
         text = content.decode("utf-8") if form == "hlo" else _hlo_text(_with_order(_parse(content, form)))
     except (ir.MLIRError, ValueError, RuntimeError) as error:
-        raise _unreadable(error, form, source) from None
-    meta: dict[str, object] = {
-        "source": "HLO text" if form == "hlo" else f"StableHLO {'text' if form == 'stablehlo' else form}"
-    }
+        raise _unreadable(error, _FORMS[form], source) from None
+    meta: dict[str, object] = {"source": _FORMS[form]}
     name = Path(path).name.split(".")[0]
     return _module(
         name,
@@ -196,7 +197,7 @@ def _module(name: str, text: str, meta: dict[str, object], classify: _Classify, 
     try:
         mlir = _from_hlo_text(text)
     except (ir.MLIRError, ValueError, RuntimeError) as error:
-        raise _unreadable(error, "HLO", source) from None
+        raise _unreadable(error, "HLO text", source) from None
     with mlir.context:
         block = _flattened(mlir)
         entry = EntryReader(block, source)

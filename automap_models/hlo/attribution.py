@@ -12,6 +12,7 @@ step is given a home among the forward ones:
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 from automap_models.core.instruction_graph import IntArray, Phase
 from automap_models.hlo.liveness import NEVER, Liveness
@@ -31,8 +32,9 @@ class _Homes:
         graph = liveness.graph
         self.graph, self.liveness = graph, liveness
         self.home = liveness.position.copy()
-        offsets, operands = graph.operand_offsets.tolist(), liveness.storage[graph.operands].tolist()
-        self.reads = [operands[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        offsets, operands = graph.operand_offsets.tolist(), graph.operands.tolist()
+        self.reads = [operands[start:end] for start, end in pairwise(offsets)]
+        self.storage = liveness.storage.tolist()
         self.producers = graph.producers.tolist()
         self.of_phase = {
             phase: [i for i, found in enumerate(graph.phases.tolist()) if found == phase] for phase in Phase
@@ -75,8 +77,8 @@ class _Homes:
 
     def _with_a_common_operand(self, i: int, candidates: list[int]) -> int:
         """The last candidate that reads a value that i reads, or the last of all."""
-        read = {value for value in self.reads[i] if value >= len(self.graph.arguments)}
-        common = [c for c in candidates if not read.isdisjoint(self.reads[c])]
+        read = {self.storage[value] for value in self.reads[i]}
+        common = [c for c in candidates if not read.isdisjoint(self.storage[value] for value in self.reads[c])]
         return (common or candidates)[-1]
 
     def _from_operands(self, i: int) -> int:

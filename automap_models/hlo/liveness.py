@@ -64,7 +64,8 @@ class Liveness:
             read = graph.operands[offsets[i] : offsets[i + 1]]
             depends[results[i] : results[i + 1]] = depends[read].any()
         depends[: len(graph.arguments)] = False
-        return depends & (self.storage == np.arange(depends.size))
+        depends &= self.storage == np.arange(depends.size)
+        return depends
 
     @cached_property
     def born(self) -> IntArray:
