@@ -1,0 +1,209 @@
+"""Measuring on this machine: what is run, and how times are put together; none of the tests compares clock readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+pytest.importorskip("jax")
+
+import jax
+import jax.numpy as jnp
+
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.cost.fusion import MATRIX_OPCODES
+from automap_models.errors import BadInput
+from automap_models.formats.device_yaml import read_device
+from automap_models.hlo import measure
+from automap_models.hlo.adapter import Module, OneOp, compiled, trace
+from automap_models.hlo.clock import Clock
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.measure import measure_times
+from automap_models.hlo.mlir_part import part
+from automap_models.hlo.step import TrainingStep
+
+RATE = 0.1
+
+
+def loss_of(params: dict[str, Any], x: Any, y: Any) -> Any:
+    with jax.named_scope("first"):
+        hidden = jnp.tanh(x @ params["a"])
+    with jax.named_scope("second"):
+        return jnp.mean((hidden @ params["b"] - y) ** 2)
+
+
+def train_step(params: dict[str, Any], x: Any, y: Any) -> Any:
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    with jax.named_scope("optimizer"):
+        return jax.tree.map(lambda p, g: p - RATE * g, params, gradients), loss
+
+
+def shape(*sizes: int) -> Any:
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def module() -> Module:
+    arguments = ({"a": shape(8, 16), "b": shape(16, 4)}, shape(32, 8), shape(32, 4))
+    return trace(TrainingStep("two layers", train_step, arguments, 0, (1, 2), 32))
+
+
+@pytest.fixture(scope="module")
+def graph(module: Module) -> InstructionGraph:
+    return instruction_graph(module)
+
+
+def forward_of(graph: InstructionGraph) -> np.ndarray:
+    return np.asarray(graph.phases) == Phase.FORWARD
+
+
+def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[OneOp], float | None]) -> list[OneOp]:
+    """Let every run take what a function says; the list fills with what was run."""
+    run: list[OneOp] = []
+
+    def read(self: Clock, one: OneOp, needed_bytes: float) -> float | None:
+        assert needed_bytes > 0
+        run.append(one)
+        return seconds(one)
+
+    monkeypatch.setattr(Clock, "seconds", read)
+    return run
+
+
+def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: Module, graph: InstructionGraph) -> None:
+    seen: list[tuple[int, int, str]] = []
+    measured = measure_times(module, repeats=3, warmup=1, progress=lambda *told: seen.append(told))
+    assert measured.not_measured == {}
+    assert measured.whole_step_s is not None
+    assert np.all(np.isfinite(measured.times_s)) and np.all(measured.times_s >= 0)
+    assert measured.times_s.shape == (len(graph),)
+    assert_allclose(measured.times_s.sum(), measured.whole_step_s)
+    if measured.forward_s is not None:
+        assert_allclose(measured.times_s[forward_of(graph)].sum(), measured.forward_s)
+    assert [done for done, _, _ in seen] == list(range(seen[0][1]))
+    assert measured.meta["times"] == "measured per instruction"
+    assert measured.meta["scaled_to_step"] is True
+
+
+def test_forward_and_the_rest_are_scaled_apart(
+    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operation takes 3 s, one of which is the call; the forward part 10 s, the step 40 s."""
+    short = next(op.opcode for op in module.operations if op.opcode == "tanh")
+
+    def seconds(one: OneOp) -> float:
+        if one.opcode == "step":
+            return 10.0 if len(one.results) == 1 else 40.0
+        return 1.0 if one.opcode == short else 3.0
+
+    fake_clock(monkeypatch, seconds)
+    measured = measure_times(module, graph=graph)
+    forward = forward_of(graph)
+    assert (measured.forward_s, measured.whole_step_s, measured.call_s) == (10.0, 40.0, 1.0)
+    counted = np.array([opcode not in {"constant", "reshape", short} for opcode in graph.opcodes])
+    assert_allclose(measured.times_s[forward], 10.0 * counted[forward] / counted[forward].sum())
+    assert_allclose(measured.times_s[~forward], 30.0 * counted[~forward] / counted[~forward].sum())
+    assert measured.alone_s == 2.0 * counted.sum()
+    assert measured.meta["alone_over_forward"] == 2.0 * counted[forward].sum() / 10.0
+
+
+def test_a_forward_part_slower_than_the_step_is_not_believed(
+    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_clock(monkeypatch, lambda one: (50.0 if len(one.results) == 1 else 40.0) if one.opcode == "step" else 1.0)
+    measured = measure_times(module, graph=graph)
+    assert measured.forward_s is None
+    assert measured.meta["scaled_to_forward"] is False
+
+
+def test_what_did_not_run_has_a_roofline_time_scaled_like_with_like(
+    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the products run, at a tenth of the roofline's speed; everything else takes no time."""
+    guess_s = read_device("cpu").seconds(graph.flop, graph.bytes_accessed)
+    products = np.array([opcode in MATRIX_OPCODES for opcode in graph.opcodes])
+    chosen = np.flatnonzero(products)[::2]
+
+    def seconds(one: OneOp) -> float | None:
+        if one.opcode == "step" or (one.opcode in MATRIX_OPCODES and one.instructions[0] not in chosen):
+            return None
+        return 10.0 * float(guess_s[one.instructions[0]]) if one.opcode in MATRIX_OPCODES else 0.0
+
+    fake_clock(monkeypatch, seconds)
+    measured = measure_times(module, graph=graph)
+    assert_allclose(measured.times_s[products], 10.0 * guess_s[products])
+    assert sum(measured.not_measured.values()) == products.sum() - chosen.size
+    assert measured.meta["scaled_to_step"] is False
+
+
+def test_without_memory_nothing_runs_and_the_roofline_is_left(
+    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clock, "free_bytes", lambda self: 0.0)
+    measured = measure_times(module, graph=graph)
+    expected = read_device("cpu").seconds(graph.flop, graph.bytes_accessed)
+    idle = np.array([opcode in {"constant", "reshape"} for opcode in graph.opcodes])
+    assert_allclose(measured.times_s, np.where(idle, 0.0, expected))
+    assert measured.whole_step_s is None
+    assert sum(measured.not_measured.values()) == np.count_nonzero(~idle)
+
+
+def test_the_forward_part_and_the_whole_compute_what_jax_computes(module: Module, graph: InstructionGraph) -> None:
+    rng = np.random.default_rng(5)
+    params = {name: rng.normal(size=size).astype(np.float32) for name, size in (("a", (8, 16)), ("b", (16, 4)))}
+    x, y = (rng.normal(size=size).astype(np.float32) for size in ((32, 8), (32, 4)))
+    operands = [jax.device_put(array) for array in (*params.values(), x, y)]
+    losses = [v for v in graph.outputs.tolist() if forward_of(graph)[graph.producers[v]]]
+    forward = part(module, losses)
+    assert len(forward.operands) == len(operands)
+    assert_allclose(compiled(forward)(operands)[0], loss_of(params, x, y), rtol=1e-5)
+    updated, loss = train_step(params, x, y)
+    for found, expected in zip(
+        compiled(part(module, module.outputs))(operands), (updated["a"], updated["b"], loss), strict=True
+    ):
+        assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_part_leaves_out_what_it_does_not_need_and_the_module_as_it_is(
+    module: Module, graph: InstructionGraph
+) -> None:
+    before = module.mlir.operation.get_asm()
+    tanh = next(i for i, opcode in enumerate(graph.opcodes) if opcode == "tanh")
+    small = part(module, [int(graph.result_offsets[tanh])])
+    assert [kind.shape for kind in small.operands] == [(8, 16), (32, 8)]
+    assert [kind.shape for kind in small.results] == [(32, 16)]
+    assert module.mlir.operation.get_asm() == before
+
+
+def test_the_peak_is_the_most_that_is_alive_at_once(graph: InstructionGraph) -> None:
+    last = {int(v): len(graph) for v in graph.outputs}
+    for i, v in zip(graph.consumers.tolist(), graph.operands.tolist(), strict=True):
+        last[v] = max(last.get(v, 0), i)
+    arguments = graph.value_bytes[: len(graph.arguments)].sum()
+    alive = [
+        sum(
+            graph.value_bytes[v]
+            for v, producer in enumerate(graph.producers)
+            if 0 <= producer <= i <= last.get(v, producer)
+        )
+        for i in range(len(graph))
+    ]
+    assert_allclose(measure._peak_bytes(graph), arguments + max(alive))
+
+
+@pytest.mark.parametrize(("option", "message"), [({"repeats": 0}, "repeats is 0"), ({"warmup": -1}, "warmup is -1")])
+def test_a_count_that_makes_no_sense_is_named(module: Module, option: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInput, match=f"measuring: {message}; give a number"):
+        measure_times(module, **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "uint32", "bool", "complex64", "float32"])
+def test_operands_of_every_type_can_be_drawn(dtype: str) -> None:
+    step = TrainingStep(
+        "copy", lambda p, x: (p * 2, jnp.transpose(x)), (shape(2), jax.ShapeDtypeStruct((3, 2), dtype)), 0, (1,), 3
+    )
+    assert measure_times(trace(step), repeats=1, warmup=0).not_measured == {}
