@@ -1,0 +1,175 @@
+"""The workloads by name, and training steps from a user's factory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from automap_models.core.factory import call_factory
+from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    from automap_models.hlo.step import TrainingStep
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model that is built in.
+
+    Attributes:
+        what: the model and where its sizes are published.
+        parameters: number of trainable parameters.
+        architecture: `module:constant`, a `training.Architecture`.
+        batch: samples in a micro-batch unless told otherwise.
+        sequence: tokens of a sample unless told otherwise; None for images.
+        longest: tokens that the model has positions for; None: any number.
+    """
+
+    what: str
+    parameters: int
+    architecture: str
+    batch: int
+    sequence: int | None = None
+    longest: int | None = None
+
+
+WORKLOADS: dict[str, Workload] = {
+    "bert48": Workload(
+        "BERT with 48 encoder layers of hidden size 1024 (DAPPLE, arXiv 2007.01045), masked language model",
+        637_483_834,
+        "automap_models.workloads.bert:BERT_48",
+        batch=16,
+        sequence=512,
+        longest=512,
+    ),
+    "t5_base": Workload(
+        "T5-base (arXiv 1910.10683)", 222_903_552, "automap_models.workloads.t5:T5_BASE", batch=16, sequence=512
+    ),
+    "t5_3b": Workload(
+        "T5-3B (arXiv 1910.10683)", 2_851_598_336, "automap_models.workloads.t5:T5_3B", batch=16, sequence=512
+    ),
+    "t5_11b": Workload(
+        "T5-11B (arXiv 1910.10683)", 11_307_321_344, "automap_models.workloads.t5:T5_11B", batch=16, sequence=512
+    ),
+    "vgg19": Workload(
+        "VGG-19, configuration E of arXiv 1409.1556", 143_667_240, "automap_models.workloads.vgg:VGG_19", batch=32
+    ),
+    "resnet50": Workload(
+        "ResNet-50 (arXiv 1512.03385), stride in the 3×3 convolutions",
+        25_557_032,
+        "automap_models.workloads.resnet:RESNET_50",
+        batch=32,
+    ),
+    "gpt2_medium": Workload(
+        "GPT-2 medium (Radford et al. 2019)",
+        354_823_168,
+        "automap_models.workloads.gpt2:GPT2_MEDIUM",
+        batch=16,
+        sequence=512,
+        longest=1024,
+    ),
+    "moe": Workload(
+        "Switch-Base with 8 experts in every second layer (arXiv 2101.03961)",
+        619_339_008,
+        "automap_models.workloads.t5:SWITCH_BASE_8",
+        batch=16,
+        sequence=512,
+    ),
+}
+"""Name → workload, in the order of the list."""
+
+
+def names() -> tuple[str, ...]:
+    """The names that `build` knows."""
+    return tuple(WORKLOADS)
+
+
+def summary(name: str) -> str:
+    """One line: what the workload is, its trainable parameters, its defaults.
+
+    Raises:
+        BadInput: an unknown name.
+    """
+    workload = _workload(name)
+    sequence = f" of {workload.sequence} tokens" if workload.sequence else " images"
+    return f"{workload.what}: {workload.parameters / 1e6:,.1f} M parameters, batch {workload.batch}{sequence}, float32"
+
+
+def build(
+    name: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+) -> TrainingStep:
+    """The training step of a workload.
+
+    Args:
+        batch: samples in a micro-batch.
+        sequence: tokens of a sample; an encoder-decoder's input and output are both that long.
+        dtype: what the layers compute in: float32, bfloat16 or float16.
+
+    Raises:
+        BadInput: an unknown name, an option out of range or one that the model does not have, jax is not installed.
+    """
+    workload = _workload(name)
+    batch, dtype = workload.batch if batch is None else batch, dtype or "float32"
+    if batch < 1:
+        raise BadInput(f"must be at least 1, is {batch}", where="batch")
+    if dtype not in DTYPES:
+        raise BadInput(f"unknown dtype {dtype!r}", where="dtype", do=f"choose from {', '.join(DTYPES)}")
+    length = _sequence(name, workload, sequence)
+    labels = (batch,) if length is None else (batch, length)
+    _require_jax(name)
+    from .training import training_step
+
+    module, _, constant = workload.architecture.partition(":")
+    return training_step(name, getattr(import_module(module), constant), labels, dtype)
+
+
+def from_factory(
+    spec: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+) -> TrainingStep:
+    """The training step that a user's factory returns.
+
+    The factory returns a TrainingStep, or a tuple (function, arguments) where `function(*arguments)` is the step,
+    `arguments[0]` the trainable parameters, `arguments[-1]` the batch and anything between them state. Arguments are
+    pytrees of jax.ShapeDtypeStruct or of arrays; only their shapes are kept. With a tuple, the micro-batch is the
+    first dimension of the batch's arrays, and the dtype that of the first parameter unless the option says it.
+
+    Args:
+        spec: `my_package.my_module:make_step`, see `core.factory.call_factory`.
+        batch, sequence, dtype: keyword arguments for the factory; None leaves one out.
+
+    Raises:
+        BadInput: the factory cannot be called or returns something else.
+        UserCodeError: its code raised.
+    """
+    _require_jax(spec)
+    from .custom import step_from
+
+    return step_from(spec, call_factory(spec, batch=batch, sequence=sequence, dtype=dtype), dtype)
+
+
+def _workload(name: str) -> Workload:
+    if name not in WORKLOADS:
+        raise BadInput(f"unknown model {name!r}", do=f"choose from {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]
+
+
+def _sequence(name: str, workload: Workload, sequence: int | None) -> int | None:
+    if sequence is None:
+        return workload.sequence
+    if workload.sequence is None:
+        raise BadInput(f"{name} reads images", where="sequence", do="leave the sequence length out")
+    if sequence < 1:
+        raise BadInput(f"must be at least 1, is {sequence}", where="sequence")
+    if workload.longest is not None and sequence > workload.longest:
+        raise BadInput(f"{name} has {workload.longest} positions, {sequence} were asked for", where="sequence")
+    return sequence
+
+
+def _require_jax(name: str) -> None:
+    for package in ("jax", "flax", "optax"):
+        if find_spec(package) is None:
+            raise BadInput(f"{package} is not installed", where=name, do="pip install 'automap-models[jax]'")

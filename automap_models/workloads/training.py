@@ -1,0 +1,96 @@
+"""A flax.linen model → its training step: loss, gradients, Adam's update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
+from flax import linen as nn
+
+from automap_models.hlo.step import TrainingStep
+
+Tree = Any
+"""A pytree of arrays; jax has no type for it."""
+
+Batch = Mapping[str, Any]
+"""Name → array."""
+
+OPTIMIZER = optax.adam(1e-3)
+
+
+class Architecture(Protocol):
+    """The sizes of a model."""
+
+    def module(self, dtype: jnp.dtype) -> nn.Module:
+        """The model whose layers compute in `dtype`; called with the batch's arrays but the labels, gives logits."""
+
+    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+        """Name → shape of what a step reads, given the labels' shape: (batch,) for images, (batch, sequence) for text.
+
+        `labels` are class numbers, below 0 where nothing is to be predicted.
+        """
+
+
+def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:
+    """The shapes of a model, its state and its batch, and the function that trains it.
+
+    The function's arguments are the parameters, the optimiser's state, the model's own state (batch statistics; empty
+    for most) and the batch.
+
+    Args:
+        labels: the labels' shape, see Architecture.inputs.
+        dtype: what the layers compute in.
+    """
+    module = architecture.module(jnp.dtype(dtype))
+    shapes = architecture.inputs(labels)
+    state = jax.eval_shape(partial(initial_state, module), shapes)
+    return TrainingStep(name, step_function(module), (*state, shapes), 0, (3,), labels[0], dtype)
+
+
+def initial_state(module: nn.Module, batch: Batch, seed: int = 0) -> tuple[Tree, Tree, Tree]:
+    """Parameters, the optimiser's state and the model's own, by the layers' default initialisers."""
+    variables = dict(module.init(jax.random.key(seed), **_inputs(batch)))
+    params = variables.pop("params")
+    variables.pop("losses", None)  # what a step computes, not what it keeps
+    return params, OPTIMIZER.init(params), variables
+
+
+def step_function(module: nn.Module) -> Callable[..., tuple[Tree, Tree, Tree, jax.Array]]:
+    """(params, optimizer_state, model_state, batch) → the first three updated, and the loss."""
+
+    def train_step(
+        params: Tree, optimizer_state: Tree, model_state: Tree, batch: Batch
+    ) -> tuple[Tree, Tree, Tree, jax.Array]:
+        gradient = jax.value_and_grad(partial(_loss, module), has_aux=True)
+        (loss, model_state), gradients = gradient(params, model_state, batch)
+        with jax.named_scope("optimizer"):
+            updates, optimizer_state = OPTIMIZER.update(gradients, optimizer_state, params)
+            params = optax.apply_updates(params, updates)
+        return params, optimizer_state, model_state, loss
+
+    return train_step
+
+
+def _loss(module: nn.Module, params: Tree, model_state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:
+    variables = {"params": params, **model_state}
+    logits, computed = module.apply(variables, **_inputs(batch), mutable=[*model_state, "losses"])
+    updated = dict(computed)
+    with jax.named_scope("loss"):
+        auxiliary = jax.tree.leaves(updated.pop("losses", {}))
+        return sum(auxiliary, start=cross_entropy(logits, batch["labels"])), updated
+
+
+def _inputs(batch: Batch) -> dict[str, Any]:
+    return {name: array for name, array in batch.items() if name != "labels"}
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """[..., classes], [...] → float32 [], the mean over the labels that are not negative (0 if all are)."""
+    counted = labels >= 0
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), jnp.where(counted, labels, 0))
+    mean: jax.Array = losses.sum(where=counted) / jnp.maximum(counted.sum(), 1)
+    return mean

@@ -1,0 +1,30 @@
+"""Every kind of workload in a size that runs in a second."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("flax")
+
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.resnet import ResNetConfig
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import Architecture
+from automap_models.workloads.vgg import VggConfig
+
+TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
+    "bert": (BertConfig(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
+    "gpt2": (Gpt2Config(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
+    "t5": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40), (2, 10)),
+    "moe": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40, experts=4), (2, 10)),
+    "vgg": (VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=5, image=8), (4,)),
+    "resnet": (ResNetConfig(stages=(1, 2), width=4, classes=5, image=32), (4,)),
+}
+
+
+@pytest.fixture(params=TINY)
+def tiny(request: pytest.FixtureRequest) -> tuple[Architecture, tuple[int, ...]]:
+    """Sizes of a model, and the shape of its labels."""
+    return TINY[request.param]

@@ -1,0 +1,193 @@
+"""The workloads by name: parameters as published, and options that a model does not have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import jax
+import pytest
+
+from automap_models import workloads
+from automap_models.errors import BadInput
+from automap_models.hlo.step import TrainingStep
+from automap_models.workloads import registry
+
+NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", "gpt2_medium", "moe")
+build = cache(workloads.build)
+
+
+def _published_vgg() -> tuple[int, int]:
+    """Parameters and variables of configuration E, from the paper's table: kernels and biases layer by layer."""
+    channels = [3, 64, 64, 128, 128, *[256] * 4, *[512] * 8]
+    layers = [(9 * a, b) for a, b in pairwise(channels)]
+    layers += [(512 * 7 * 7, 4096), (4096, 4096), (4096, 1000)]
+    return sum((a + 1) * b for a, b in layers), 2 * len(layers)
+
+
+# Name → (parameters of Hugging Face's model, variables). q, k, v are one matrix and one bias in the published GPT-2
+# and three here; experts are one matrix each there and stacked here: 2 · 6 layers · 2 · (8 - 1) variables fewer.
+VARIABLES = {
+    "bert48": 778,
+    "t5_base": 257,
+    "t5_3b": 509,
+    "t5_11b": 509,
+    "resnet50": 161,
+    "gpt2_medium": 292 + 24 * 2 * 2,
+    "moe": 437 - 2 * 6 * 2 * 7,
+}
+
+
+@cache
+def _published(name: str) -> int:
+    """Parameters of Hugging Face's model of that name, built on the meta device from the published configuration."""
+    torch = pytest.importorskip("torch")
+    hf = pytest.importorskip("transformers")
+    wide = {"d_model": 1024, "d_kv": 128, "num_layers": 24}
+    with torch.device("meta"):
+        match name:
+            case "bert48":
+                sizes = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+                model = hf.BertForMaskedLM(hf.BertConfig(num_hidden_layers=48, **sizes))
+            case "t5_base":
+                model = hf.T5ForConditionalGeneration(hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12))
+            case "t5_3b":
+                model = hf.T5ForConditionalGeneration(hf.T5Config(d_ff=16384, num_heads=32, **wide))
+            case "t5_11b":
+                model = hf.T5ForConditionalGeneration(hf.T5Config(d_ff=65536, num_heads=128, **wide))
+            case "resnet50":
+                model = hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000))
+            case "gpt2_medium":
+                model = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=1024, n_layer=24, n_head=16))
+            case "moe":
+                sparse = {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6}
+                config = hf.SwitchTransformersConfig(d_ff=3072, num_experts=8, **sparse)
+                model = hf.SwitchTransformersForConditionalGeneration(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _parameters(step: TrainingStep) -> list[int]:
+    """Elements of each trainable variable."""
+    return [leaf.size for leaf in jax.tree.leaves(step.arguments[step.trainable])]
+
+
+def test_the_list_is_complete_and_in_order() -> None:
+    assert workloads.names() == NAMES
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
+    sizes = _parameters(build(name))
+    assert sum(sizes) == _published(name) == registry.WORKLOADS[name].parameters
+    assert len(sizes) == VARIABLES[name]
+
+
+def test_vgg19_has_the_papers_parameters() -> None:
+    sizes = _parameters(build("vgg19"))
+    assert (sum(sizes), len(sizes)) == _published_vgg()
+    assert sum(sizes) == registry.WORKLOADS["vgg19"].parameters
+
+
+def test_bert48_has_the_layers_of_dapples_published_profile(shared_data: Path) -> None:
+    lines = (shared_data / "v100_profiles" / "bert-48_b2.txt").read_text().splitlines()
+    nodes = [line.split(" -- ") for line in lines if "parameter_size" in line]
+    size = {node[1]: float(node[2].rpartition("=")[2]) for node in nodes}
+    params = build("bert48").arguments[0]
+    embeddings = [tree for name, tree in params.items() if "embedding" in name]
+    assert sum(4 * leaf.size for leaf in jax.tree.leaves(embeddings)) == size["embeddings"]
+    blocks = [name for name in params if name.startswith("block_")]
+    assert len(blocks) == sum(name.startswith("layer_") for name in size) == 48
+    assert {sum(4 * leaf.size for leaf in jax.tree.leaves(params[name])) for name in blocks} == {size["layer_0"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_summary_is_one_line_with_the_defaults(name: str) -> None:
+    text, step = workloads.summary(name), build(name)
+    assert "\n" not in text
+    assert f"{sum(_parameters(step)) / 1e6:,.1f} M parameters" in text
+    assert f"batch {step.microbatch_size}" in text
+    labels = step.arguments[-1]["labels"].shape
+    assert (f"of {labels[1]} tokens" if labels[1:] else "images") in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_has_shapes_only(name: str) -> None:
+    step = build(name)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(step.arguments))
+    assert (step.name, step.trainable, step.inputs, step.dtype) == (name, 0, (3,), "float32")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_adam_keeps_two_moments_a_parameter_and_a_count(name: str) -> None:
+    step = build(name)
+    assert sum(leaf.size for leaf in jax.tree.leaves(step.arguments[1])) == 2 * sum(_parameters(step)) + 1
+
+
+def test_batch_sequence_and_dtype_are_options() -> None:
+    step = build("t5_base", batch=3, sequence=40, dtype="bfloat16")
+    assert {name: leaf.shape for name, leaf in step.arguments[-1].items()} == dict.fromkeys(
+        ("ids", "decoder_ids", "labels"), (3, 40)
+    )
+    assert (step.microbatch_size, step.dtype) == (3, "bfloat16")
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(step.arguments[0])} == {"float32"}
+    assert build("resnet50", batch=5).arguments[-1]["images"].shape == (5, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bert", {}, r"unknown model 'bert'; choose from bert48, t5_base, .*"),
+        ("vgg19", {"sequence": 128}, r"sequence: vgg19 reads images; leave .*"),
+        ("t5_base", {"sequence": 0}, r"sequence: must be at least 1, is 0"),
+        ("bert48", {"sequence": 513}, r"sequence: bert48 has 512 positions, 513 were asked for"),
+        ("gpt2_medium", {"sequence": 1025}, r"sequence: gpt2_medium has 1024 positions, .*"),
+        ("t5_base", {"batch": 0}, r"batch: must be at least 1, is 0"),
+        ("t5_base", {"dtype": "int8"}, r"dtype: unknown dtype 'int8'; choose from float32, bfloat16, float16"),
+    ],
+)
+def test_an_option_that_a_model_does_not_have_is_refused(name: str, options: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInput, match=rf"^{message}$"):
+        workloads.build(name, **options)  # type: ignore[arg-type]  # dtype is text
+
+
+def test_an_unknown_name_has_no_summary() -> None:
+    with pytest.raises(BadInput, match="unknown model 'vgg16'"):
+        workloads.summary("vgg16")
+
+
+@pytest.mark.parametrize("missing", ["jax", "flax", "optax"])
+def test_a_missing_extra_is_named_with_the_pip_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda package: None if package == missing else object())
+    message = rf"^(vgg19|a:b): {missing} is not installed; pip install 'automap-models\[jax\]'$"
+    with pytest.raises(BadInput, match=message):
+        workloads.build("vgg19")
+    with pytest.raises(BadInput, match=message):
+        workloads.from_factory("a:b")
+
+
+def test_listing_the_workloads_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from automap_models import workloads as w; [w.summary(n) for n in w.names()]; "
+        "print({'jax', 'flax', 'optax', 'torch', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_variables_of_the_paper_s_tables_can_be_told_by_their_names() -> None:
+    t5, vgg = build("t5_base").arguments[0], build("vgg19").arguments[0]
+    block = t5["decoder"]["block_11"]
+    assert {name: tree["kernel"].shape for name, tree in block["cross_attention"].items()} == dict.fromkeys(
+        ("q", "k", "v", "o"), (768, 768)
+    )
+    assert block["feed_forward"]["wi"]["kernel"].shape == block["feed_forward"]["wo"]["kernel"].shape[::-1]
+    assert t5["encoder"]["relative_bias"]["embedding"].shape == (32, 12)
+    assert t5["embedding"]["embedding"].shape == (32128, 768)
+    assert t5["encoder"]["final_layer_norm"]["scale"].shape == (768,)
+    assert [name for name in vgg if not name.startswith("conv")] == ["fc1", "fc2", "predictions"]
+    assert all(set(tree) == {"kernel", "bias"} for tree in vgg.values())
+    assert prod(vgg["fc1"]["kernel"].shape) == 7 * 7 * 512 * 4096
