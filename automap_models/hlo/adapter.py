@@ -26,7 +26,8 @@ from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
 from automap_models.hlo.hlo_text import dynamic_shapes, mark_names, order_mark, recognise
-from automap_models.hlo.mlir_walk import EntryReader, isolated
+from automap_models.hlo.loops import rounds
+from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated
 from automap_models.hlo.operation import Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
@@ -85,6 +86,8 @@ class OneOp:
         operands: types of the entry's arguments.
         results: types of what it returns.
         bytecode: the module, MLIR bytecode of StableHLO.
+        rounds: how often a loop runs, 0 where that is not known; 1 for every other operation.
+        inner_loops: loops that it runs in each round.
     """
 
     opcode: str
@@ -92,6 +95,8 @@ class OneOp:
     operands: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
     bytecode: bytes = field(repr=False)
+    rounds: int = 1
+    inner_loops: tuple[OneOp, ...] = ()
 
 
 def trace(step: TrainingStep) -> Module:
@@ -150,25 +155,42 @@ def one_op_modules(module: Module) -> tuple[OneOp, ...]:
     where = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
     with module.mlir.context:
         return tuple(
-            _one_op(module, int(firsts[i]), where[i])
+            _one_op(module.handles[firsts[i]], where[i])
             for i in np.argsort(firsts)
             if module.operations[firsts[i]].opcode != "constant"
         )
 
 
-def _one_op(module: Module, first: int, instructions: NDArray[np.int64]) -> OneOp:
-    mlir, operands = isolated(module.handles[first])
+def _one_op(op: Any, instructions: NDArray[np.int64]) -> OneOp:
+    mlir, operands, results = isolated(op)
     return OneOp(
-        opcode=module.operations[first].opcode,
+        opcode=op.name.rpartition(".")[2],
         instructions=instructions,
         operands=operands,
-        results=module.operations[first].results,
+        results=results,
         bytecode=_bytecode(mlir),
+        rounds=rounds(op),
+        inner_loops=tuple(_one_op(inner, instructions) for inner in inner_loops(op)),
     )
 
 
 def cost_of(one_op: OneOp) -> tuple[float, float]:
-    """FLOP and bytes accessed of an operation by XLA's own cost analysis; one round of a loop."""
+    """FLOP and bytes accessed of an operation by XLA's own cost analysis, for all rounds of a loop.
+
+    XLA counts one round of every loop; where the number of rounds is not known, so does this. It knows nothing of a
+    custom call, whose cost is that it reads its operands and writes its results.
+    """
+    if one_op.opcode == "custom_call":
+        return 0.0, sum(tensor.nbytes for tensor in (*one_op.operands, *one_op.results))
+    flop, bytes_accessed = _one_round(one_op)
+    for inner in one_op.inner_loops:
+        once, all_rounds = _one_round(inner), cost_of(inner)
+        flop += all_rounds[0] - once[0]
+        bytes_accessed += all_rounds[1] - once[1]
+    return max(1, one_op.rounds) * flop, max(1, one_op.rounds) * bytes_accessed
+
+
+def _one_round(one_op: OneOp) -> tuple[float, float]:
     found = _jax.hlo_module_cost_analysis(get_backend("cpu"), _hlo_module(one_op.bytecode))
     return max(0.0, found.get("flops", 0.0)), max(0.0, found.get("bytes accessed", 0.0))
 
@@ -202,7 +224,7 @@ def _module(name: str, text: str, meta: dict[str, object], classify: _Classify, 
         block = _flattened(mlir)
         entry = EntryReader(block, source)
         arguments = classify(entry.argument_names, entry.argument_types, entry.operations, entry.outputs)
-        order = execution_order(entry.operations, arguments)
+        order = execution_order(entry.operations, arguments, entry.outputs)
         entry.move(order)
     operations, outputs = renumbered(entry.operations, entry.outputs, order, len(arguments))
     return Module(

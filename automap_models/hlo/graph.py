@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.hlo.adapter import Module, cost_of, one_op_modules
 from automap_models.hlo.locations import layers
+from automap_models.hlo.loops import UNKNOWN
+from automap_models.hlo.operation import Operation, producing_operations
 from automap_models.hlo.phases import phases
 
 KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
@@ -29,7 +32,7 @@ def instruction_graph(module: Module) -> InstructionGraph:
         model=module.name,
         names=tuple(op.name for op in operations),
         opcodes=tuple(op.opcode for op in operations),
-        layers=layers([op.path for op in operations]),
+        layers=_filled(layers([op.path for op in operations]), operations, len(module.arguments)),
         phases=phases(operations, module.arguments),
         result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
         operand_offsets=_offsets([len(op.operands) for op in operations], 0),
@@ -59,4 +62,23 @@ def _offsets(counts: list[int], first: int) -> IntArray:
 
 def _reported(module: Module) -> dict[str, object]:
     targets = Counter(op.target for op in module.operations if op.target and op.target not in KNOWN_CUSTOM_CALLS)
-    return {"unknown_custom_calls": dict(sorted(targets.items()))} if targets else {}
+    endless = [op.name for op in module.operations if op.rounds == UNKNOWN]
+    reported: dict[str, object] = {}
+    if targets:
+        reported["unknown_custom_calls"] = dict(sorted(targets.items()))
+    if endless:
+        reported["loops_of_unknown_length"] = endless
+    return reported
+
+
+def _filled(layer: Sequence[str], operations: Sequence[Operation], n_arguments: int) -> tuple[str, ...]:
+    """Layers with those of operations without a location (constants, their broadcasts) taken from the first reader."""
+    filled = list(layer)
+    producers = producing_operations(operations, n_arguments)
+    reader: dict[int, str] = {}
+    for i in range(len(operations) - 1, -1, -1):
+        if not operations[i].path:
+            filled[i] = reader.get(i, "")
+        for value in operations[i].operands:
+            reader[producers[value]] = filled[i]
+    return tuple(filled)

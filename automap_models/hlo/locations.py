@@ -21,7 +21,6 @@ _CONTROL = {
 }  # fmt: skip
 _AFTER_WHILE = {"body", "cond"}
 _BRANCH = re.compile(r"branch_\d+_fun")
-_METHOD = re.compile(r"([A-Za-z_]\w*)\.[a-z_]\w*")
 _BACKWARD = re.compile(r"(?:^|/)(?:transpose\(|gradient_tape(?:/|$)|gradients(?:/|$))")
 _DIFFERENTIATED = re.compile(r"(?:^|[/(])jvp\(")
 UPDATE_SCOPE = "optimizer"
@@ -56,9 +55,8 @@ def scopes(path: str) -> tuple[str, ...]:
         for scope in split(_unwrapped(part)):
             if not _is_scope(scope, before):
                 continue
-            name = _METHOD.sub(r"\1", scope) if _METHOD.fullmatch(scope) else scope
-            if not found or found[-1] != name:
-                found.append(name)
+            if not found or found[-1] != scope:
+                found.append(scope)
     return tuple(found)
 
 

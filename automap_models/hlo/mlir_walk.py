@@ -10,6 +10,7 @@ from jax.extend.mlir.dialects import func
 
 from automap_models.errors import BadInput
 from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
+from automap_models.hlo.loops import rounds
 from automap_models.hlo.operation import Operation, Tensor
 
 _LOOP = "stablehlo.while"
@@ -66,6 +67,7 @@ class EntryReader:
                 operands=tuple(self._ids[value] for value in operands),
                 results=tuple(self._define(result) for result in op.results),
                 target=_target(op),
+                rounds=rounds(op),
             )
         )
 
@@ -90,8 +92,8 @@ class EntryReader:
         return name
 
 
-def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...]]:
-    """A module whose entry is this operation alone, and the types of its arguments."""
+def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """A module whose entry is this operation alone, and the types of its arguments and of its results."""
     outer = [value for value in _unique_operands(op) if not (op.name == _LOOP and _is_constant(value))]
     module = ir.Module.create(ir.Location.unknown())
     with ir.InsertionPoint(module.body), ir.Location.unknown():
@@ -104,7 +106,19 @@ def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...]]:
             copy = op.clone()
             _replace_operands(copy, inner)
             func.ReturnOp(list(copy.results))
-    return module, tuple(_tensor(value.type, "") for value in outer)
+    read, made = ([_tensor(value.type, "") for value in values] for values in (outer, op.results))
+    return module, tuple(read), tuple(made)
+
+
+def inner_loops(op: Any) -> Iterator[Any]:
+    """The loops in the regions of an operation that are in no further loop."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                if inner.operation.name == _LOOP:
+                    yield inner.operation
+                else:
+                    yield from inner_loops(inner.operation)
 
 
 def _argument_name(argument: Any) -> str:

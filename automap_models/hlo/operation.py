@@ -33,6 +33,7 @@ class Operation(NamedTuple):
         operands: value ids; the entry's arguments are 0 … len(arguments) - 1.
         results: types of the values that it makes, whose ids go on where those of the operation before end.
         target: what a custom call calls; "" for every other operation.
+        rounds: how often a loop runs, 0 where that is not known; 1 for every other operation.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Operation(NamedTuple):
     operands: tuple[int, ...]
     results: tuple[Tensor, ...]
     target: str = ""
+    rounds: int = 1
 
 
 def dtype_bytes(dtype: str) -> float:

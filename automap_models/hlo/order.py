@@ -5,20 +5,33 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from automap_models.core.instruction_graph import Argument
+from automap_models.core.instruction_graph import Argument, Phase
 from automap_models.hlo.operation import Operation, producing_operations
+from automap_models.hlo.phases import phases
+
+_Key = tuple[int, ...]
+_PARAMETER, _INPUT = 1, 2
 
 
-def execution_order(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[int]:
-    """A topological order of the operations, deterministic: the order of the trace where that is known.
+def execution_order(
+    operations: Sequence[Operation], arguments: Sequence[Argument], outputs: Sequence[int]
+) -> list[int]:
+    """A topological order of the operations, the same on every run.
 
-    XLA's text comes in the post-order of a depth-first search from the results, which would run a decoder's first
-    layer before the encoder. What does not depend on both parameters and inputs (constants, masks, casts of kernels)
-    runs right before its first reader, so that it crosses no cut that it need not cross.
+    It is the order in which they were traced, where that is known. HLO text comes in the post-order of a depth-first
+    search from the results instead, which runs a decoder's first layer before the encoder and what only the backward
+    pass reads after the loss; then `_untraced` says.
+
+    What does not depend on both parameters and inputs (constants, masks, casts of kernels) runs right before its first
+    reader, so that it crosses no cut that it need not cross.
     """
     producers = producing_operations(operations, len(arguments))
-    keys = _keys(operations, arguments, producers)
-    return _by_key(operations, producers, keys)
+    mixed = _depend_on_parameters_and_inputs(operations, arguments)
+    if any(op.trace_order for op in operations):
+        own = [op.trace_order if fixed else () for op, fixed in zip(operations, mixed, strict=True)]
+    else:
+        own = _untraced(operations, arguments, outputs, producers, mixed)
+    return _by_key(operations, producers, _before_readers(operations, producers, own))
 
 
 def renumbered(
@@ -39,44 +52,83 @@ def renumbered(
     return moved, [new_id[v] for v in outputs]
 
 
-_Key = tuple[tuple[int, ...], int]
-
-
-def _keys(operations: Sequence[Operation], arguments: Sequence[Argument], producers: Sequence[int]) -> list[_Key]:
-    """When each operation would like to run: its place in the trace, or just before its first reader."""
-    PARAMETER, INPUT = 1, 2
-    bits = {"parameter": PARAMETER, "input": INPUT, "state": 0}
-    depends = [bits[argument.kind] for argument in arguments]
-    mixed: list[bool] = []
-    traced = any(op.trace_order for op in operations)
+def _depend_on_parameters_and_inputs(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[bool]:
+    depends = [{"parameter": _PARAMETER, "input": _INPUT, "state": 0}[argument.kind] for argument in arguments]
+    mixed = []
     for op in operations:
         found = 0
         for value in op.operands:
             found |= depends[value]
         depends += [found] * len(op.results)
-        mixed.append(found == PARAMETER | INPUT)
-    keys: list[_Key] = [(op.trace_order, i) if traced else ((), i) for i, op in enumerate(operations)]
-    earliest: dict[int, _Key] = {}
+        mixed.append(found == _PARAMETER | _INPUT)
+    return mixed
+
+
+def _untraced(
+    operations: Sequence[Operation],
+    arguments: Sequence[Argument],
+    outputs: Sequence[int],
+    producers: Sequence[int],
+    mixed: Sequence[bool],
+) -> list[_Key]:
+    """Keys that put the forward operations into the order that they were probably written in, and the rest behind it.
+
+    The forward operations that results depend on come depth first, deepest operand first: an encoder before what reads
+    its output, a layer's branch before the residual that skips it. What only the backward pass reads comes right after
+    what it reads itself.
+    """
+    phase = phases(operations, arguments)
+    forward = {i for i, fixed in enumerate(mixed) if fixed and phase[i] == Phase.FORWARD}
+    inputs = {i: sorted({producers[value] for value in operations[i].operands} & forward) for i in sorted(forward)}
+    depth: dict[int, int] = {}
+    for i, before in inputs.items():
+        depth[i] = 1 + max((depth[b] for b in before), default=0)
+    ends = {producers[value] for value in outputs} & forward
+    ends |= set(sorted(forward, key=lambda i: (-depth[i], i))[:1])
+    rank = {i: k for k, i in enumerate(_deepest_first(inputs, depth, sorted(ends)))}
+    keys: list[_Key] = [(len(forward), i) if fixed else () for i, fixed in enumerate(mixed)]
+    for i, before in inputs.items():
+        keys[i] = (rank[i],) if i in rank else max(((*keys[b][:1], i) for b in before), default=(0, i))
+    return keys
+
+
+def _deepest_first(inputs: dict[int, list[int]], depth: dict[int, int], ends: Sequence[int]) -> list[int]:
+    """Post-order of a depth-first search from the ends that looks into the deepest input first."""
+    order: list[int] = []
+    seen: set[int] = set()
+    stack = [(i, False) for i in sorted(ends, key=lambda i: (-depth[i], i), reverse=True)]
+    while stack:
+        i, inputs_done = stack.pop()
+        if inputs_done:
+            order.append(i)
+        elif i not in seen:
+            seen.add(i)
+            stack.append((i, True))
+            stack += [(b, False) for b in sorted(inputs[i], key=lambda b: (depth[b], -b))]
+    return order
+
+
+def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own: Sequence[_Key]) -> list[_Key]:
+    """When each operation would like to run: as its own key says, or, without one, just before its first reader."""
+    last = (len(operations),)
+    keys: list[_Key] = [last] * len(operations)
+    reader: dict[int, _Key] = {}
     for i in range(len(operations) - 1, -1, -1):
-        op = operations[i]
-        if i in earliest and (not mixed[i] or (traced and not op.trace_order)):
-            keys[i] = earliest[i]
-        for value in op.operands:
+        keys[i] = own[i] or reader.get(i, last)
+        for value in operations[i].operands:
             before = producers[value]
-            if before >= 0 and (before not in earliest or keys[i] < earliest[before]):
-                earliest[before] = keys[i]
+            reader[before] = min(keys[i], reader.get(before, last))
     return keys
 
 
 def _by_key(operations: Sequence[Operation], producers: Sequence[int], keys: Sequence[_Key]) -> list[int]:
-    """Kahn's algorithm; of the operations that could run next, the one with the smallest key."""
+    """Kahn's algorithm; of the operations that could run next, the one with the smallest key, then the earliest."""
     readers: list[list[int]] = [[] for _ in operations]
     missing = [0] * len(operations)
     for i, op in enumerate(operations):
-        for before in {producers[value] for value in op.operands}:
-            if before >= 0:
-                readers[before].append(i)
-                missing[i] += 1
+        for before in {producers[value] for value in op.operands} - {-1}:
+            readers[before].append(i)
+            missing[i] += 1
     ready = [(keys[i], i) for i, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     order = []
