@@ -1,0 +1,124 @@
+"""A model's forward pass as one graph: torch.export of a copy on the meta device, which computes nothing."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from automap_models.errors import BadInput
+
+OUTPUT_KEY = "loss"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A forward pass that has been exported.
+
+    Attributes:
+        model: the copy on the meta device, in training mode; its modules and parameters have the user's names.
+        graph_module: the graph of ATen operators; parameters and buffers are read through get_attr nodes.
+        out_spec: how the graph's flat outputs make up what the model returns.
+    """
+
+    model: nn.Module
+    graph_module: fx.GraphModule
+    out_spec: Any
+
+    @property
+    def calls(self) -> list[fx.Node]:
+        """The operators in execution order."""
+        return [node for node in self.graph_module.graph.nodes if node.op not in {"placeholder", "get_attr", "output"}]
+
+
+def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Captured:
+    """Export the forward pass of a model in training mode; the user's model is left as it is.
+
+    Raises:
+        BadInput: no trainable parameter, inputs that forward does not take, shapes or control flow that depend on
+            data, or anything else that torch.export refuses.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise BadInput("has no trainable parameter", where=name, do="a model to be trained needs requires_grad")
+    _require_accepted(model, args, kwargs, name)
+    on_meta = copy_model(model, lambda tensor: tensor.to("meta"))
+    meta_args, meta_kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs)))
+    try:
+        with torch.device("meta"):  # tensors that forward makes without naming a device
+            exported = torch.export.export(on_meta, meta_args, meta_kwargs, strict=False)
+    except Exception as error:  # torch.export's errors have no common base class
+        raise BadInput(
+            f"torch.export refuses its forward pass: {first_line(error)}",
+            where=name,
+            do="control flow and shapes must not depend on data; torch.export's documentation says how to rewrite them",
+        ) from error
+    captured = Captured(on_meta, exported.module(check_guards=False), exported.call_spec.out_spec)
+    _require_static(captured, name)
+    return captured
+
+
+def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy in training mode with every tensor converted, those that are no parameters or buffers included.
+
+    The tensors themselves are not copied first, and tied ones stay tied.
+    """
+    attributes = [list(vars(module).values()) for module in model.modules()]
+    held = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(attributes)]
+    converted: dict[int, Tensor] = {}
+    for tensor in held:
+        if isinstance(tensor, Tensor) and id(tensor) not in converted:
+            new = convert(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter)
+            converted[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
+    return copy.deepcopy(model, converted).train()
+
+
+def training_outputs(returned: Any) -> list[Tensor]:
+    """The tensors that the backward pass starts from.
+
+    A `loss` in a mapping, as Hugging Face models return it; else the first scalar, be it alone or in a tuple; else
+    every floating-point output that depends on a parameter, as if their sum were the loss.
+    """
+    if isinstance(returned, Mapping) and isinstance(returned.get(OUTPUT_KEY), Tensor):
+        return [returned[OUTPUT_KEY]]
+    tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return [tensor for tensor in tensors if tensor.numel() == 1][:1] or tensors
+
+
+def first_line(error: BaseException) -> str:
+    """An exception's first line, or its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(" .:;") if lines else type(error).__name__
+
+
+def _require_accepted(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> None:
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise BadInput(
+            f"its forward does not take the example inputs: {error}", where=name, do="return inputs that fit forward"
+        ) from None
+
+
+def _require_static(captured: Captured, name: str) -> None:
+    for node in captured.calls:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            sizes = value.shape if isinstance(value, Tensor) else (value,)
+            if any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes):
+                raise BadInput(
+                    f"the result of {node.target} in {module_path(node) or 'forward'} has a size that depends on data",
+                    where=name,
+                    do="make all shapes depend on the shapes of the inputs only",
+                )
+
+
+def module_path(node: fx.Node) -> str:
+    """Fully qualified name of the module whose forward called an operator; "" for the model itself."""
+    frames = list(node.meta.get("nn_module_stack", {}).values())
+    return str(frames[-1][0]) if frames else ""

@@ -1,0 +1,169 @@
+"""Every kernel of a training step, seen on the meta device: what it computes and moves, and whose it is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from automap_models.cost.roofline import WINOGRAD_SAVING, Device
+
+aten = torch.ops.aten
+FloatArray = NDArray[np.float64]
+
+ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+LOOKUPS = {aten.embedding, aten.gather, aten.index, aten.index_select}
+"""They read the rows that they return and the indices, not the whole table."""
+CONVOLUTIONS = {aten.convolution: (1, 3), aten.convolution_backward: (2, 4)}
+"""Where the kernel and the stride stand among their arguments."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One ATen operator that computes.
+
+    Attributes:
+        call: index of the operator of the forward graph that it belongs to.
+        is_backward: whether it computes a gradient.
+        flop: floating-point operations by torch.utils.flop_counter: matrix products and convolutions, else 0.
+        moved_bytes: its inputs, read once, and its outputs, written once.
+        dtype: element type of its first floating-point input, such as `float32`.
+        is_convolution: whether it is a convolution or the gradient of one.
+        is_winograd: whether, in addition, it is 3×3 of stride 1 in float32.
+    """
+
+    call: int
+    is_backward: bool
+    flop: int
+    moved_bytes: int
+    dtype: str
+    is_convolution: bool
+    is_winograd: bool
+
+
+def kernel_times(kernels: Sequence[Kernel], device: Device) -> FloatArray:
+    """Time of each kernel on a device, [n] seconds; nothing is fused, as in PyTorch's eager mode.
+
+    float32 products run in TF32 where the device can and torch's own switches, read here, allow it: by default for
+    convolutions only.
+
+    Raises:
+        BadInput: the device has no rate for the element type of a matrix product.
+    """
+    times_s = np.zeros(len(kernels))
+    kinds: dict[str, list[int]] = {}
+    for i, kernel in enumerate(kernels):
+        kinds.setdefault(_rate(kernel, device) if kernel.flop else "", []).append(i)
+    for rate, members in kinds.items():
+        flop = np.array([_multiplied(kernels[i], device) for i in members])
+        moved_bytes = np.array([kernels[i].moved_bytes for i in members], np.float64)
+        times_s[members] = (
+            device.seconds(flop, moved_bytes, rate, "matrix") if rate else device.seconds(flop, moved_bytes)
+        )
+    return times_s
+
+
+def _rate(kernel: Kernel, device: Device) -> str:
+    if kernel.dtype != "float32" or "tf32" not in device.matrix:
+        return kernel.dtype
+    if kernel.is_convolution:
+        return "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
+    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _multiplied(kernel: Kernel, device: Device) -> float:
+    return kernel.flop / WINOGRAD_SAVING if device.winograd and kernel.is_winograd else float(kernel.flop)
+
+
+@dataclass(eq=False)
+class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Books each ATen operator that runs under it.
+
+    Autograd numbers its nodes in the order of the forward operators that made them. `enter` notes the number at which
+    each operator of the graph starts, so a node's number leads from the gradient that it computes to that operator.
+    """
+
+    kernels: list[Kernel] = field(default_factory=list)
+    first_numbers: list[int] = field(default_factory=list)
+    alive: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def call(self) -> int:
+        """Index of the operator of the forward graph being run."""
+        return len(self.first_numbers) - 1
+
+    def enter(self) -> None:
+        """The next operator of the forward graph starts."""
+        self.first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator on its shapes and book it, unless it only makes views or memory."""
+        out = func(*args, **(kwargs or {}))
+        inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+        self.alive += [t.untyped_storage() for t in (*inputs, *outputs)]  # an address names one storage to the end
+        given = {storage_id(t) for t in inputs}
+        is_view = not func._schema.is_mutable and all(storage_id(t) in given for t in outputs)
+        if not is_view and func._overloadpacket not in ALLOCATIONS:
+            self.kernels.append(self._kernel(func, args, kwargs or {}, inputs, outputs, out))
+        return out
+
+    def _kernel(
+        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor], out: Any
+    ) -> Kernel:
+        node = torch._C._current_autograd_node()
+        formula = flop_registry.get(func._overloadpacket)
+        return Kernel(
+            call=self.call if node is None else bisect_right(self.first_numbers, node._sequence_nr()) - 1,
+            is_backward=node is not None,
+            flop=int(formula(*args, **kwargs, out_val=out)) if formula else 0,
+            moved_bytes=_moved_bytes(func, inputs, outputs),
+            dtype=_dtype(inputs),
+            is_convolution=func._overloadpacket in CONVOLUTIONS,
+            is_winograd=_is_winograd(func, args),
+        )
+
+
+def storage_id(tensor: Tensor) -> int:
+    """A number for the memory behind a tensor, shared by all views of it, as long as it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements, each once however often a view repeats it."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _moved_bytes(func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    if func._overloadpacket in LOOKUPS:
+        inputs = [*inputs[1:], *outputs]
+    return sum(tensor_bytes(tensor) for tensor in (*inputs, *outputs))
+
+
+def _dtype(inputs: list[Tensor]) -> str:
+    floating = (str(tensor.dtype).removeprefix("torch.") for tensor in inputs if tensor.is_floating_point())
+    return next(floating, "float32")
+
+
+def _is_winograd(func: Any, args: tuple[Any, ...]) -> bool:
+    if func._overloadpacket not in CONVOLUTIONS:
+        return False
+    weight, stride = (args[i] for i in CONVOLUTIONS[func._overloadpacket])
+    return weight.dtype == torch.float32 and tuple(weight.shape[2:]) == (3, 3) and set(stride) == {1}

@@ -1,0 +1,234 @@
+"""A PyTorch model's profile measured on this machine: the real step, forward, backward and update, by instruction."""
+
+from __future__ import annotations
+
+import platform
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from automap_models.core.profile import Profile
+from automap_models.errors import BadInput
+from automap_models.torch_export.capture import copy_model, training_outputs
+from automap_models.torch_export.cuts import BEFORE, Cut
+from automap_models.torch_export.profile import build_profile, describe
+from automap_models.torch_export.structure import analyse
+
+FloatArray = NDArray[np.float64]
+
+NOBODY = -1
+"""The slot of time that belongs to no instruction."""
+RANDOM_SCALE = 0.02
+"""Standard deviation of parameters and inputs that have no values of their own: no overflow, no denormal numbers."""
+
+
+def measure_module(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    microbatch_size: int | None = None,
+    repeats: int = 10,
+    warmup: int = 3,
+    seed: int = 0,
+) -> Profile:
+    """The profile of one micro-batch of `model(*args, **kwargs)` with times read from a clock on this machine.
+
+    Instructions, A, W and stash are those of `profile_module`. A copy of the model runs on CUDA if there is a device,
+    else on the CPU. The clock is read where one instruction's forward pass ends and the next begins (hooks of the
+    modules) and where autograd turns to a node of another instruction (hooks of its nodes), so that the parts make up
+    the whole; on CUDA these are events of the stream. An Adam update is measured as a whole and shared out by W.
+    `meta["forward_and_backward_s"]` is the median of steps without hooks, and `meta["parts_over_whole"]` how many
+    times as long the sum of the instructions' medians is.
+
+    Args:
+        args, kwargs: example inputs. Tensors on the meta device, parameters too, are filled: floating-point ones with
+            normal values of deviation 0.02, the others with ones, which are valid indices, labels and masks.
+        name, microbatch_size: as for `profile_module`.
+        repeats: steps of which the medians are taken.
+        warmup: steps before them, not counted.
+        seed: of what is random.
+
+    Raises:
+        BadInput: as `profile_module`; or fewer than one repeat, or a forward pass that takes another path on real data.
+    """
+    kwargs, name = kwargs or {}, name or type(model).__name__
+    if repeats < 1 or warmup < 0:
+        raise BadInput(f"{repeats} repeats after {warmup} warm-up steps", where=name, do="repeat at least once")
+    structure = analyse(model, args, kwargs, name=name)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        step = _Step.on(device, model, args, kwargs, name)
+        whole_s = float(np.median([step.whole() for _ in range(warmup + repeats)][warmup:]))
+        parts_s = np.median([step.parts(structure.cuts) for _ in range(warmup + repeats)][warmup:], axis=0)
+        update_s = float(np.median(step.updates(warmup + repeats)[warmup:]))
+    forward_s, backward_s = parts_s.reshape(2, len(structure))
+    total_s = forward_s + backward_s + update_s * structure.W / structure.W.sum()
+    told = {
+        "times": "measured per module",
+        "device": _device_name(device),
+        "threads": torch.get_num_threads(),
+        "repeats": repeats,
+        "warmup": warmup,
+        "seed": seed,
+        "forward_s": float(forward_s.sum()),
+        "backward_s": float(backward_s.sum()),
+        "update_s": update_s,
+        "forward_and_backward_s": whole_s,
+        "parts_over_whole": float(parts_s.sum()) / whole_s,
+    }
+    meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
+    return build_profile(structure, forward_s, total_s, {**meta, **told})
+
+
+@dataclass
+class _Clock:
+    """Shares the time that passes among slots; on CUDA, the time on the stream."""
+
+    device: torch.device
+    readings: list[tuple[int, Any]] = field(default_factory=list)
+
+    def turn_to(self, slot: int) -> None:
+        """From here on, time goes to this slot (or to NOBODY)."""
+        if self.readings and self.readings[-1][0] == slot:
+            return
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self.readings.append((slot, event))
+        else:
+            self.readings.append((slot, time.perf_counter()))
+
+    def shares(self, slots: int) -> FloatArray:
+        """[slots] seconds; the last reading ends the measurement."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        passed = np.zeros(slots)
+        for (slot, start), (_, end) in zip(self.readings, self.readings[1:], strict=False):
+            if slot != NOBODY:
+                passed[slot] += start.elapsed_time(end) / 1e3 if self.device.type == "cuda" else end - start
+        return passed
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A model with parameters and inputs that have values, on the device to be measured."""
+
+    name: str
+    device: torch.device
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def on(
+        cls, device: torch.device, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str
+    ) -> _Step:
+        """A copy of the model and its inputs on a device."""
+
+        def fill(tensor: Tensor) -> Tensor:
+            return _with_values(tensor, device)
+
+        args, kwargs = pytree.tree_map_only(Tensor, fill, (args, dict(kwargs)))
+        return cls(name, device, copy_model(model, fill), args, kwargs)
+
+    def whole(self) -> float:
+        """Seconds of one step without hooks, forward and backward."""
+        self.model.zero_grad(set_to_none=True)
+        clock = _Clock(self.device)
+        clock.turn_to(0)
+        outputs = training_outputs(self.model(*self.args, **self.kwargs))
+        torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+        clock.turn_to(NOBODY)
+        return float(clock.shares(1)[0])
+
+    def parts(self, cuts: Sequence[Cut]) -> FloatArray:
+        """[2n] seconds of one step: the forward passes of the n instructions, then their backward passes."""
+        n = len(cuts) + 1
+        self.model.zero_grad(set_to_none=True)
+        clock, passed, first_numbers = _Clock(self.device), [], [_next_number()]
+
+        def cross(i: int) -> Callable[..., None]:
+            def hook(*_: object) -> None:
+                passed.append(i)
+                first_numbers.append(_next_number())
+                clock.turn_to(i + 1)
+
+            return hook
+
+        with ExitStack() as hooks:
+            for i, cut in enumerate(cuts):
+                module = self.model.get_submodule(cut.name.removeprefix(BEFORE))
+                before = cut.name.startswith(BEFORE)
+                handle = (module.register_forward_pre_hook if before else module.register_forward_hook)(cross(i))
+                hooks.callback(handle.remove)
+            clock.turn_to(0)
+            outputs = training_outputs(self.model(*self.args, **self.kwargs))
+            clock.turn_to(NOBODY)
+        if passed != list(range(n - 1)):
+            raise BadInput(
+                "its forward pass takes another path on real data than torch.export saw",
+                where=self.name,
+                do="profile it without --measure, or let the factory return real inputs",
+            )
+        for node, number in _autograd_nodes(outputs):
+            slot = n + bisect_right(first_numbers, number) - 1
+            node.register_prehook(lambda _, slot=slot: clock.turn_to(slot))
+        torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+        clock.turn_to(NOBODY)
+        return clock.shares(2 * n)
+
+    def updates(self, count: int) -> list[float]:
+        """Seconds of that many Adam updates with the gradients of the step before."""
+        optimizer = torch.optim.Adam(self.model.parameters())
+        seconds = []
+        for _ in range(count):
+            clock = _Clock(self.device)
+            clock.turn_to(0)
+            optimizer.step()
+            clock.turn_to(NOBODY)
+            seconds.append(float(clock.shares(1)[0]))
+        return seconds
+
+
+def _with_values(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device; made up where the tensor is on the meta device."""
+    if not tensor.is_meta:
+        return tensor.detach().to(device, copy=True)
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device) * RANDOM_SCALE
+    return torch.ones(tensor.shape, dtype=tensor.dtype, device=device)
+
+
+def _next_number() -> int:
+    """The sequence number that autograd will give to the next node it makes."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def _autograd_nodes(outputs: Sequence[Tensor]) -> list[tuple[Any, int]]:
+    """The nodes of the backward pass with their sequence numbers, but for those that only hand over gradients."""
+    pending: list[Any] = [output.grad_fn for output in outputs]
+    seen = dict.fromkeys(pending)
+    while pending:
+        for node, _ in pending.pop().next_functions:
+            if node is not None and node not in seen:
+                seen[node] = None
+                pending.append(node)
+    return [(node, node._sequence_nr()) for node in seen if not hasattr(node, "variable")]
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} thread(s)"

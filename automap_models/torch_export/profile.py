@@ -1,0 +1,158 @@
+"""A PyTorch model's profile for a device that need not be there: a roofline over the kernels of its training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from automap_models import __version__
+from automap_models.core.profile import Profile
+from automap_models.cost.roofline import Device
+from automap_models.errors import BadInput
+from automap_models.torch_export.kernels import kernel_times
+from automap_models.torch_export.structure import Structure, analyse
+
+FloatArray = NDArray[np.float64]
+
+SOURCE = "torch.export"
+"""What meta says under `source`."""
+ADAM_ACCESSES = 7
+"""Adam reads a parameter, its gradient and two moments, and writes back all but the gradient."""
+
+
+def profile_module(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: Device,
+    name: str | None = None,
+    microbatch_size: int | None = None,
+) -> Profile:
+    """The profile of one micro-batch of `model(*args, **kwargs)` in training mode, on a device.
+
+    The model is captured by torch.export on the meta device, which allocates nothing and computes nothing; the user's
+    model is left as it is. An instruction is what runs between two neighbouring places at which a split_spec of
+    torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `split.split_spec`.
+
+    - C: roofline times of the ATen operators, each a kernel of its own as in eager mode. A backward operator is charged
+      to the instruction whose gradient it computes; an Adam update, as memory traffic, to the instruction that reads
+      the parameter first. Scaled dot-product attention and dropout run as the fused kernels that CUDA has for them.
+    - A: bytes of the values made before the cut and read after it, each once: what the stages of
+      torch.distributed.pipelining send. Inputs are not sent: each stage loads its own.
+    - W: bytes of each trainable parameter that is used, at its first use; stash: what autograd keeps.
+
+    The backward pass starts from the loss that the model returns; without one, from all its floating-point outputs (see
+    `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`, `update_s`;
+    `shared_parameters`, read by several instructions (a cut between them must keep two copies in step);
+    `unused_parameters`, which get no gradient and no place in W.
+
+    Args:
+        args, kwargs: example inputs; only shapes and element types count.
+        name: of the model; its class by default.
+        microbatch_size: samples in the inputs; by default the first dimension of the first tensor.
+
+    Raises:
+        BadInput: a model without parameters, inputs that do not fit, control flow or shapes that depend on data, an
+            operator that cannot run without data, no place to cut, or a device without a rate for an element type.
+    """
+    kwargs, name = kwargs or {}, name or type(model).__name__
+    structure = analyse(model, args, kwargs, name=name)
+    times_s = kernel_times(structure.kernels, device)
+    forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
+    update_s = _update_times(structure, device)
+    told = {
+        "times": "roofline per operator",
+        "device": device.name,
+        "forward_s": float(forward_s.sum()),
+        "backward_s": float(backward_s.sum()),
+        "update_s": float(update_s.sum()),
+    }
+    return build_profile(
+        structure,
+        forward_s,
+        forward_s + backward_s + update_s,
+        {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **told},
+    )
+
+
+def build_profile(
+    structure: Structure, forward_s: FloatArray, total_s: FloatArray, meta: Mapping[str, object]
+) -> Profile:
+    """The profile of a structure with its times, [n] seconds each."""
+    return Profile.create(
+        C=total_s,
+        A=structure.A,
+        W=structure.W,
+        C_fwd=forward_s,
+        stash=structure.stash,
+        names=structure.names,
+        layers=structure.layers,
+        meta=meta,
+        source=str(meta["model"]),
+    )
+
+
+def describe(
+    structure: Structure,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    microbatch_size: int | None,
+) -> dict[str, object]:
+    """What a profile's meta says of the model, whatever its times come from."""
+    flop = np.array([float(kernel.flop) for kernel in structure.kernels])
+    return {
+        "model": name,
+        "source": SOURCE,
+        "torch": torch.__version__.split("+")[0],
+        "automap_version": __version__,
+        "microbatch_size": _first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
+        "dtype": _dtype(model),
+        "forward_flop": float(structure.totals(flop, backward=False).sum()),
+        "backward_flop": float(structure.totals(flop, backward=True).sum()),
+        "shared_parameters": [
+            {
+                "name": parameter.names[0],
+                "bytes": parameter.size_bytes,
+                "first": structure.layers[parameter.instructions[0]],
+                "last": structure.layers[parameter.instructions[-1]],
+                "instructions": list(parameter.instructions),
+            }
+            for parameter in structure.parameters
+            if len(parameter.instructions) > 1
+        ],
+        "unused_parameters": list(structure.unused),
+    }
+
+
+def _update_times(structure: Structure, device: Device) -> FloatArray:
+    update_s = np.zeros(len(structure))
+    for parameter in structure.parameters:
+        update_s[parameter.instructions[0]] += float(device.seconds(0.0, ADAM_ACCESSES * parameter.size_bytes))
+    return update_s
+
+
+def _first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> int:
+    for leaf in pytree.tree_leaves((args, dict(kwargs))):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return int(leaf.shape[0])
+    raise BadInput("its example inputs hold no tensor with a batch dimension", where=name, do="give microbatch_size")
+
+
+def _dtype(model: nn.Module) -> str:
+    """The element type of most of the trainable bytes."""
+    sizes: dict[str, int] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            sizes[dtype] = sizes.get(dtype, 0) + parameter.numel() * parameter.element_size()
+    return max(sizes, key=lambda dtype: sizes[dtype])

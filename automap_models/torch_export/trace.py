@@ -1,0 +1,188 @@
+"""A captured forward pass, run forward and backward on the meta device: kernels, values and what autograd keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
+
+from automap_models.errors import BadInput
+from automap_models.torch_export.capture import Captured, first_line, module_path, training_outputs
+from automap_models.torch_export.kernels import Kernel, KernelRecorder, storage_id, tensor_bytes
+
+aten = torch.ops.aten
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one training step does, by operator of the forward graph.
+
+    Attributes:
+        calls: the m operators in execution order.
+        kernels: all kernels of the step, forward and backward.
+        stash: [m] bytes that each keeps for the backward pass; what two keep counts for the first.
+        crossing: [m] bytes of the values made up to that operator and read after it.
+    """
+
+    calls: list[fx.Node]
+    kernels: list[Kernel]
+    stash: FloatArray
+    crossing: FloatArray
+
+
+def trace(captured: Captured, *, name: str) -> Trace:
+    """Run a captured step, forward and backward.
+
+    Raises:
+        BadInput: an operator that needs data or has no meta kernel, or outputs that depend on no parameter.
+    """
+    recorder = KernelRecorder()
+    run = _Run(captured, recorder)
+    try:
+        with recorder, saved_tensors_hooks(run.keep, lambda tensor: tensor), torch.enable_grad():
+            flat = run.run(*_inputs(captured.graph_module), enable_io_processing=False)
+    except (NotImplementedError, RuntimeError) as error:
+        call = captured.calls[recorder.call]
+        raise BadInput(
+            f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_line(error)}",
+            where=name,
+            do="replace it, or leave it out of forward",
+        ) from error
+    outputs = training_outputs(pytree.tree_unflatten(list(flat), captured.out_spec))
+    if not outputs:
+        raise BadInput("no output depends on a trainable parameter", where=name, do="return the loss from forward")
+    parameters = [p for p in captured.graph_module.parameters() if p.requires_grad]
+    seeds = [torch.ones_like(output) for output in outputs]
+    with recorder:
+        torch.autograd.grad(outputs, parameters, seeds, allow_unused=True)
+    return Trace(captured.calls, recorder.kernels, run.stash, _crossing_bytes(run.values, len(captured.calls)))
+
+
+def _inputs(graph_module: fx.GraphModule) -> list[Any]:
+    """Meta tensors (and the plain values) for the graph's placeholders."""
+    values = [node.meta["val"] for node in graph_module.graph.nodes if node.op == "placeholder"]
+    return [torch.empty_like(v, device="meta") if isinstance(v, Tensor) else v for v in values]
+
+
+@dataclass
+class _Life:
+    """A value: its size, the operator that makes it and the last one that reads it."""
+
+    size_bytes: int
+    made: int
+    last_read: int
+
+
+@dataclass
+class _Values:
+    """The views of one storage that operators make, told apart by what they show of it."""
+
+    storage_bytes: int
+    views: dict[tuple[Any, ...], _Life] = field(default_factory=dict)
+
+
+class _Run(fx.Interpreter):
+    """Runs the operators one by one and notes what they make and keep."""
+
+    def __init__(self, captured: Captured, recorder: KernelRecorder) -> None:
+        super().__init__(captured.graph_module)
+        self.recorder = recorder
+        self.index: Mapping[fx.Node, int] = {node: i for i, node in enumerate(captured.calls)}
+        self.stash = np.zeros(len(self.index))
+        self.kept: set[int] = set()
+        self.values: dict[int, _Values] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node of the graph."""
+        if n in self.index:
+            self.recorder.enter()
+        result = super().run_node(n)
+        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        if n.op == "get_attr":
+            self.kept.update(map(storage_id, tensors))  # parameters are no activations
+        if n in self.index:
+            for tensor in tensors:
+                self._note(n, tensor)
+        return result
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator as a GPU would, where that differs from the meta device."""
+        if target is aten.dropout.default and args[2]:
+            return aten.native_dropout(args[0], args[1], True)[0]
+        if target is aten.scaled_dot_product_attention.default:
+            return fused_attention(*args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Autograd keeps this tensor for the backward pass."""
+        storage = storage_id(tensor)
+        self.recorder.alive.append(tensor.untyped_storage())
+        if storage not in self.kept:
+            self.kept.add(storage)
+            self.stash[self.recorder.call] += tensor.untyped_storage().nbytes()
+        return tensor
+
+    def _note(self, node: fx.Node, tensor: Tensor) -> None:
+        storage, made = storage_id(tensor), self.index[node]
+        last_read = max((self.index.get(user, made) for user in node.users), default=made)
+        values = self.values.setdefault(storage, _Values(tensor.untyped_storage().nbytes()))
+        shown = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), made, made))
+        life.last_read = max(life.last_read, last_read)
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention as the memory-efficient kernel that CUDA runs.
+
+    The meta device would write out the matrix of scores. The kernel takes every mask and element type; flash
+    attention, where it applies, does the same FLOP and keeps the same tensors. Grouped heads and inputs that are not
+    [B, heads, T, head size] have no such kernel.
+    """
+    if enable_gqa or query.dim() != 4:
+        out = aten.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        assert isinstance(out, Tensor)
+        return out
+    bias = attn_mask
+    if bias is not None:
+        if bias.dtype == torch.bool:
+            bias = aten.where.ScalarSelf(bias, 0.0, torch.empty_like(bias, dtype=query.dtype))
+        bias = bias.expand(*query.shape[:3], key.shape[2])
+    attended: Tensor = aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, dropout_p, is_causal, scale=scale
+    )[0]
+    return attended
+
+
+def _crossing_bytes(values: Mapping[int, _Values], calls: int) -> FloatArray:
+    """[calls] bytes alive after each operator; views of one storage never count for more than the storage."""
+    crossing = np.zeros(calls)
+    for of_storage in values.values():
+        lives = [life for life in of_storage.views.values() if life.last_read > life.made]
+        if not lives:
+            continue
+        first, last = min(life.made for life in lives), max(life.last_read for life in lives)
+        alive = np.zeros(last - first)
+        for life in lives:
+            alive[life.made - first : life.last_read - first] += life.size_bytes
+        crossing[first:last] += np.minimum(alive, of_storage.storage_bytes)
+    return crossing

@@ -1,0 +1,78 @@
+"""Measured profiles: the clock's readings make up the whole, whatever the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.cost.roofline import Device
+from automap_models.errors import BadInput
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from automap_models.torch_export.measure import measure_module  # noqa: E402
+from automap_models.torch_export.profile import profile_module  # noqa: E402
+
+
+def test_a_measured_profile_differs_from_the_computed_one_in_its_times_only(
+    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]], unit_device: Device
+) -> None:
+    model, kwargs = builders["bert"]()
+    measured = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
+    computed = profile_module(model, kwargs=kwargs, device=unit_device)
+    assert (measured.names, measured.layers) == (computed.names, computed.layers)
+    for array in ("A", "W", "stash"):
+        assert np.array_equal(getattr(measured, array), getattr(computed, array))
+    assert (measured.C_fwd > 0).all()
+    trained = measured.W > 0
+    assert (measured.C[trained] > measured.C_fwd[trained]).all()
+
+
+def test_the_parts_add_up_to_what_meta_says(
+    builders: dict[str, Callable[..., tuple[Any, dict[str, Any]]]],
+) -> None:
+    model, kwargs = builders["gpt2"]()
+    profile = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
+    told = profile.meta
+    assert profile.C_fwd.sum() == pytest.approx(told["forward_s"])
+    assert profile.C.sum() == pytest.approx(told["forward_s"] + told["backward_s"] + told["update_s"])
+    parts_s = told["forward_s"] + told["backward_s"]
+    assert told["parts_over_whole"] == pytest.approx(parts_s / told["forward_and_backward_s"])
+    assert told["times"] == "measured per module"
+    assert told["threads"] == torch.get_num_threads()
+
+
+class Heavy(nn.Module):
+    """A layer with a hundred times the work of its neighbours, in both passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.light, self.heavy, self.last = nn.Linear(32, 768), nn.Linear(768, 768), nn.Linear(768, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.heavy(self.light(x))).sum()
+
+
+def test_the_heavy_layer_is_found_in_both_passes() -> None:
+    profile = measure_module(Heavy(), (torch.ones(512, 32),), repeats=5)
+    heavy = profile.names.index("heavy")
+    assert profile.C_fwd.argmax() == heavy
+    assert (profile.C - profile.C_fwd).argmax() == heavy
+
+
+def test_the_model_and_the_random_state_are_left_as_they_were() -> None:
+    model = Heavy()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random = torch.random.get_rng_state()
+    measure_module(model, (torch.ones(4, 32),), repeats=1, warmup=0)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_nothing_can_be_measured_in_no_repeat() -> None:
+    with pytest.raises(BadInput, match="0 repeats"):
+        measure_module(Heavy(), (torch.ones(4, 32),), repeats=0)
