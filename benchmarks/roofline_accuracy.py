@@ -1,0 +1,108 @@
+"""The V100's roofline against what others measured on V100: time computed over time measured.
+
+    OMP_NUM_THREADS=1 python benchmarks/roofline_accuracy.py --profiles FOLDER
+
+FOLDER holds profiles measured by PipeDream (vgg16, resnet50; PyTorch) and DAPPLE (bert-24 with 6 sequences of 384
+tokens, bert-48 with 2; TensorFlow), which are not part of the repository. The models are this package's own, traced at
+the measured batch: convolutional networks as a whole but for their input pipeline, BERT per encoder layer (the middle
+one). Rooflines assume XLA's fusion; the rows `alone` time every instruction by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.profile import Profile
+from automap_models.cost.fusion import MATRIX_OPCODES, VIEW_OPCODES
+from automap_models.cost.roofline import roofline_times
+from automap_models.formats.device_yaml import read_device
+from automap_models.formats.files import read_profile
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.graph import instruction_graph
+from automap_models.workloads.bert import BERT_48
+from automap_models.workloads.resnet import RESNET_50
+from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.vgg import VGG_19
+
+VGG_16 = replace(VGG_19, blocks=((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)))
+FREE_ALONE = VIEW_OPCODES | {"broadcast_in_dim", "constant", "iota"}
+"""What an unfused run does not do either: eager frameworks broadcast inside their kernels."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured profile and the model that it is of."""
+
+    file: str
+    architecture: Architecture
+    labels: tuple[int, ...]
+    ours: str = ""
+    theirs: str = ""
+
+
+CASES = (
+    Case("bert-24_b6", replace(BERT_48, layers=3), (6, 384), "block_1", "layer_12"),
+    Case("bert-48_b2", replace(BERT_48, layers=3), (2, 384), "block_1", "layer_24"),
+    Case("vgg16", VGG_16, (128,)),
+    Case("resnet50", RESNET_50, (128,)),
+)
+"""Layers whose name begins with `ours`, or is `theirs`, count; all but the update and the input pipeline without."""
+
+
+def traced(case: Case) -> InstructionGraph:
+    return instruction_graph(trace(training_step(case.file, case.architecture, case.labels, "float32")))
+
+
+def unfused(graph: InstructionGraph) -> InstructionGraph:
+    """The same graph in words that nothing fuses: every instruction but matrix products and views is a custom call."""
+    alone = [opcode not in FREE_ALONE for opcode in graph.opcodes]
+    words = tuple(o if o in MATRIX_OPCODES | VIEW_OPCODES else "custom_call" for o in graph.opcodes)
+    return replace(graph, opcodes=words, flop=graph.flop * alone, bytes_accessed=graph.bytes_accessed * alone)
+
+
+def computed_ms(graph: InstructionGraph, layers: str) -> tuple[float, float]:
+    """Forward and backward time by the roofline of the layers with that prefix."""
+    times_s = roofline_times(graph, read_device("v100"))
+    counted = np.array([layer.startswith(layers) for layer in graph.layers])
+    forward, backward = (
+        float(times_s[counted & (graph.phases == phase)].sum()) for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    return 1e3 * forward, 1e3 * backward
+
+
+def measured_ms(profile: Profile, layer: str) -> tuple[float, float]:
+    """Forward and backward time of one layer, or of everything but the input pipeline."""
+    counted = np.array([name == layer if layer else not name.startswith("Input") for name in profile.layers])
+    forward = float(profile.C_fwd[counted].sum())
+    return 1e3 * forward, 1e3 * (float(profile.C[counted].sum()) - forward)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profiles", type=Path, required=True, help="folder of the measured profiles")
+    folder = parser.parse_args().profiles
+    table = Table("profile", "part", "fused?", "forward ms", "ratio", "backward ms", "ratio", "both, ratio")
+    for case in CASES:
+        measured = measured_ms(read_profile(folder / f"{case.file}.txt"), case.theirs)
+        graph = traced(case)
+        for how, timed in (("fused", graph), ("alone", unfused(graph))):
+            computed = computed_ms(timed, case.ours)
+            pairs = [
+                cell
+                for ours, theirs in zip(computed, measured, strict=True)
+                for cell in (f"{ours:.2f} / {theirs:.2f}", f"{ours / theirs:.2f}")
+            ]
+            part = "an encoder layer" if case.ours else "all"
+            table.add_row(case.file, part, how, *pairs, f"{sum(computed) / sum(measured):.2f}")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
