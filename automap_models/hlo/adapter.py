@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
 from automap_models.hlo.hlo_text import dynamic_shapes, mark_names, order_mark, recognise
 from automap_models.hlo.loops import rounds
-from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated
+from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, nested_operations
+from automap_models.hlo.module import Module, OneOp
 from automap_models.hlo.operation import Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
@@ -46,57 +46,9 @@ except ImportError as error:
     ) from None
 
 
+__all__ = ["Module", "OneOp", "compiled", "cost_of", "one_op_modules", "read_module", "trace"]
+
 _FORMS = {"hlo": "HLO text", "stablehlo": "StableHLO text", "bytecode": "StableHLO bytecode"}
-
-
-@dataclass(frozen=True, eq=False)
-class Module:
-    """One flat function: no calls, operations in execution order, every location read.
-
-    Attributes:
-        name: the model's name.
-        arguments: what the entry takes, in order.
-        argument_types: their types.
-        operations: every operation but the return; values are numbered as in `Operation`.
-        outputs: value ids that the entry returns.
-        signatures: int64 [n] operations with equal numbers do the same to operands of the same types.
-        meta: where the module comes from.
-        mlir: the module itself, an `mlir.ir.Module` of StableHLO, for passes such as Shardy's.
-        handles: the operations in it, `mlir.ir.Operation`s.
-    """
-
-    name: str
-    arguments: tuple[Argument, ...]
-    argument_types: tuple[Tensor, ...]
-    operations: tuple[Operation, ...]
-    outputs: tuple[int, ...]
-    signatures: NDArray[np.int64]
-    meta: Mapping[str, object]
-    mlir: Any = field(repr=False)
-    handles: tuple[Any, ...] = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class OneOp:
-    """An operation on its own: a module whose entry does nothing else, and where in the step it occurs.
-
-    Attributes:
-        opcode: StableHLO's word without the dialect.
-        instructions: int64, the operations of the module (and instructions of its graph) that it stands for.
-        operands: types of the entry's arguments.
-        results: types of what it returns.
-        bytecode: the module, MLIR bytecode of StableHLO.
-        rounds: how often a loop runs, 0 where that is not known; 1 for every other operation.
-        inner_loops: loops that it runs in each round.
-    """
-
-    opcode: str
-    instructions: NDArray[np.int64]
-    operands: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
-    bytecode: bytes = field(repr=False)
-    rounds: int = 1
-    inner_loops: tuple[OneOp, ...] = ()
 
 
 def trace(step: TrainingStep) -> Module:
@@ -338,6 +290,7 @@ def _flattened(mlir: Any) -> Any:
         return block
 
     block = inline("main")
+    _untuple_calls(functions["main"])
     for name, function in functions.items():
         if name != "main":
             function.erase()
@@ -357,3 +310,29 @@ def _inline_calls(block: Any, callee_block: Callable[[str], Any]) -> None:
             for result, value in zip(op.results, made, strict=True):
                 result.replace_all_uses_with(value)
             op.erase()
+
+
+def _untuple_calls(entry: Any) -> None:
+    """Give custom calls that HLO lets return a tuple one result for each element."""
+    for op in [op for op in nested_operations(entry) if op.name == "stablehlo.custom_call" and len(op.results)]:
+        if isinstance(op.results[0].type, ir.TupleType):
+            _untuple(op)
+
+
+def _untuple(op: Any) -> None:
+    kinds = op.results[0].type
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    flat = ir.Operation.create(
+        op.name,
+        results=[kinds.get_type(i) for i in range(kinds.num_types)],
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for reader in [use.owner.operation for use in op.results[0].uses]:
+        if reader.name == "stablehlo.get_tuple_element":
+            index = ir.IntegerAttr(reader.attributes["index"]).value
+            reader.results[0].replace_all_uses_with(flat.results[index])
+            reader.erase()
+    op.erase()

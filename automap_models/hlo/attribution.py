@@ -46,11 +46,11 @@ class _Homes:
         layer: dict[str, int] = {}
         for i in self.of_phase[Phase.FORWARD]:
             if self.graph.layers[i]:
-                same[self.graph.layers[i], self.graph.opcodes[i]].append(i)
+                same[self.graph.layers[i], self._opcode(i)].append(i)
                 layer[self.graph.layers[i]] = i
         for i in self.of_phase[Phase.BACKWARD]:
             name = self.graph.layers[i]
-            alike = same.get((name, self.graph.opcodes[i]))
+            alike = same.get((name, self._opcode(i)))
             if alike:
                 self.home[i] = self.home[self._with_a_common_operand(i, alike)]
             elif name in layer:
@@ -74,6 +74,11 @@ class _Homes:
             if self.home[i] != NEVER:
                 for value in self.reads[i]:
                     reader[self.producers[value]] = int(self.home[i])
+
+    def _opcode(self, i: int) -> str:
+        """A product of matrices is `dot` forward and `dot_general` backward."""
+        opcode = self.graph.opcodes[i]
+        return "dot_general" if opcode == "dot" else opcode
 
     def _with_a_common_operand(self, i: int, candidates: list[int]) -> int:
         """The last candidate that reads a value that i reads, or the last of all."""

@@ -24,6 +24,7 @@ _METADATA = "metadata={"
 _NAME_MARK = re.compile(r"<\$([\w.\-]+)>")
 _ORDER_MARK = re.compile(r"<#(\d+)>")
 _ANY_MARK = re.compile(r"<[$#][\w.\-]+>/?")
+_SLASHES = re.compile(r"//+")
 _WHICH_DUMP = (
     "give XLA's dump from before optimisation: with XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text' "
     "it is the file *before_optimizations.txt"
@@ -84,9 +85,9 @@ def read_marks(op_name: str) -> tuple[str, tuple[int, ...], str]:
     """
     op_name = op_name.partition(";")[0]  # where XLA has folded operations into one it joins their names
     names = _NAME_MARK.findall(op_name)
-    path = _ANY_MARK.sub("", op_name)
+    path = _SLASHES.sub("/", _ANY_MARK.sub("", op_name)).strip("/")
     order = tuple(int(position) for position in _ORDER_MARK.findall(op_name))
-    return (names[-1] if names else path.rpartition("/")[2]), order, path.strip("/") if names else ""
+    return (names[-1] if names else path.rpartition("/")[2]), order, path if names else ""
 
 
 def _marked(line: re.Match[str]) -> str:

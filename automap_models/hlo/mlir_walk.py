@@ -148,7 +148,7 @@ def _region_key(op: Any) -> tuple[Any, ...]:
     """What the regions of an operation do, with their values numbered as they come."""
     ids: dict[Any, int] = {}
     key: list[Any] = []
-    for inner in _nested(op, ids):
+    for inner in nested_operations(op, ids):
         key.append((_signature(inner), tuple(ids.setdefault(value, len(ids)) for value in inner.operands)))
         if inner.name == "stablehlo.constant":
             key.append(inner.attributes["value"])
@@ -157,7 +157,7 @@ def _region_key(op: Any) -> tuple[Any, ...]:
     return tuple(key)
 
 
-def _nested(op: Any, ids: dict[Any, int] | None = None) -> Iterator[Any]:
+def nested_operations(op: Any, ids: dict[Any, int] | None = None) -> Iterator[Any]:
     """The operations in the regions of an operation, at any depth; block arguments are numbered on the way."""
     for region in op.regions:
         for block in region.blocks:
@@ -166,25 +166,25 @@ def _nested(op: Any, ids: dict[Any, int] | None = None) -> Iterator[Any]:
                     ids[argument] = len(ids)
             for inner in block.operations:
                 yield inner.operation
-                yield from _nested(inner.operation, ids)
+                yield from nested_operations(inner.operation, ids)
 
 
 def _captured(op: Any, known: dict[Any, int]) -> list[Any]:
     """Values of the enclosing block that the regions of an operation read, each once."""
-    return list(dict.fromkeys(value for inner in _nested(op) for value in inner.operands if value in known))
+    return list(dict.fromkeys(value for inner in nested_operations(op) for value in inner.operands if value in known))
 
 
 def _unique_operands(op: Any) -> list[Any]:
     """Everything from outside that an operation reads, each value once."""
-    inside = {result for inner in _nested(op) for result in inner.results}
-    for region_op in [op, *_nested(op)]:
+    inside = {result for inner in nested_operations(op) for result in inner.results}
+    for region_op in [op, *nested_operations(op)]:
         inside |= {argument for region in region_op.regions for block in region.blocks for argument in block.arguments}
-    read = [*op.operands, *(value for inner in _nested(op) for value in inner.operands)]
+    read = [*op.operands, *(value for inner in nested_operations(op) for value in inner.operands)]
     return list(dict.fromkeys(value for value in read if value not in inside))
 
 
 def _replace_operands(op: Any, values: dict[Any, Any]) -> None:
-    for reader in [op, *_nested(op)]:
+    for reader in [op, *nested_operations(op)]:
         for i, value in enumerate(list(reader.operands)):
             if value in values:
                 reader.operands[i] = values[value]
