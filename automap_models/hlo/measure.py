@@ -1,15 +1,16 @@
-"""Real times on this machine: every distinct operation of a step alone, the step and its forward part as a whole.
+"""Real times on this machine: every distinct operation of a step alone, and the step's phases as they are.
 
 An operation that runs alone reads its operands from memory and writes its result back; in the whole step XLA fuses it
-with its neighbours. So the times of single operations say how the time is spread over the instructions, and the step
-and its forward part, compiled and run as they are, say how much it is: the times are scaled to them.
+with its neighbours. So the times of single operations say how a phase's time is spread over its instructions, and the
+forward pass, the gradients and the whole step, compiled and run as they are, say how much it is: the times are scaled
+to them.
 """
 
 from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -32,28 +33,30 @@ _SCRATCH = 2.0
 """Memory that an operation is granted, over that of its operands and results."""
 
 
+_UP_TO = {Phase.FORWARD: "forward_s", Phase.BACKWARD: "gradients_s", Phase.UPDATE: "whole_step_s"}
+"""What running a step up to and with a phase is called."""
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """What the clock said.
 
     Attributes:
-        times_s: float64 [n] of each instruction, scaled to the whole step where that could be run.
-        whole_step_s, forward_s: the jitted step and its forward part; None where it does not fit or cannot run here.
-        alone_s: sum of the times of the single operations before scaling.
-        forward_alone_s: its forward part.
-        call_s: what calling a compiled operation costs; taken off each time.
+        times_s: float64 [n] of each instruction, scaled phase by phase to what could be run as a whole.
+        up_to_s: phase → time of the step up to and with it, seconds; without those that do not fit or cannot run here,
+            or did not take longer than the phase before.
+        alone_up_to_s: phase → the same as a sum of the times of single operations.
+        call_s: what calling a compiled operation costs; taken off each of them.
         not_measured: opcode → number of instructions whose operation does not fit or cannot run here; their time is
             a roofline's, scaled to the measured ones.
         repeats, warmup: how often each was run.
     """
 
     times_s: FloatArray
-    whole_step_s: float | None
-    forward_s: float | None
-    alone_s: float
-    forward_alone_s: float
+    up_to_s: Mapping[Phase, float]
+    alone_up_to_s: Mapping[Phase, float]
     call_s: float
-    not_measured: dict[str, int]
+    not_measured: Mapping[str, int]
     repeats: int
     warmup: int
 
@@ -66,13 +69,12 @@ class Measured:
             "device": f"{device.device_kind} ({platform.machine()})",
             "repeats": self.repeats,
             "warmup": self.warmup,
-            "scaled_to_step": self.whole_step_s is not None,
-            "scaled_to_forward": self.forward_s is not None,
-            "whole_step_s": self.whole_step_s,
-            "forward_s": self.forward_s,
-            "alone_over_step": self.alone_s / self.whole_step_s if self.whole_step_s else None,
-            "alone_over_forward": self.forward_alone_s / self.forward_s if self.forward_s else None,
-            "not_measured": self.not_measured,
+            "scaled_to_step": Phase.UPDATE in self.up_to_s,
+            "measured": {_UP_TO[phase]: time_s for phase, time_s in self.up_to_s.items()},
+            "alone_over_measured": {
+                _UP_TO[phase]: self.alone_up_to_s[phase] / time_s for phase, time_s in self.up_to_s.items()
+            },
+            "not_measured": dict(self.not_measured),
         }
 
 
@@ -85,7 +87,7 @@ def measure_times(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
-    """Run a module's operations, its forward part and all of it on jax's default device.
+    """Run a module's operations, its phases and all of it on jax's default device.
 
     Args:
         module: what to run.
@@ -99,39 +101,53 @@ def measure_times(
         BadInput: a count that makes no sense.
     """
     graph = graph or instruction_graph(module)
-    clock = Clock(repeats, warmup, seed)
+    clock, tell = Clock(repeats, warmup, seed), progress or (lambda done, total, what: None)
     single = [one for one in one_op_modules(module) if one.opcode not in VIEW_OPCODES]
-    tell = progress or (lambda done, total, what: None)
     found: list[float | None] = []
     for i, one in enumerate(single):
-        tell(i, len(single) + 2, f"{one.opcode}, {one.instructions.size} times")
+        tell(i, len(single) + len(Phase), f"{one.opcode}, {one.instructions.size} times")
         found.append(clock.seconds(one, _SCRATCH * sum(kind.nbytes for kind in (*one.operands, *one.results))))
     call_s = min((time_s for time_s in found if time_s is not None), default=0.0)
     alone_s = _spread(graph, single, found, call_s)
-    forward = np.asarray(graph.phases) == Phase.FORWARD
-    peak_bytes = _peak_bytes(graph)
-    tell(len(single), len(single) + 2, "forward part")
-    losses = [v for v in graph.outputs.tolist() if graph.producers[v] >= 0 and forward[graph.producers[v]]]
-    forward_s = clock.seconds(part(module, losses), peak_bytes) if losses else None
-    tell(len(single) + 1, len(single) + 2, "whole step")
-    step_s = clock.seconds(part(module, module.outputs), peak_bytes)
-    if forward_s is not None and step_s is not None and forward_s >= step_s:
-        forward_s = None  # the clock's noise is longer than the backward pass
+    up_to_s: dict[Phase, float | None] = {}
+    for i, phase in enumerate(Phase):
+        tell(len(single) + i, len(single) + len(Phase), f"the step up to its {phase.name.lower()} phase")
+        needed = part(module, _results_up_to(graph, phase))
+        up_to_s[phase] = clock.seconds(needed, _peak_bytes(graph)) if needed.results else None
+    believed = _rising(up_to_s)
     missing = Counter[str]()
     for one, time_s in zip(single, found, strict=True):
         if time_s is None:
             missing[one.opcode] += one.instructions.size
     return Measured(
-        times_s=_scaled(alone_s, forward, forward_s, step_s),
-        whole_step_s=step_s,
-        forward_s=forward_s,
-        alone_s=float(alone_s.sum()),
-        forward_alone_s=float(alone_s[forward].sum()),
+        times_s=_scaled(alone_s, graph.phases, believed),
+        up_to_s=believed,
+        alone_up_to_s={phase: float(alone_s[graph.phases <= phase].sum()) for phase in Phase},
         call_s=call_s,
-        not_measured=dict(missing),
+        not_measured=missing,
         repeats=repeats,
         warmup=warmup,
     )
+
+
+def _results_up_to(graph: InstructionGraph, phase: Phase) -> list[int]:
+    """What the step returns, or its update reads, of what it has made by the end of a phase: losses, then gradients."""
+    if phase is Phase.UPDATE:
+        return [int(v) for v in graph.outputs]
+    updating = graph.phases[graph.consumers] == Phase.UPDATE
+    wanted = np.unique(np.concatenate([graph.outputs, graph.operands[updating]]))
+    made = wanted[graph.producers[wanted] >= 0]
+    return [int(v) for v in made[graph.phases[graph.producers[made]] <= phase]]
+
+
+def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:
+    """The times that are there and longer than those of the phases before, the whole step's above all."""
+    rising: dict[Phase, float] = {}
+    for phase in reversed(Phase):
+        time_s = up_to_s[phase]
+        if time_s is not None and time_s < min(rising.values(), default=np.inf):
+            rising[phase] = time_s
+    return dict(sorted(rising.items()))
 
 
 def _spread(
@@ -154,22 +170,16 @@ def _spread(
     return times_s
 
 
-def _scaled(
-    alone_s: FloatArray, forward: NDArray[np.bool_], forward_s: float | None, step_s: float | None
-) -> FloatArray:
-    """The times with the sums of the whole runs; where only one of them is known, one factor for all."""
-    everything = np.ones_like(forward)
-    if step_s is None:
-        wanted = [] if forward_s is None else [(forward, forward_s)]
-        wanted = [(everything, sum_s * alone_s.sum() / alone_s[members].sum()) for members, sum_s in wanted]
-    elif forward_s is None:
-        wanted = [(everything, step_s)]
-    else:
-        wanted = [(forward, forward_s), (~forward, step_s - forward_s)]
-    times_s = alone_s.copy()
-    for members, sum_s in wanted:
-        if times_s[members].any():
-            times_s[members] *= sum_s / times_s[members].sum()
+def _scaled(alone_s: FloatArray, phases: NDArray[np.int8], up_to_s: Mapping[Phase, float]) -> FloatArray:
+    """The times with the sums that the runs had; phases after the last run are scaled as all before them."""
+    times_s, factor, before, before_s = alone_s.copy(), 1.0, -1, 0.0
+    for phase, time_s in up_to_s.items():
+        members = (before < phases) & (phases <= phase)
+        if alone_s[members].any():
+            times_s[members] *= (time_s - before_s) / alone_s[members].sum()
+            factor = time_s / alone_s[phases <= phase].sum()
+        before, before_s = int(phase), time_s
+    times_s[phases > before] *= factor
     return times_s
 
 

@@ -78,46 +78,68 @@ def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: Module
     seen: list[tuple[int, int, str]] = []
     measured = measure_times(module, repeats=3, warmup=1, progress=lambda *told: seen.append(told))
     assert measured.not_measured == {}
-    assert measured.whole_step_s is not None
-    assert np.all(np.isfinite(measured.times_s)) and np.all(measured.times_s >= 0)
     assert measured.times_s.shape == (len(graph),)
-    assert_allclose(measured.times_s.sum(), measured.whole_step_s)
-    if measured.forward_s is not None:
-        assert_allclose(measured.times_s[forward_of(graph)].sum(), measured.forward_s)
+    assert np.all(np.isfinite(measured.times_s)) and np.all(measured.times_s >= 0)
+    assert Phase.UPDATE in measured.up_to_s
+    for phase, time_s in measured.up_to_s.items():
+        assert_allclose(measured.times_s[graph.phases <= phase].sum(), time_s)
     assert [done for done, _, _ in seen] == list(range(seen[0][1]))
     assert measured.meta["times"] == "measured per instruction"
     assert measured.meta["scaled_to_step"] is True
 
 
-def test_forward_and_the_rest_are_scaled_apart(
+def parts_take(*seconds: float | None) -> Callable[[OneOp], float | None]:
+    """A clock for the step's three parts, in order; every operation takes 3 s, tanh, all of it the call, 1 s."""
+    parts = iter(seconds)
+    return lambda one: next(parts) if one.opcode == "step" else 1.0 if one.opcode == "tanh" else 3.0
+
+
+def test_every_phase_is_scaled_by_itself(
     module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every operation takes 3 s, one of which is the call; the forward part 10 s, the step 40 s."""
-    short = next(op.opcode for op in module.operations if op.opcode == "tanh")
-
-    def seconds(one: OneOp) -> float:
-        if one.opcode == "step":
-            return 10.0 if len(one.results) == 1 else 40.0
-        return 1.0 if one.opcode == short else 3.0
-
-    fake_clock(monkeypatch, seconds)
+    fake_clock(monkeypatch, parts_take(10.0, 35.0, 40.0))
     measured = measure_times(module, graph=graph)
-    forward = forward_of(graph)
-    assert (measured.forward_s, measured.whole_step_s, measured.call_s) == (10.0, 40.0, 1.0)
-    counted = np.array([opcode not in {"constant", "reshape", short} for opcode in graph.opcodes])
-    assert_allclose(measured.times_s[forward], 10.0 * counted[forward] / counted[forward].sum())
-    assert_allclose(measured.times_s[~forward], 30.0 * counted[~forward] / counted[~forward].sum())
-    assert measured.alone_s == 2.0 * counted.sum()
-    assert measured.meta["alone_over_forward"] == 2.0 * counted[forward].sum() / 10.0
+    assert measured.call_s == 1.0
+    counted = np.array([opcode not in {"constant", "reshape", "tanh"} for opcode in graph.opcodes])
+    for phase, expected_s in zip(Phase, (10.0, 25.0, 5.0), strict=True):
+        members = graph.phases == phase
+        assert_allclose(measured.times_s[members], expected_s * counted[members] / counted[members].sum())
+    alone_s = 2.0 * counted[graph.phases == Phase.FORWARD].sum()
+    assert measured.meta["alone_over_measured"]["forward_s"] == alone_s / 10.0  # type: ignore[index]
 
 
-def test_a_forward_part_slower_than_the_step_is_not_believed(
+@pytest.mark.parametrize(
+    ("seconds", "believed", "sums"),
+    [
+        ((50.0, 30.0, 40.0), {"gradients_s": 30.0, "whole_step_s": 40.0}, {Phase.BACKWARD: 30.0, Phase.UPDATE: 40.0}),
+        ((10.0, None, 40.0), {"forward_s": 10.0, "whole_step_s": 40.0}, {Phase.FORWARD: 10.0, Phase.UPDATE: 40.0}),
+        ((10.0, 50.0, 40.0), {"forward_s": 10.0, "whole_step_s": 40.0}, {Phase.FORWARD: 10.0, Phase.UPDATE: 40.0}),
+        ((10.0, None, None), {"forward_s": 10.0}, {Phase.FORWARD: 10.0}),
+    ],
+)
+def test_a_part_that_did_not_run_or_took_longer_than_a_later_one_does_not_count(
+    module: Module,
+    graph: InstructionGraph,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: tuple[float | None, ...],
+    believed: dict[str, float],
+    sums: dict[Phase, float],
+) -> None:
+    fake_clock(monkeypatch, parts_take(*seconds))
+    measured = measure_times(module, graph=graph)
+    assert measured.meta["measured"] == believed
+    assert measured.meta["scaled_to_step"] is ("whole_step_s" in believed)
+    for phase, sum_s in sums.items():
+        assert_allclose(measured.times_s[graph.phases <= phase].sum(), sum_s)
+
+
+def test_phases_after_the_last_run_are_scaled_like_those_before(
     module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_clock(monkeypatch, lambda one: (50.0 if len(one.results) == 1 else 40.0) if one.opcode == "step" else 1.0)
+    fake_clock(monkeypatch, parts_take(10.0, None, None))
     measured = measure_times(module, graph=graph)
-    assert measured.forward_s is None
-    assert measured.meta["scaled_to_forward"] is False
+    factor = 10.0 / measured.alone_up_to_s[Phase.FORWARD]
+    assert_allclose(measured.times_s.sum(), factor * measured.alone_up_to_s[Phase.UPDATE])
 
 
 def test_what_did_not_run_has_a_roofline_time_scaled_like_with_like(
@@ -148,24 +170,26 @@ def test_without_memory_nothing_runs_and_the_roofline_is_left(
     expected = read_device("cpu").seconds(graph.flop, graph.bytes_accessed)
     idle = np.array([opcode in {"constant", "reshape"} for opcode in graph.opcodes])
     assert_allclose(measured.times_s, np.where(idle, 0.0, expected))
-    assert measured.whole_step_s is None
+    assert measured.up_to_s == {}
     assert sum(measured.not_measured.values()) == np.count_nonzero(~idle)
 
 
-def test_the_forward_part_and_the_whole_compute_what_jax_computes(module: Module, graph: InstructionGraph) -> None:
+def test_the_parts_compute_what_jax_computes(module: Module, graph: InstructionGraph) -> None:
     rng = np.random.default_rng(5)
     params = {name: rng.normal(size=size).astype(np.float32) for name, size in (("a", (8, 16)), ("b", (16, 4)))}
     x, y = (rng.normal(size=size).astype(np.float32) for size in ((32, 8), (32, 4)))
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    updated, _ = train_step(params, x, y)
+    expected = {
+        Phase.FORWARD: [loss],
+        Phase.BACKWARD: [loss, gradients["b"], gradients["a"]],
+        Phase.UPDATE: [updated["a"], updated["b"], loss],
+    }
     operands = [jax.device_put(array) for array in (*params.values(), x, y)]
-    losses = [v for v in graph.outputs.tolist() if forward_of(graph)[graph.producers[v]]]
-    forward = part(module, losses)
-    assert len(forward.operands) == len(operands)
-    assert_allclose(compiled(forward)(operands)[0], loss_of(params, x, y), rtol=1e-5)
-    updated, loss = train_step(params, x, y)
-    for found, expected in zip(
-        compiled(part(module, module.outputs))(operands), (updated["a"], updated["b"], loss), strict=True
-    ):
-        assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    for phase, values in expected.items():
+        found = compiled(part(module, measure._results_up_to(graph, phase)))(operands)
+        for one, value in zip(found, values, strict=True):
+            assert_allclose(one, value, rtol=1e-4, atol=1e-6)
 
 
 def test_a_part_leaves_out_what_it_does_not_need_and_the_module_as_it_is(
