@@ -9,42 +9,25 @@ from typing import TYPE_CHECKING
 from automap_models.core.profile import Profile
 from automap_models.formats.plan_json import PlanReport
 
+from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
 from .units import counted, percent, rounds, seconds, size, span
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-WIDTH_WITHOUT_A_TERMINAL = 100
 NUMBERS_WIDTH = 63  # of the table of stages: all its columns but the layers
 
 
 def print_report(report: PlanReport, files: Mapping[str, Path]) -> None:
     """Print a plan for people; `files` maps what was written (plan, plot, trace) to where."""
-    console = _console()
-    console.print(f"[bold]{_plain(report.problem.profile.model)}[/bold] on {_plain(describe_cluster(report))}")
-    console.print(f"plan by [bold]{_plain(report.plan.planner)}[/bold]: {shape(report)}\n")
-    console.print(stage_table(report, console.width))
-    console.print()
-    console.print(fact_table(report))
+    screen = console()
+    screen.print(f"[bold]{plain(report.problem.profile.model)}[/bold] on {plain(describe_cluster(report))}")
+    screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(stage_table(report, screen.width))
+    screen.print()
+    screen.print(fact_table(facts(report), report.notes))
     for what, path in files.items():
-        console.print(f"[bold]{'wrote':>9}[/bold]  {_plain(f'{what}: {path}')}", soft_wrap=True)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH_WITHOUT_A_TERMINAL
-    return console
-
-
-def _plain(text: str) -> str:
-    """Text that holds no markup, whatever the profile calls its layers."""
-    from rich.markup import escape
-
-    return escape(text)
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def describe_cluster(report: PlanReport) -> str:
@@ -67,13 +50,10 @@ def shape(report: PlanReport) -> str:
 
 def stage_table(report: PlanReport, width: int) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
-    from rich import box
-    from rich.table import Table
-
     plan, problem = report.plan, report.problem
     gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
     room = max(8, width - NUMBERS_WIDTH - 8 * gap)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False)
+    table = columns(gap)
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("layers", no_wrap=True)
     for heading in ("instr.", "devices", "forward", "backward", "transfer", "all-reduce"):
@@ -82,7 +62,7 @@ def stage_table(report: PlanReport, width: int) -> Table:
     instructions = plan.stage_instructions(len(problem.profile))
     devices = plan.stage_devices(problem.cluster.devices)
     for s, (ran, held) in enumerate(zip(instructions, devices, strict=True)):
-        where = _plain(layers(problem.profile, *ran, width=room))
+        where = plain(layers(problem.profile, *ran, width=room))
         table.add_row(str(s), where, span(ran), f"{span(held)}\n× {held[1] - held[0] + 1}", *_numbers(report, s))
     return table
 
@@ -102,28 +82,8 @@ def layers(profile: Profile, first: int, last: int, width: int) -> str:
     named = [profile.layer(i) for i in range(first, last + 1) if profile.layer(i)]
     ends = (named[0], named[-1]) if named else (profile.name(first), profile.name(last))
     if ends[0] == ends[1]:
-        return _shortened(ends[0], width)
-    return f"{_shortened(ends[0], width)}\nto {_shortened(ends[1], width - 3)}"
-
-
-def _shortened(text: str, width: int) -> str:
-    """The end of a long path says more than its beginning."""
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
-
-
-def fact_table(report: PlanReport) -> Table:
-    """Everything below the table of stages: a label and a sentence a row."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", style="bold", min_width=9)
-    table.add_column(overflow="fold")
-    for label, text in facts(report):
-        table.add_row(label, _plain(text))
-    for note in report.notes:
-        table.add_row("[yellow]note[/yellow]", _plain(note))
-    return table
+        return shortened(ends[0], width)
+    return f"{shortened(ends[0], width)}\nto {shortened(ends[1], width - 3)}"
 
 
 def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
