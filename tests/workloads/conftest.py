@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("jax")
-pytest.importorskip("flax")
-
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.gpt2 import Gpt2Config
 from automap_models.workloads.resnet import ResNetConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -41,13 +42,17 @@ def _op_names(step: Any) -> set[str]:
     return set(re.findall(r'op_name="([^"]*)"', text))
 
 
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+    """Without optimisation: of ten tiny steps, compiling is what takes time."""
+    return jax.jit(function).lower(*arguments).compile(compiler_options={"xla_backend_optimization_level": 0})
+
+
 @cache
 def _trained(architecture: Architecture, labels: tuple[int, ...]) -> tuple[Any, Any, list[float]]:
     """The state before and after the first of ten steps on one batch, and each step's loss."""
     module, batch = architecture.module(jnp.dtype("float32")), _batch(architecture, labels)
-    state = first = jax.jit(partial(initial_state, module))(batch)
-    quick = {"xla_backend_optimization_level": 0}  # of ten tiny steps, compiling is what takes time
-    step = jax.jit(step_function(module)).lower(*state, batch).compile(compiler_options=quick)
+    state = first = _compiled(partial(initial_state, module), batch)(batch)
+    step = _compiled(step_function(module), *state, batch)
     states, losses = [], []
     for _ in range(10):
         *state, loss = step(*state, batch)
