@@ -54,9 +54,10 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
             exported = torch.export.export(on_meta, meta_args, meta_kwargs, strict=False)
     except Exception as error:  # torch.export's errors have no common base class
         raise BadInput(
-            f"torch.export refuses its forward pass: {first_line(error)}",
+            f"torch.export refuses its forward pass: {first_sentence(error)}",
             where=name,
-            do="control flow and shapes must not depend on data; torch.export's documentation says how to rewrite them",
+            do="control flow and shapes must not depend on data, and outputs must be tensors in tuples, lists or dicts "
+            "(Hugging Face: use_cache=False)",
         ) from error
     captured = Captured(on_meta, exported.module(check_guards=False), exported.call_spec.out_spec)
     _require_static(captured, name)
@@ -91,10 +92,10 @@ def training_outputs(returned: Any) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor.numel() == 1][:1] or tensors
 
 
-def first_line(error: BaseException) -> str:
-    """An exception's first line, or its type where it says nothing."""
+def first_sentence(error: BaseException) -> str:
+    """The first sentence on an exception's first line, or its type where it says nothing."""
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(" .:;") if lines else type(error).__name__
+    return lines[0].split(". ")[0].rstrip(" .:;") if lines else type(error).__name__
 
 
 def _require_accepted(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> None:

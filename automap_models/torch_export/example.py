@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor, nn
 
 from automap_models.errors import BadInput
-
-if TYPE_CHECKING:
-    from torch import nn
 
 FORMS = (
     "return (model, tensor), (model, tuple of arguments), (model, dict of keyword arguments) or (model, args, kwargs)"
@@ -38,16 +37,14 @@ def read_example(returned: object, source: str) -> Example:
     Raises:
         BadInput: anything else.
     """
-    import torch
-
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise BadInput(f"returned a {type(returned).__name__}, not a model with its inputs", where=source, do=FORMS)
     model, inputs, *rest = returned
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, nn.Module):
         raise BadInput(f"returned a {type(model).__name__} for the model, not an nn.Module", where=source, do=FORMS)
     if isinstance(inputs, Mapping) and not rest:
         return Example(model, kwargs=dict(inputs))
-    args = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    args = (inputs,) if isinstance(inputs, Tensor) else inputs
     kwargs = rest[0] if rest else {}
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
         raise BadInput(f"returned a {type(inputs).__name__} for the inputs", where=source, do=FORMS)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from automap_models.core.factory import user_code
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
@@ -61,17 +62,21 @@ def measure_module(
 
     Raises:
         BadInput: as `profile_module`; or fewer than one repeat, or a forward pass that takes another path on real data.
+        UserCodeError: the step fails on this machine, for lack of memory perhaps; it carries the traceback.
     """
     kwargs, name = kwargs or {}, name or type(model).__name__
     if repeats < 1 or warmup < 0:
         raise BadInput(f"{repeats} repeats after {warmup} warm-up steps", where=name, do="repeat at least once")
     structure = analyse(model, args, kwargs, name=name)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with user_code(name), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         step = _Step.on(device, model, args, kwargs, name)
-        whole_s = float(np.median([step.whole() for _ in range(warmup + repeats)][warmup:]))
-        parts_s = np.median([step.parts(structure.cuts) for _ in range(warmup + repeats)][warmup:], axis=0)
+        runs = [(step.whole(), step.parts(structure.cuts)) for _ in range(warmup + repeats)][
+            warmup:
+        ]  # one load for both
+        whole_s = float(np.median([whole for whole, _ in runs]))
+        parts_s = np.median([parts for _, parts in runs], axis=0)
         update_s = float(np.median(step.updates(warmup + repeats)[warmup:]))
     forward_s, backward_s = parts_s.reshape(2, len(structure))
     total_s = forward_s + backward_s + update_s * structure.W / structure.W.sum()

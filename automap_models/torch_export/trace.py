@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from automap_models.errors import BadInput
-from automap_models.torch_export.capture import Captured, first_line, module_path, training_outputs
+from automap_models.torch_export.capture import Captured, first_sentence, module_path, training_outputs
 from automap_models.torch_export.kernels import Kernel, KernelRecorder, storage_id, tensor_bytes
 
 aten = torch.ops.aten
@@ -52,7 +52,7 @@ def trace(captured: Captured, *, name: str) -> Trace:
     except (NotImplementedError, RuntimeError) as error:
         call = captured.calls[recorder.call]
         raise BadInput(
-            f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_line(error)}",
+            f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_sentence(error)}",
             where=name,
             do="replace it, or leave it out of forward",
         ) from error
@@ -157,11 +157,10 @@ def fused_attention(
     [B, heads, T, head size] have no such kernel.
     """
     if enable_gqa or query.dim() != 4:
-        out = aten.scaled_dot_product_attention(
+        written_out: Tensor = aten.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        assert isinstance(out, Tensor)
-        return out
+        return written_out
     bias = attn_mask
     if bias is not None:
         if bias.dtype == torch.bool:

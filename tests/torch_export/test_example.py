@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -36,3 +38,10 @@ def test_inputs_are_a_tensor_a_tuple_or_keywords(returned: Any, args: int, kwarg
 def test_anything_else_is_refused_with_what_to_return(returned: Any) -> None:
     with pytest.raises(BadInput, match=r"m:f: returned a .*; return \(model, tensor\)"):
         read_example(returned, "m:f")
+
+
+def test_without_torch_the_error_names_the_extra() -> None:
+    code = "import sys; sys.modules['torch'] = None\nimport automap_models.torch_export.example"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "BadInput" in done.stderr
+    assert "pip install 'automap-models[torch]'" in done.stderr

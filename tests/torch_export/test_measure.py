@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from automap_models.cost.roofline import Device
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, UserCodeError
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -47,7 +47,7 @@ def test_the_parts_add_up_to_what_meta_says(
 
 
 class Heavy(nn.Module):
-    """A layer with a hundred times the work of its neighbours, in both passes."""
+    """A layer with 24 times the work of its neighbours, in both passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,3 +76,34 @@ def test_the_model_and_the_random_state_are_left_as_they_were() -> None:
 def test_nothing_can_be_measured_in_no_repeat() -> None:
     with pytest.raises(BadInput, match="0 repeats"):
         measure_module(Heavy(), (torch.ones(4, 32),), repeats=0)
+
+
+class Fails(Heavy):
+    """Takes what the tokens say from a table, which shapes alone do not tell."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x[torch.full((4,), 4)])
+
+
+def test_a_step_that_fails_on_real_data_is_the_users_error_with_its_traceback() -> None:
+    with pytest.raises(UserCodeError, match="IndexError") as caught:
+        measure_module(Fails(), (torch.ones(4, 32),), repeats=1, warmup=0)
+    assert "x[torch.full((4,), 4)]" in caught.value.details
+
+
+class Wanders(nn.Module):
+    """Takes another path whenever it is not being exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            return self.three(self.two(self.one(x)))
+        return self.three(self.one(self.two(x)))
+
+
+def test_another_path_than_the_exported_one_is_refused() -> None:
+    with pytest.raises(BadInput, match="another path"):
+        measure_module(Wanders(), (torch.ones(4, 4),), repeats=1, warmup=0)

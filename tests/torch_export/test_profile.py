@@ -320,6 +320,12 @@ def test_what_depends_on_data_is_refused_in_one_sentence(model: nn.Module, unit_
     assert "\n" not in str(caught.value)
 
 
+def test_what_torch_export_refuses_is_told_in_its_own_words(builders: Builders, unit_device: Device) -> None:
+    model, kwargs = builders["gpt2"](use_cache=True)
+    with pytest.raises(BadInput, match=r"DynamicCache.*; .*use_cache=False"):
+        profile_module(model, kwargs=kwargs, device=unit_device)
+
+
 def test_outputs_without_gradients_are_refused(unit_device: Device) -> None:
     class Detached(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
