@@ -11,9 +11,9 @@ Compilers run chains of them as one kernel and keep what is in between in regist
   from k times moves less than reading that once, writing the value and reading it k times:
   (k - 1)·sources < (k + 1)·size. A value that something else reads or the step returns is written in any case.
 
-A kernel reads each value once, and its costs are those of the instruction that writes its result. XLA also lets a kernel
-write several results, and merges kernels that read the same; that is left out: elementwise time is over- rather than
-underestimated (benchmarks/roofline_accuracy.py holds the sums against measurements).
+A kernel reads each value once, and its costs are those of the instruction that writes its result. XLA also lets a
+kernel write several results, and merges kernels that read the same. That is left out, so elementwise time is over-
+rather than underestimated; benchmarks/roofline_accuracy.py holds the sums against measurements.
 """
 
 from __future__ import annotations
