@@ -26,7 +26,6 @@ from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
 from automap_models.hlo.hlo_text import dynamic_shapes, mark_names, order_mark, recognise
 from automap_models.hlo.loops import rounds
-from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, nested_operations
 from automap_models.hlo.module import Module, OneOp
 from automap_models.hlo.operation import Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
@@ -40,6 +39,8 @@ try:
     from jaxlib import _hlo, _jax  # type: ignore[attr-defined]  # _hlo has no stub
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import mhlo
+
+    from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, nested_operations
 except ImportError as error:
     raise BadInput(
         f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"

@@ -61,10 +61,10 @@ def scopes(path: str) -> tuple[str, ...]:
 
 
 def layers(paths: Sequence[str]) -> tuple[str, ...]:
-    """The layer of each operation: its scopes without the model's own, which most differentiated ones share."""
+    """The layer of each operation: its scopes without the model's own, in which most differentiated ones stand."""
     every = [scopes(path) for path in paths]
     root = _root([s for s, path in zip(every, paths, strict=True) if is_differentiated(path)] or every)
-    return tuple("/".join(s[1:] if s[:1] == root and root else s) for s in every)
+    return tuple("/".join(s[1:] if s[:1] == (root,) else s) for s in every)
 
 
 def split(path: str) -> list[str]:
@@ -95,11 +95,10 @@ def _is_scope(part: str, before: str) -> bool:
     return "," not in part and "->" not in part  # einsum's formula
 
 
-def _root(every: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The first scope that more than half of all operations with scopes share, if anything lies below it."""
-    firsts = Counter(s[0] for s in every if s)
+def _root(every: Sequence[tuple[str, ...]]) -> str:
+    """The outermost scope of most of the operations that stand in nested scopes; "" where none has most."""
+    firsts = Counter(s[0] for s in every if len(s) > 1)
     if not firsts:
-        return ()
+        return ""
     name, count = min(firsts.items(), key=lambda item: (-item[1], item[0]))
-    below = any(len(s) > 1 for s in every if s and s[0] == name)
-    return (name,) if 2 * count > sum(firsts.values()) and below else ()
+    return name if 2 * count > sum(firsts.values()) else ""

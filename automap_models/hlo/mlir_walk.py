@@ -141,7 +141,11 @@ def _signature(op: Any) -> tuple[Any, ...]:
     if op.name == "stablehlo.constant":
         return (op.name, results)
     attributes = tuple((name, op.attributes[name]) for name in sorted(op.attributes))
-    return (op.name, attributes, tuple(operand.type for operand in op.operands), results)
+    operands = list(op.operands)
+    kinds = tuple(operand.type for operand in operands)
+    if len(operands) > 1 and len(set(operands)) < len(operands):  # x·x is not x·y
+        kinds += tuple(operands.index(operand) for operand in operands)
+    return (op.name, attributes, kinds, results)
 
 
 def _region_key(op: Any) -> tuple[Any, ...]:

@@ -25,7 +25,8 @@ class Module:
         outputs: value ids that the entry returns.
         signatures: int64 [n] operations with equal numbers do the same to operands of the same types.
         meta: where the module comes from.
-        mlir: the module itself, an `mlir.ir.Module` of StableHLO, for passes such as Shardy's.
+        mlir: the module itself, an `mlir.ir.Module` of StableHLO (MHLO where that has no word for it, as for topk),
+            for passes such as Shardy's.
         handles: the operations in it, `mlir.ir.Operation`s.
     """
 
