@@ -48,7 +48,13 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    made.add_argument("profile", metavar="PROFILE", type=Path, help="profile.npz or a PipeDream/DAPPLE graph.txt")
+    made.add_argument(
+        "profile",
+        metavar="PROFILE",
+        type=Path,
+        help="profile.npz, a graph.txt of PipeDream or DAPPLE, or JSON of dnn-partitioning or Piper; "
+        "automap-profile makes one of a model",
+    )
     made.add_argument("--topo", metavar="NAME|FILE", help="a shipped cluster (A, B, C, …) or a YAML file")
     asked = made.add_argument_group("what to plan")
     asked.add_argument(

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
 from automap_models.core.resources import zoo_dir
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
@@ -59,7 +60,7 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
         if getattr(arguments, name) is not None:
             raise BadInput("the plan read has its own", where="--" + name.replace("_", "-"), do="leave it out")
     cluster = None if arguments.topo is None else read_cluster(arguments.topo)
-    problem, plan = read_plan(arguments.plan, read_profile(arguments.profile), cluster)
+    problem, plan = read_plan(arguments.plan, _profile(arguments), cluster)
     return evaluate(problem, plan, planning_s=0.0, notes=(f"read from {arguments.plan}, costed again",))
 
 
@@ -88,8 +89,16 @@ def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
             raise BadInput(f"planner {arguments.planner} uses none", where=f"--{name}", do="leave it out")
 
 
+def _profile(arguments: argparse.Namespace) -> Profile:
+    if not arguments.profile.exists():
+        from .profile_source import require_no_model
+
+        require_no_model(arguments.profile)
+    return read_profile(arguments.profile)
+
+
 def _problem(arguments: argparse.Namespace) -> PipelineProblem:
-    profile = read_profile(arguments.profile)
+    profile = _profile(arguments)
     if arguments.topo is None:
         raise BadInput(
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"

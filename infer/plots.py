@@ -49,6 +49,15 @@ def write_plot(path: Path, report: PlanReport, timeline: Timeline) -> None:
     Raises:
         BadInput: see `require_plotting`.
     """
+    save_figure(path, draw(report, timeline))
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        BadInput: see `require_plotting`.
+    """
     require_plotting(path)
     import matplotlib as mpl
 
@@ -57,7 +66,7 @@ def write_plot(path: Path, report: PlanReport, timeline: Timeline) -> None:
     drawn = io.BytesIO()
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
         warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
-        draw(report, timeline).savefig(drawn, format=kind, dpi=150, metadata=undated)
+        figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
 
     def write(file: BinaryIO) -> None:
         file.write(drawn.getvalue())

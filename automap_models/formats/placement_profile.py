@@ -154,12 +154,17 @@ def _parameters(
     successors = graph.successors()
     held = np.zeros(len(graph))
     shared = []
+
+    def label(node: int) -> str:
+        return graph.names[node] or str(graph.ids[node])
+
     for variable in np.flatnonzero(variables).tolist():
         readers = [node for node in successors[variable] if node in position]
         if readers:
             held[min(readers, key=position.__getitem__)] += graph.memory_bytes[variable]
         if len(readers) > 1:
-            shared.append(graph.names[variable] or str(graph.ids[variable]))
+            first, *_, last = sorted(readers, key=position.__getitem__)
+            shared.append({"name": label(variable), "first": label(first), "last": label(last)})
     return held, {"shared_parameters": shared} if shared else {}
 
 
