@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from automap_models.errors import BadInput
 
 OUTPUT_KEY = "loss"
+"""Under this key a mapping holds the loss."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def training_outputs(returned: Any) -> list[Tensor]:
     A `loss` in a mapping, as Hugging Face models return it; else the first scalar, be it alone or in a tuple; else
     every floating-point output that depends on a parameter, as if their sum were the loss.
     """
-    if isinstance(returned, Mapping) and isinstance(returned.get(OUTPUT_KEY), Tensor):
+    if isinstance(returned, Mapping) and getattr(returned.get(OUTPUT_KEY), "requires_grad", False):
         return [returned[OUTPUT_KEY]]
     tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, Tensor) and leaf.requires_grad]
     return [tensor for tensor in tensors if tensor.numel() == 1][:1] or tensors

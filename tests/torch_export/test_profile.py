@@ -207,6 +207,22 @@ def test_a_module_called_twice_names_no_cut(unit_device: Device) -> None:
     assert names == ("one", "two", "end of forward")
 
 
+def test_modules_that_forward_makes_itself_name_no_cut(unit_device: Device) -> None:
+    class Makes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.Sequential(nn.Tanh(), self.layers[0], nn.Tanh())(x)
+            for layer in self.layers[1:]:
+                x = layer(x)
+            return x
+
+    names = profile_module(Makes(), (torch.ones(2, 6),), device=unit_device).names
+    assert names == ("layers.0", "layers.1", "end of forward")
+
+
 def test_dropout_keeps_one_byte_an_element(unit_device: Device) -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.1), nn.Linear(6, 6))
     profile = profile_module(model, (torch.ones(BATCH, 6),), device=unit_device)
@@ -220,6 +236,7 @@ def test_dropout_keeps_one_byte_an_element(unit_device: Device) -> None:
         (lambda a, b: (b.sum(), a), {"b"}),
         (lambda a, b: (a, b), {"a", "b"}),
         (lambda a, b: [a, b.detach()], {"a"}),
+        (lambda a, b: {"loss": a.sum().detach(), "other": b}, {"b"}),
     ],
 )
 def test_the_backward_pass_starts_from_the_loss_or_from_all_outputs(
