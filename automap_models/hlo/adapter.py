@@ -87,7 +87,7 @@ def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) 
     except (ir.MLIRError, ValueError, RuntimeError) as error:
         raise _unreadable(error, _FORMS[form], source) from None
     meta: dict[str, object] = {"source": _FORMS[form]}
-    name = Path(path).name.split(".")[0]
+    name = Path(path).stem.removesuffix(".before_optimizations")
     return _module(
         name,
         text,

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
+from automap_models.cost.fusion import VIEW_OPCODES
 
-VIEWS = frozenset({"reshape", "broadcast_in_dim", "broadcast", "optimization_barrier"})
+VIEWS = VIEW_OPCODES | {"broadcast", "broadcast_in_dim"}
 """Opcodes whose k-th result shows their k-th operand."""
 
 NEVER = -1
