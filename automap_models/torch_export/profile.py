@@ -20,8 +20,8 @@ from automap_models.torch_export.structure import Structure, analyse
 
 FloatArray = NDArray[np.float64]
 
-SOURCE = "torch.export"
-"""What meta says under `source`."""
+FRAMEWORK = "torch"
+"""What meta says under `framework`."""
 ADAM_ACCESSES = 7
 """Adam reads a parameter, its gradient and two moments, and writes back all but the gradient."""
 
@@ -112,7 +112,8 @@ def describe(
     flop = np.array([float(kernel.flop) for kernel in structure.kernels])
     return {
         "model": name,
-        "source": SOURCE,
+        "framework": FRAMEWORK,
+        "source": "torch.export",
         "torch": torch.__version__.split("+")[0],
         "automap_version": __version__,
         "microbatch_size": _first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,

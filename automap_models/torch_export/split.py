@@ -9,7 +9,7 @@ from torch.distributed.pipelining import SplitPoint
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.torch_export.cuts import BEFORE
-from automap_models.torch_export.profile import SOURCE
+from automap_models.torch_export.profile import FRAMEWORK
 
 
 def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:
@@ -22,7 +22,7 @@ def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:
     Raises:
         BadInput: a profile that was not made from a torch model, or a cut out of range.
     """
-    if profile.meta.get("source") != SOURCE:
+    if profile.meta.get("framework") != FRAMEWORK:
         raise BadInput("its instructions are no modules of torch", where=profile.model, do="profile a torch model")
     spec = {}
     for cut in cuts:
