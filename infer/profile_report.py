@@ -72,7 +72,7 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "kept", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut_of(profile)
     if cut is not None:
-        where = f" in {profile.layer(cut)}" if profile.layer(cut) else ""
+        where = f" in {profile.layer(cut)}" if profile.layer(cut) not in {"", profile.name(cut)} else ""
         smallest = f"{size(float(profile.A[cut]))} at the smallest cut, after {profile.name(cut)}{where}"
         yield "crossing", f"{smallest}; at most {size(float(profile.A.max()))} elsewhere"
 

@@ -26,8 +26,8 @@ _MODULE_TEXT = re.compile(
     r"(?:HloModule\s|\"?(?:builtin\.)?module\"?\s*[@{(]|module\s+attributes\b|func\.func\s|#[\w.]+ = )"
 )
 _KNOWN = (
-    "give an .npz file with the arrays C, A and W, a graph.txt of PipeDream or DAPPLE, "
-    "or the JSON of dnn-partitioning or Piper"
+    "a profile is an .npz file with the arrays C, A and W, a graph.txt of PipeDream or DAPPLE, or JSON of "
+    "dnn-partitioning or Piper; automap-profile makes one of HLO text, StableHLO or a model"
 )
 
 

@@ -1,7 +1,8 @@
-"""automap-profile: converts, shows, and fails in one line."""
+"""automap-profile on other tools' profiles: converts, shows, and fails in one line."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from automap_models import workloads
+from automap_models.formats.device_yaml import known_devices
 from automap_models.formats.files import read_profile
 from automap_models.formats.npz import read_npz
+from automap_models.infer.cli import main as plan
 from automap_models.infer.profile_cli import main
 
 GRAPH = (
@@ -55,8 +59,8 @@ def test_an_npz_is_converted_too_and_may_be_written_over_itself(graph: Path) -> 
     assert _files(graph.parent) == ["net.npz", "net.txt"]
 
 
-def test_show_prints_every_instruction_in_order(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(graph), "--show"]) == 0
+def test_every_instruction_is_printed_in_order(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(graph), "--instructions"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == ["forward", "s", "backward", "s", "cut", "bytes", "parameters", "stash", "name"]
     assert [line.split() for line in lines] == [
@@ -87,7 +91,38 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: FILE; see automap-profile --help"),
+        ([], "no MODEL|FILE is given; see automap-profile --help"),
+        (["net.txt", "--list"], "--list: net.txt is given, too; leave one of them out"),
+        (
+            ["bert", "--show"],
+            "bert: is neither a file nor a known model; did you mean bert48? See automap-profile --list",
+        ),
+        (["nonsense", "--show"], "nonsense: is neither a file nor a known model; known are bert48, "),
+        (["net.txt", "--json", "--show"], "--json: prints JSON and nothing else; leave --show and --instructions out"),
+        (["net.txt", "--plot", "net.txt"], "--plot net.txt: is another file's name, too; give another name"),
+        (["net.txt", "-o", "p.png", "--plot", "p.png"], "--plot p.png: is another file's name, too; give another name"),
+        (["net.txt", "--plot", "p.gif"], "--plot p.gif: no kind of picture ends in '.gif'; use .png, .svg, .pdf"),
+        (["net.txt", "--show", "--batch", "3"], "--batch: does not apply: net.txt is a profile, with times and sizes"),
+        (["net.txt", "--show", "--sequence", "3"], "--sequence: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--dtype", "float16"], "--dtype: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--framework", "jax"], "--framework: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--device", "v100"], "--device: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--measure"], "--measure: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--trainable", "*"], "--trainable: does not apply: net.txt is a profile"),
+        (["net.txt", "--show", "--repeats", "3"], "--repeats: does not apply: nothing is measured without --measure"),
+        (["step.hlo", "--show", "--batch", "3"], "--batch: does not apply: step.hlo is an HLO file, with shapes of"),
+        (["vgg19", "--show", "--trainable", "*"], "--trainable: does not apply: vgg19 is a built-in JAX model"),
+        (["vgg19", "--show", "--framework", "torch"], "--framework: does not apply: vgg19 is a built-in JAX model"),
+        (["vgg19", "--show", "--measure", "--device", "v100"], "--device: does not apply: --measure runs the model on"),
+        (["vgg19", "--show", "--device", "abacus"], "device: 'abacus' is neither a known device nor a file"),
+        (["vgg19", "--show", "--sequence", "3"], "sequence: vgg19 reads images; leave the sequence length out"),
+        (["vgg19", "--show", "--dtype", "int3"], "dtype: unknown dtype 'int3'; choose from float32, bfloat16, float16"),
+        (
+            ["vgg19", "--show", "--batch", "0"],
+            "argument --batch: '0' is no whole number ≥ 1; see automap-profile --help",
+        ),
+        (["vgg19", "--show", "--batch", "1.5"], "argument --batch: '1.5' is no whole number ≥ 1"),
+        (["vgg19", "--show", "--framework", "theano"], "argument --framework: invalid choice: 'theano'"),
         (["net.txt", "--nonsense"], "unrecognized arguments: --nonsense; see automap-profile --help"),
         (["net.txt", "-o"], "argument -o/--out: expected one argument; see automap-profile --help"),
         (["net.txt"], "-o: nothing to do; give -o profile.npz to write it or --show to print it"),
@@ -95,7 +130,7 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
         (["net.txt", "-o", "."], ".: is a folder; give the name of a file"),
         (["net.txt", "-o", "nowhere/p.npz"], "nowhere/p.npz: there is no folder"),
         (["bad.txt", "-o", "p.npz"], "bad.txt, line 4: is neither a node nor an edge"),
-        (["empty", "-o", "p.npz"], "empty: is empty; give an .npz file"),
+        (["./empty", "-o", "p.npz"], "./empty: is empty; a profile is an .npz file"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
@@ -108,6 +143,7 @@ def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
     monkeypatch.chdir(graph.parent)
     Path("bad.txt").write_text(GRAPH.replace("\tn1 -- n2", "n1 to n2"))
     Path("empty").touch()
+    Path("step.hlo").write_text("HloModule step\n")
     before = _files(graph.parent)
     assert main(arguments) == 2
     out, err = capsys.readouterr()
@@ -144,6 +180,81 @@ def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> 
     assert process.returncode == 130
     assert err == "automap-profile: interrupted\n"
     assert _files(tmp_path) == ["pipe"]
+
+
+def test_show_names_what_weighs_most(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(graph), "--show"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("net: 3 instructions, from graph.txt\n")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "time 500 ms a micro-batch: 251 ms forward, 249 ms backward" in lines
+    assert "n3 ReLU 250 ms 247 ms 99.4 % 0 B" in lines
+    assert "ReLU 1 497 ms 99.4 % 0 B 3.00 B" in lines
+
+
+def test_json_is_the_only_thing_on_stdout(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(graph), "--json", "--model", "mine"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["model"], document["instructions"], document["parameter_bytes"]) == ("mine", 3, 4e6)
+    assert document["time_s"] == pytest.approx(0.5)
+    assert document["heaviest_instructions"][0]["name"] == "n3"
+    assert document["fingerprint"] == read_profile(graph).fingerprint
+
+
+def test_the_json_of_a_placement_graph_tells_what_was_reported(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = shared_data / "placement_graphs" / "throughput-inputs_OperatorGraphs_bert_l-3_training.json"
+    assert main([str(graph), "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert [note.split(" ")[:2] for note in notes] == [
+        ["24", "backward"],
+        ["bert.embeddings.word_embeddings.weight", "is"],
+    ]
+
+
+def test_a_profile_is_drawn(graph: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a.png", "b.png"):
+        assert main([str(graph), "--plot", str(graph.with_name(name))]) == 0
+    assert graph.with_name("a.png").read_bytes().startswith(b"\x89PNG")
+    assert graph.with_name("a.png").read_bytes() == graph.with_name("b.png").read_bytes()
+
+
+def test_the_list_names_every_model_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    first_words = {line.split(" ")[0] for line in capsys.readouterr().out.splitlines()}
+    assert {*workloads.names(), *known_devices()} <= first_words
+
+
+def test_a_file_that_is_called_like_a_model_is_read_when_written_as_a_path(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(graph.parent)
+    graph.rename("vgg19")
+    assert main(["./vgg19", "-o", "p.npz"]) == 0
+    assert len(read_npz("p.npz")) == 3
+
+
+def test_planning_wants_a_profile_and_says_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "step.hlo").write_text("HloModule step\n")
+    expected = {
+        "bert48": "bert48: is a model, not a profile; run automap-profile bert48 -o profile.npz first",
+        "my.models:make": "my.models:make: is a model, not a profile; run automap-profile my.models:make -o",
+        str(tmp_path / "step.hlo"): "is an HLO or StableHLO module, which has no times yet; make a profile of it",
+    }
+    for what, message in expected.items():
+        assert plan([what, "--topo", "C"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_help_and_version_import_no_numpy() -> None:
+    program = (
+        "import sys; from automap_models.infer.profile_cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or ('numpy' in sys.modules))"
+    )
+    for option in ("--help", "--version"):
+        assert subprocess.run([sys.executable, "-c", program, option], capture_output=True).returncode == 0
 
 
 def test_the_help_and_the_version_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_a_graph_txt_is_recognised_under_any_name(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.txt", b"", "is empty; give an .npz file"),
+        ("p.txt", b"", "is empty; a profile is an .npz file"),
         ("p.npz", b"", "is truncated or no .npz file"),
         ("p.npz", GRAPH.encode(), "is truncated or no .npz file"),
         ("p.dat", b"PK\x03\x04", "is truncated or no .npz file"),
