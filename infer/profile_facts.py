@@ -15,7 +15,7 @@ from automap_models.core.profile import FloatArray, Profile
 from .units import counted, percent, seconds, size
 
 SHOWN = 10
-ALIKE = 1.1  # layers whose names differ in numbers only count as alike up to this ratio of their times
+ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
 SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
 OVERWHELMING = 0.5  # of the time: a group of layers that takes more is taken apart
 _DIGITS = re.compile(r"\d+")
@@ -110,10 +110,10 @@ def _merged(profile: Profile, layers: Sequence[str]) -> list[LayerGroup]:
 
 
 def _alike(members: Sequence[int], time_s: NDArray[np.float64]) -> Iterator[list[int]]:
-    """Split members in ascending order of time wherever they become too different from the first of their part."""
+    """Split members in ascending order of time wherever one takes a good deal longer than the one before."""
     part: list[int] = []
     for i in members:
-        if part and time_s[i] > ALIKE * time_s[part[0]]:
+        if part and time_s[i] > ALIKE * time_s[part[-1]]:
             yield part
             part = []
         part.append(i)

@@ -15,7 +15,7 @@ from .units import counted, percent, seconds, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-NAME_WIDTH = 26
+NAME_WIDTH = 34  # at most
 NO_LAYER = "(no layer)"
 
 
@@ -29,11 +29,11 @@ def print_profile(profile: Profile) -> None:
         screen.print("\n[bold]heaviest layers[/bold], alike ones together")
         screen.print(layer_table(profile, groups, screen.width - 48))
     screen.print("\n[bold]heaviest instructions[/bold]")
-    screen.print(instruction_table(profile, screen.width - NAME_WIDTH - 43))
+    screen.print(instruction_table(profile, screen.width - 43))
     cuts = cheapest_cuts(profile)
     if cuts:
         screen.print("\n[bold]cheapest cuts[/bold], one about every tenth of the time")
-        screen.print(cut_table(profile, cuts, screen.width - NAME_WIDTH - 27))
+        screen.print(cut_table(profile, cuts, screen.width - 27))
     reported = [*warnings(profile), *notes(profile)]
     if reported:
         screen.print()
@@ -48,10 +48,10 @@ def origin(profile: Profile) -> str:
         told = f"{meta.get('times', '')} {meta.get('source', '')}"
         how = "measured on" if "measured per" in told else "by the roofline of" if "roofline" in told else "of"
         parts.append(f"times {how} {meta['device']}")
-    parts += [
-        f"from {meta[key]}" for key in ("framework", "source") if key in meta and "roofline" not in str(meta[key])
-    ]
-    parts += [str(meta[key]) for key in ("dtype",) if meta.get(key)]
+    source = str(meta.get("source", ""))
+    source = str(meta.get("framework", "")) if "roofline" in source else source or str(meta.get("framework", ""))
+    parts += [f"from {source}"] if source else []
+    parts += [str(meta["dtype"])] if meta.get("dtype") else []
     if "microbatch_size" in meta:
         parts.append(f"micro-batch of {meta['microbatch_size']}")
     return ", ".join(parts)
@@ -72,8 +72,8 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "kept", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut_of(profile)
     if cut is not None:
-        where = f" in {profile.layer(cut)}" if profile.layer(cut) not in {"", profile.name(cut)} else ""
-        smallest = f"{size(float(profile.A[cut]))} at the smallest cut, after {profile.name(cut)}{where}"
+        where = f" in {profile.layer(cut)}" if profile.layer(cut) not in profile.name(cut) else ""
+        smallest = f"{size(float(profile.A[cut]))} at the smallest cut, {cut_name(profile, cut)}{where}"
         yield "crossing", f"{smallest}; at most {size(float(profile.A.max()))} elsewhere"
 
 
@@ -110,10 +110,11 @@ def instruction_table(profile: Profile, room: int) -> Table:
     for heading in ("forward", "backward", "share", "parameters"):
         table.add_column(heading, justify="right", no_wrap=True)
     total_s = float(profile.C.sum())
-    for i in heaviest_instructions(profile):
+    heaviest = heaviest_instructions(profile)
+    for i, name in zip(heaviest, _names([profile.name(i) for i in heaviest]), strict=True):
         table.add_row(
-            plain(shortened(profile.name(i), NAME_WIDTH)),
-            plain(_layer(profile.layer(i), room)),
+            plain(name),
+            plain(_layer(profile.layer(i), room - len(name))),
             seconds(float(profile.C_fwd[i])),
             seconds(float(profile.C[i] - profile.C_fwd[i])),
             percent(float(profile.C[i]) / total_s),
@@ -125,19 +126,31 @@ def instruction_table(profile: Profile, room: int) -> Table:
 def cut_table(profile: Profile, cuts: list[int], room: int) -> Table:
     """One row a cut, in execution order."""
     table = columns()
-    table.add_column("after", no_wrap=True)
+    table.add_column("cut", no_wrap=True)
     table.add_column("layer", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("time before", justify="right", no_wrap=True)
     done = profile.C.cumsum() / profile.C.sum()
-    for cut in cuts:
+    for cut, name in zip(cuts, _names([cut_name(profile, cut) for cut in cuts]), strict=True):
         table.add_row(
-            plain(shortened(profile.name(cut), NAME_WIDTH)),
-            plain(_layer(profile.layer(cut), room)),
+            plain(name),
+            plain(_layer(profile.layer(cut), room - len(name))),
             size(float(profile.A[cut])),
             percent(float(done[cut])),
         )
     return table
+
+
+def cut_name(profile: Profile, cut: int) -> str:
+    """`after dot.7`; a PyTorch profile's names may begin with `before` themselves, as split points do."""
+    name = profile.name(cut)
+    return name if name.startswith("before ") else f"after {name}"
+
+
+def _names(names: list[str]) -> list[str]:
+    """The names of a table's rows, as wide as the widest, which is not too wide."""
+    width = min(max(map(len, names)), NAME_WIDTH)
+    return [shortened(name, width).ljust(width) for name in names]
 
 
 def _layer(text: str, width: int) -> str:
@@ -163,7 +176,7 @@ def summary_line(profile: Profile) -> str:
     smallest = (
         "all work in one instruction"
         if cut is None
-        else f"smallest cut {profile.A[cut] / 1e6:.4g} MB after {profile.name(cut)}"
+        else f"smallest cut {profile.A[cut] / 1e6:.4g} MB {cut_name(profile, cut)}"
     )
     return (
         f"{profile.model}: {len(profile)} instructions, {profile.C.sum():.4g} s a micro-batch, "
