@@ -15,7 +15,7 @@ from .units import counted, percent, rounds, seconds, size, span
 if TYPE_CHECKING:
     from rich.table import Table
 
-NUMBERS_WIDTH = 63  # of the table of stages: all its columns but the layers
+NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
 
 
 def print_report(report: PlanReport, files: Mapping[str, Path]) -> None:
@@ -52,14 +52,15 @@ def stage_table(report: PlanReport, width: int) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
     plan, problem = report.plan, report.problem
     gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
-    room = max(8, width - NUMBERS_WIDTH - 8 * gap)
+    instructions = plan.stage_instructions(len(problem.profile))
+    spans = max(len("instr."), *(len(span(ran)) for ran in instructions))
+    room = max(8, width - NUMBERS_WIDTH - spans - 8 * gap)
     table = columns(gap)
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("layers", no_wrap=True)
     for heading in ("instr.", "devices", "forward", "backward", "transfer", "all-reduce"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(f"memory\nof {size(problem.cluster.memory)}", justify="right", no_wrap=True)
-    instructions = plan.stage_instructions(len(problem.profile))
     devices = plan.stage_devices(problem.cluster.devices)
     for s, (ran, held) in enumerate(zip(instructions, devices, strict=True)):
         where = plain(layers(problem.profile, *ran, width=room))

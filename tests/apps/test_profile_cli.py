@@ -248,6 +248,15 @@ def test_planning_wants_a_profile_and_says_how_to_get_one(tmp_path: Path, capsys
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["LayerGraphs_resnet50", "OperatorGraphs_bert_l-3"])
+def test_a_placement_graph_is_planned_as_it_is(
+    kind: str, shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = shared_data / "placement_graphs" / f"throughput-inputs_{kind}_training.json"
+    assert plan([str(graph), "--topo", "A", "--stages", "2", "--planner", "exact", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == graph.stem
+
+
 def test_help_and_version_import_no_numpy() -> None:
     program = (
         "import sys; from automap_models.infer.profile_cli import main; code = main(sys.argv[1:]); "
