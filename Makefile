@@ -15,9 +15,9 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed-demo ## plan BERT-Large for 4 nodes of 8 V100 and draw the plan
+demo: $(VENV)/.installed-demo ## plan BERT-48 for 4 nodes of 8 V100 and draw the plan
 	@mkdir -p demo
-	$(BIN)/automap-infer examples/bert-large_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
+	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
 test: lint ## style, types and all tests, the wheel's included
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal

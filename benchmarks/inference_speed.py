@@ -58,7 +58,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
-    parser.add_argument("--profile", type=Path, default=ROOT / "examples" / "bert-large_v100.npz")
+    parser.add_argument("--profile", type=Path, default=ROOT / "examples" / "bert48_v100.npz")
     parser.add_argument("--batch", type=int, default=1000)
     arguments = parser.parse_args()
 

@@ -58,7 +58,7 @@ def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: 
     assert len(lines) <= 8
 
     infer = [sys.executable, "-c", "import sys; from automap_models.infer.cli import main; sys.exit(main())"]
-    profile = str(ROOT / "examples" / "bert-large_v100.npz")
+    profile = str(ROOT / "examples" / "bert48_v100.npz")
     asked = ["--topo", "B", "--stages", "3", "--granularity", "16", "--planner", "policy", "--json"]
     planned = subprocess.run(
         [*infer, profile, *asked, "--policy", str(out / "policy.onnx")], capture_output=True, text=True, timeout=60
