@@ -86,8 +86,11 @@ def measured_ms(profile: Profile, layer: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--profiles", type=Path, required=True, help="folder of the measured profiles")
+    parser.add_argument("--profiles", type=Path, default=None, help="folder of the measured profiles")
     folder = parser.parse_args().profiles
+    if folder is None:
+        print("nothing to compare with: give --profiles FOLDER")
+        return
     table = Table("profile", "part", "fused?", "forward ms", "ratio", "backward ms", "ratio", "both, ratio")
     for case in CASES:
         measured = measured_ms(read_profile(folder / f"{case.file}.txt"), case.theirs)
