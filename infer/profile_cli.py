@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from automap_models.core.profile import Profile
 
 NAME = "automap-profile"
+LARGEST = 2**31 - 1  # number given as an argument
 EXAMPLES = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
@@ -96,10 +97,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """An argument's type: a whole number not below `least`."""
+    """An argument's type: a whole number from `least` to LARGEST."""
 
     def number(text: str) -> int:
         if text.isascii() and text.isdigit() and int(text) >= least:
+            if int(text) > LARGEST:
+                raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST:,}")
             return int(text)
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number ≥ {least}")
 

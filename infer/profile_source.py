@@ -54,6 +54,11 @@ APPLIES: Mapping[str, tuple[Kind, ...]] = {
 MEASURING = ("repeats", "warmup", "seed")
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
 _WORD = re.compile(r"[\w-]+")
+_OTHER_FILES: Mapping[str, tuple[str, str]] = {
+    ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
+    ".pb": ("is a protocol buffer", "give XLA's dump as text: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'"),
+}
+"""Ending → what such a file is and what to give in its place."""
 
 
 def kind_of(what: str) -> Kind:
@@ -70,6 +75,12 @@ def kind_of(what: str) -> Kind:
             return Kind.FACTORY
         if _WORD.fullmatch(what):
             raise _unknown_name(what)
+        if ":" in path.name:
+            do = "write a factory as my_package.my_module:make_step, without folders and .py"
+            raise BadInput("is neither a file nor the name of a factory", where=what, do=do)
+    elif path.suffix in _OTHER_FILES:
+        told, do = _OTHER_FILES[path.suffix]
+        raise BadInput(told, where=what, do=do)
     return Kind.MODULE if holds_module(path) else Kind.PROFILE
 
 

@@ -53,9 +53,19 @@ _FORMS = {"hlo": "HLO text", "stablehlo": "StableHLO text", "bytecode": "StableH
 
 
 def trace(step: TrainingStep) -> Module:
-    """Trace a training step without allocating anything; whatever the function itself raises passes through."""
+    """Trace a training step without allocating anything; whatever the function itself raises passes through.
+
+    Raises:
+        BadInput: XLA refuses the step, as it does one whose arrays have more elements than it can count.
+    """
     lowered = jax.jit(step.function, keep_unused=True).lower(*step.arguments)
-    text = _hlo_text(_with_order(lowered.compiler_ir("stablehlo")))
+    mlir = _with_order(lowered.compiler_ir("stablehlo"))
+    try:
+        text = _hlo_text(mlir)
+    except RuntimeError as error:
+        reason = str(error).removeprefix("Bad StatusOr access: ").rstrip(".")
+        do = "check the sizes, --batch and --sequence among them"
+        raise BadInput(f"is refused by XLA ({reason})", where=step.name, do=do) from error
     meta: dict[str, object] = {"source": "jax", "microbatch_size": step.microbatch_size, "dtype": step.dtype}
     sizes = [len(jax.tree.leaves(argument)) for argument in step.arguments]
     return _module(

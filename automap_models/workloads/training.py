@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
+import optax
 from flax import linen as nn
 
 from automap_models.hlo.step import TrainingStep

@@ -121,6 +121,10 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
             ["vgg19", "--show", "--batch", "0"],
             "argument --batch: '0' is no whole number ≥ 1; see automap-profile --help",
         ),
+        (
+            ["vgg19", "--show", "--batch", "2147483648"],
+            "argument --batch: '2147483648' is more than 2,147,483,647; see automap-profile --help",
+        ),
         (["vgg19", "--show", "--batch", "1.5"], "argument --batch: '1.5' is no whole number ≥ 1"),
         (["vgg19", "--show", "--framework", "theano"], "argument --framework: invalid choice: 'theano'"),
         (["net.txt", "--nonsense"], "unrecognized arguments: --nonsense; see automap-profile --help"),
@@ -131,6 +135,10 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
         (["net.txt", "-o", "nowhere/p.npz"], "nowhere/p.npz: there is no folder"),
         (["bad.txt", "-o", "p.npz"], "bad.txt, line 4: is neither a node nor an edge"),
         (["./empty", "-o", "p.npz"], "./empty: is empty; a profile is an .npz file"),
+        (["mine.py", "--show"], "mine.py: is Python source; name the factory in it, as in my_package.my_module:make_"),
+        (["step.hlo.pb", "--show"], "step.hlo.pb: is a protocol buffer; give XLA's dump as text: XLA_FLAGS='--xla_"),
+        (["./mine:make", "--show"], "./mine:make: is neither a file nor the name of a factory; write a factory as my_"),
+        (["my-module:make", "--show"], "my-module:make: is neither a file nor the name of a factory; write"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
@@ -144,6 +152,8 @@ def test_a_mistake_is_one_line_and_code_2_and_writes_nothing(
     Path("bad.txt").write_text(GRAPH.replace("\tn1 -- n2", "n1 to n2"))
     Path("empty").touch()
     Path("step.hlo").write_text("HloModule step\n")
+    Path("mine.py").write_text("def make():\n    return None\n")
+    Path("step.hlo.pb").write_bytes(b"\n\x04step")
     before = _files(graph.parent)
     assert main(arguments) == 2
     out, err = capsys.readouterr()

@@ -219,3 +219,12 @@ def test_without_the_extra_the_pip_command_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'automap-models[jax]'" in done.stdout, done.stderr
+
+
+def test_arrays_with_more_elements_than_xla_counts_are_refused() -> None:
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(lambda w: (w[:, None] * x[None, :]).sum())(w)
+
+    side = jax.ShapeDtypeStruct((2**32,), jnp.float32)
+    with pytest.raises(BadInput, match=r"huge: is refused by XLA \(INVALID_ARGUMENT: overflow .* --batch and"):
+        trace(TrainingStep("huge", step, (side, side), 0, (1,), 1, "float32"))
