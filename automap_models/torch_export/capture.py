@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+import io
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,11 +57,11 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
     on_meta = copy_model(model, lambda tensor: tensor.to("meta"))
     meta_args, meta_kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs)))
     try:
-        with torch.device("meta"):  # tensors that forward makes without naming a device
+        with torch.device("meta"), _quiet():  # tensors that forward makes without naming a device
             exported = torch.export.export(on_meta, meta_args, meta_kwargs, strict=False)
     except Exception as error:  # torch.export's errors have no common base class
         raise BadInput(
-            f"torch.export refuses its forward pass: {first_sentence(error)}",
+            f"torch.export refuses its forward pass{_place(error)}: {first_sentence(error)}",
             where=name,
             do="control flow and shapes must not depend on data, and outputs must be tensors in tuples, lists or dicts "
             "(Hugging Face: use_cache=False)",
@@ -97,6 +103,30 @@ def first_sentence(error: BaseException) -> str:
     """The first sentence on an exception's first line, or its type where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0].split(". ")[0].rstrip(" .:;") if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back the graphs and the inner tracebacks that torch.export prints and logs before it raises."""
+    before, printed = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            yield
+    finally:
+        logging.disable(before)
+    sys.stderr.write(printed.getvalue())  # what forward prints
+
+
+def _place(error: BaseException) -> str:
+    """` in my_model.py:12`, the innermost line of the model's code that led to an error; "" if all are torch's."""
+    not_the_model = (Path(torch.__file__).parent, Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_file() and not any(map(Path(frame.filename).is_relative_to, not_the_model))
+    ]
+    return f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def _require_accepted(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> None:

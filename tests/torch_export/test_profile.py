@@ -330,6 +330,31 @@ class Selects(MLP):
         return super().forward(x)[..., None][x[0] > 0].sum() + self.head(x[x[:, 0] > 0]).sum()
 
 
+def test_a_refusal_names_the_line_of_the_model_and_nothing_else_is_printed(
+    unit_device: Device, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch.export prints the graph so far and logs its own traceback; none of it helps who wrote the model."""
+    line = Branches.forward.__code__.co_firstlineno + 1
+    with pytest.raises(BadInput, match=rf"refuses its forward pass in test_profile\.py:{line}: "):
+        profile_module(Branches(), (torch.ones(2, 8),), device=unit_device)
+    with pytest.raises(BadInput, match="refuses its forward pass: a and b must have same reduction dim"):
+        profile_module(nn.Linear(8, 8), (torch.ones(2, 7),), device=unit_device)
+    assert capfd.readouterr() == ("", "")
+
+
+class Talks(MLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("forward sees", tuple(x.shape))
+        return super().forward(x)
+
+
+def test_what_forward_prints_goes_to_stderr(unit_device: Device, capfd: pytest.CaptureFixture[str]) -> None:
+    profile_module(Talks(), (torch.ones(2, 6),), device=unit_device)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "forward sees (2, 6)\n" in err
+
+
 @pytest.mark.parametrize("model", [Branches(), Selects()], ids=["branch", "size"])
 def test_what_depends_on_data_is_refused_in_one_sentence(model: nn.Module, unit_device: Device) -> None:
     with pytest.raises(BadInput, match="data") as caught:
