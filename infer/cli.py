@@ -81,6 +81,13 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 6; 1 is plain greedy)"
     )
+    how.add_argument(
+        "--certify-budget",
+        metavar="MS",
+        type=float,
+        help="milliseconds in which the exact search proves the plan optimal, or corrects that of --planner auto "
+        "(default 300; 0: only a lower bound)",
+    )
     how.add_argument("--no-refine", action="store_true", help="no refinement after planning; there is none today")
     how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
     how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")

@@ -43,6 +43,7 @@ def planned(arguments: argparse.Namespace) -> PlanReport:
         solved,
         plan,
         planning_s=time.perf_counter() - start,
+        certify_s=planner.options.certify_s,
         uniform_stages=problem.stages,
         policy=_policy_label(planner.options) if plan.planner == "policy" else None,
         notes=notes,
@@ -56,7 +57,7 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
         BadInput: the plan is none, or belongs to another profile or cluster, or an argument asks for another plan.
         Infeasible: a stage does not fit the memory.
     """
-    for name in ("stages", "micro_batches", "state_factor", "granularity", "beam", "policy"):
+    for name in ("stages", "micro_batches", "state_factor", "granularity", "beam", "policy", "certify_budget"):
         if getattr(arguments, name) is not None:
             raise BadInput("the plan read has its own", where="--" + name.replace("_", "-"), do="leave it out")
     cluster = None if arguments.topo is None else read_cluster(arguments.topo)
@@ -66,11 +67,19 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
 
 def _options(arguments: argparse.Namespace) -> PlannerOptions:
     options = PlannerOptions(policy=arguments.policy)
-    if arguments.beam is None:
-        return options
-    if arguments.beam < 1:
-        raise BadInput(f"a beam of {arguments.beam}", where="--beam", do="give at least 1")
-    return replace(options, beam=arguments.beam)
+    if arguments.beam is not None:
+        if arguments.beam < 1:
+            raise BadInput(f"a beam of {arguments.beam}", where="--beam", do="give at least 1")
+        options = replace(options, beam=arguments.beam)
+    if arguments.certify_budget is not None:
+        options = replace(options, certify_s=_seconds("--certify-budget", arguments.certify_budget))
+    return options
+
+
+def _seconds(option: str, milliseconds: float) -> float:
+    if not milliseconds >= 0:
+        raise BadInput(f"{milliseconds:g} milliseconds", where=option, do="give 0 or more")
+    return milliseconds / 1e3
 
 
 def _policy_label(options: PlannerOptions) -> str:
@@ -87,6 +96,10 @@ def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
     for name in ("policy", "beam"):
         if getattr(arguments, name) is not None and arguments.planner not in ("auto", "policy"):
             raise BadInput(f"planner {arguments.planner} uses none", where=f"--{name}", do="leave it out")
+    if arguments.certify_budget is not None and arguments.planner in ("exact", "data-parallel"):
+        raise BadInput(
+            f"a plan of planner {arguments.planner} needs no proof", where="--certify-budget", do="leave it out"
+        )
 
 
 def _profile(arguments: argparse.Namespace) -> Profile:

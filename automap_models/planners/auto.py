@@ -1,11 +1,12 @@
 """The default: the policy's plan, held against uniform cuts and plain data parallelism; the best that fits is returned.
 
-Where the policy is not at home the exact planner takes its place (formats.md, "Commands").
+The exact search, bounded by that plan's length, proves it optimal or corrects it as far as the time allows (planners.
+certificate). Where the policy is not at home the exact planner takes its place (formats.md, "Commands").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.certificate import certify
 from automap_models.planners.registry import make_planner
 
 MakePlanner = Callable[[str, PlannerOptions | None], Planner]
@@ -71,7 +73,7 @@ def choose(
     if problem.stages == 1:
         if isinstance(one_stage, Infeasible):
             raise _with_what_would_help(one_stage, problem, make)
-        return one_stage.proving(proven_bound(one_stage.problem, one_stage.length_s))
+        return one_stage.proving(Optimality(one_stage.length_s, "exact"))
     searched = _search(problem, options, make)
     uniform = _attempt(make("uniform", None), problem)
     contenders = (searched, uniform) if stages_fixed else (searched, uniform, one_stage)
@@ -79,8 +81,11 @@ def choose(
     if isinstance(searched, Infeasible) and not feasible:
         raise _with_what_would_help(_naming_a_stage(searched, uniform), problem, make)
     best = min(feasible, key=lambda choice: choice.length_s)
-    notes = _notes(best, searched, one_stage)
-    return replace(best, notes=notes).proving(_proven(best, searched, one_stage, stages_fixed))
+    if isinstance(searched, Infeasible):
+        return best.proving(Optimality(best.length_s, "exact"))  # nothing else fits
+    planned = min((c for c in (searched, uniform) if isinstance(c, Choice)), key=lambda choice: choice.length_s)
+    best = _certified(best, planned, (options or PlannerOptions()).certify_s)
+    return replace(best, notes=(*searched.notes, *_notes(best, planned, one_stage)))
 
 
 def _attempt(planner: Planner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
@@ -103,33 +108,31 @@ def _search(problem: PipelineProblem, options: PlannerOptions | None, make: Make
     return _attempt(make("exact", options), problem, f"{outside.rstrip('.')}: the exact planner took its place")
 
 
-def _notes(best: Choice, searched: Choice | Infeasible, one_stage: Choice | Infeasible) -> tuple[str, ...]:
-    notes = searched.notes if isinstance(searched, Choice) else ()
+def _certified(best: Choice, planned: Choice, budget_s: float) -> Choice:
+    """The best plan with what is proven about all that compete; the optimum in its place where that is shorter.
+
+    Args:
+        best: the plan with several stages that follows, or data parallelism.
+        planned: the best plan with several stages.
+        budget_s: time for the proof.
+    """
+    if planned.plan.optimality is not None:
+        known = planned.plan.optimality
+        return best.proving(replace(known, bound_s=min(known.bound_s, best.length_s)))
+    certificate = certify(planned.problem, planned.plan, budget_s, best.length_s)
+    if certificate.plan is None:
+        return best.proving(certificate.optimality)
+    return Choice(planned.problem, certificate.plan, plan_cost(planned.problem, certificate.plan).length_s)
+
+
+def _notes(best: Choice, planned: Choice, one_stage: Choice | Infeasible) -> Iterator[str]:
+    """What was corrected, and what data parallelism would do."""
+    if best.plan.planner == "exact" != planned.plan.planner:
+        shorter = 100 * (1 - best.length_s / planned.length_s)
+        yield f"the exact search corrected the plan of planner {planned.plan.planner}: {shorter:.2g} % shorter"
     if best.problem.stages > 1 and isinstance(one_stage, Choice) and one_stage.length_s < best.length_s:
         saved = 100 * (1 - one_stage.length_s / best.length_s)
-        notes += (f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter",)
-    return notes
-
-
-def proven_bound(problem: PipelineProblem, length_s: float) -> Optimality:
-    """What can be said about the best length without searching: a lower bound, or with one stage the only length."""
-    if problem.stages == 1:
-        return Optimality(length_s, "exact")
-    from automap_models.planners.exact import lower_bound_s
-
-    return Optimality(lower_bound_s(problem), "relaxation")
-
-
-def _proven(
-    best: Choice, searched: Choice | Infeasible, one_stage: Choice | Infeasible, stages_fixed: bool
-) -> Optimality:
-    """What is known about the best length among all plans that were allowed to compete."""
-    if isinstance(searched, Infeasible):
-        return Optimality(best.length_s, "exact")  # nothing else fits
-    proven = searched.plan.optimality or proven_bound(searched.problem, searched.length_s)
-    if not stages_fixed and isinstance(one_stage, Choice):
-        proven = replace(proven, bound_s=min(proven.bound_s, one_stage.length_s))
-    return proven
+        yield f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter"
 
 
 def _naming_a_stage(nothing: Infeasible, uniform: Choice | Infeasible) -> Infeasible:
@@ -155,7 +158,7 @@ class AutoPlanner(Planner):
     name: ClassVar[str] = "auto"
 
     def plan(self, problem: PipelineProblem) -> PipelinePlan:
-        """The best of the policy's (or the exact planner's) plan and uniform cuts, under its planner's name.
+        """The best of the policy's plan, uniform cuts and what the exact search makes of them, under its maker's name.
 
         Raises:
             Infeasible: nothing fits the memory in that many stages.

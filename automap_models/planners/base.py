@@ -21,10 +21,12 @@ class PlannerOptions:
     Attributes:
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
         policy: policy file; None is the shipped one.
+        certify_s: how long the default planner may take to prove its plan optimal, or to correct it.
     """
 
     beam: int = 6
     policy: Path | None = None
+    certify_s: float = 0.3
 
 
 class Planner(ABC):

@@ -10,7 +10,7 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.plan_json import PlanReport
-from automap_models.planners.auto import proven_bound
+from automap_models.planners.certificate import certify
 from automap_models.planners.registry import make_planner
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
@@ -35,6 +35,7 @@ def evaluate(
     plan: PipelinePlan,
     *,
     planning_s: float,
+    certify_s: float = 0.0,
     uniform_stages: int | None = None,
     policy: str | None = None,
     notes: Sequence[str] = (),
@@ -45,6 +46,7 @@ def evaluate(
         problem: the problem that the plan solves.
         plan: valid for it.
         planning_s: how long planning took.
+        certify_s: how long it may take to find out about the optimum where the plan comes without.
         uniform_stages: stages of the uniform baseline where they are not the plan's.
         policy: which policy made the plan, if one did.
         notes: sentences for people.
@@ -52,7 +54,7 @@ def evaluate(
     cost = plan_cost(problem, plan)
     return PlanReport(
         problem=problem,
-        plan=replace(plan, optimality=plan.optimality or proven_bound(problem, cost.length_s)),
+        plan=replace(plan, optimality=plan.optimality or certify(problem, plan, certify_s).optimality),
         cost=cost,
         simulated_length_s={name: timeline(problem, plan, name).length_s for name in SCHEDULES},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),

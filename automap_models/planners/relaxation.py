@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray
 from automap_models.errors import Infeasible
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.pareto import IntArray, window_minima
 from automap_models.planners.stage_tables import ROUNDING, StageTables, stage_tables
 
@@ -35,12 +36,15 @@ class PrefixBounds:
     forward: FloatArray
 
 
-def prefix_bounds(tables: StageTables, length_s: float) -> PrefixBounds:
+def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
     """Bounds over all prefixes that a plan of at most that length can have.
 
     For a fixed pair of device cuts every term of the recursion splits into a part of i and a part of k, so
     that the best i for each k is a minimum over the window of those i that are not too far before k.
     Transfers are taken at their least over the sender's first device.
+
+    Raises:
+        OutOfTime: before it is done.
     """
     shape = (tables.stages, tables.replicas_in_all + 1, tables.end + 1)
     busy, forward = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -49,6 +53,7 @@ def prefix_bounds(tables: StageTables, length_s: float) -> PrefixBounds:
     for s in range(tables.stages - 1):
         later = tables.stages - 2 - s
         for q in range(s + 1, tables.replicas_in_all - later):
+            deadline.check()
             a = begin_devices(bounds, s, q)
             if not a.size:
                 continue
@@ -107,7 +112,7 @@ def _earliest_start(tables: StageTables, stage: int, r: FloatArray, ring: FloatA
     return earliest
 
 
-def lower_bound_s(problem: PipelineProblem) -> float:
+def lower_bound_s(problem: PipelineProblem, deadline: Deadline | None = None) -> float:
     """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
 
     Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
@@ -116,21 +121,22 @@ def lower_bound_s(problem: PipelineProblem) -> float:
     that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
     bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.
 
-    It bounds plans that cut on the problem's grid; granularity = n bounds those that cut anywhere.
+    It bounds plans that cut on the problem's grid; granularity = n bounds those that cut anywhere. A deadline
+    ends the bisection early: the bound is as valid, and lower.
 
     Raises:
         Infeasible: no plan of S stages fits the memory, whatever its length.
     """
-    tables = stage_tables(problem)
+    tables, deadline = stage_tables(problem), deadline or Deadline()
     if not chain_exists(tables, np.inf, tables.memory):
         raise out_of_memory(problem)
     low = tables.micro_batches * float(tables.C[-1]) / tables.replicas_in_all
     if chain_exists(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
     high = 1.1 * low
-    while not chain_exists(tables, high, tables.memory):
+    while not deadline.passed and not chain_exists(tables, high, tables.memory):
         low, high = high, 1.5 * high
-    while high > 1.001 * low:
+    while not deadline.passed and high > 1.001 * low:
         middle = (low * high) ** 0.5
         if chain_exists(tables, middle, tables.memory):
             high = middle

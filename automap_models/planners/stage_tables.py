@@ -133,13 +133,21 @@ class StageTables:
         return held <= self.memory
 
 
-def stage_tables(problem: PipelineProblem, stride: int = 1) -> StageTables:
-    """Tables of a problem; with a stride only one of so many cut points, the one that least crosses, may be cut."""
-    grid, profile = problem.grid, problem.profile
+def coarse_cuts(problem: PipelineProblem, stride: int = 1) -> IntArray:
+    """Instructions after which a plan on the grid may cut; with a stride only one of so many, the one least crosses."""
+    grid = problem.grid
     cut = grid.instruction_of_point[grid.cut_points]
-    if stride > 1:
-        group = cut[: cut.size // stride * stride].reshape(-1, stride)
-        cut = group[np.arange(group.shape[0]), profile.A[group].argmin(1)]
+    if stride == 1:
+        return cut
+    group = cut[: cut.size // stride * stride].reshape(-1, stride)
+    chosen: IntArray = group[np.arange(group.shape[0]), problem.profile.A[group].argmin(1)]
+    return chosen
+
+
+def stage_tables(problem: PipelineProblem, cut: IntArray | None = None) -> StageTables:
+    """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid."""
+    profile = problem.profile
+    cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
 
     def prefix(array: FloatArray) -> FloatArray:

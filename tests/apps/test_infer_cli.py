@@ -101,6 +101,21 @@ def test_a_named_planner_s_own_plan_is_returned(planner: str, folder: Path, caps
     assert (told["planner"], len(told["stages"])) == (planner, 2)
 
 
+@pytest.mark.parametrize("planner", ["policy", "uniform"])
+def test_the_optimum_is_told_beside_a_named_planner_s_own_plan(
+    planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = document(capsys, "vgg.npz", "--topo", "C", "--planner", "exact")
+    asked = ("vgg.npz", "--topo", "C", "--planner", planner)
+    told = document(capsys, *asked, "--certify-budget", "inf")
+    assert (told["planner"], told["optimality"]["proof"]) == (planner, "exact")
+    assert told["optimality"]["bound_s"] == pytest.approx(best["length_s"], rel=1e-9)
+    unproven = document(capsys, *asked, "--certify-budget", "0")
+    assert unproven["cuts"] == told["cuts"]
+    assert unproven["optimality"]["proof"] == "relaxation"
+    assert unproven["optimality"]["bound_s"] <= best["length_s"]
+
+
 def test_the_data_parallel_planner_has_one_stage_without_being_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +242,9 @@ def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callab
         (("--topo", "C", "--micro-batches", "0"), "--micro-batches"),
         (("--topo", "C", "--micro-batches", "1.5"), "--micro-batches"),
         (("--topo", "C", "--beam", "0"), "--beam"),
+        (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
+        (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
+        (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--granularity", "1"), "--granularity"),
         (("--topo", "C", "--state-factor", "0"), "--state-factor"),
         (("--topo", "C", "--state-factor", "nan"), "--state-factor"),

@@ -61,6 +61,8 @@ def length(asked: PipelineProblem, answer: PipelinePlan) -> float:
 
 # With these weights an all-reduce over the slow link costs far more than a pipeline's transfers do.
 PIPELINE_WINS = {"weights": 5.0, "activations": 0.01}
+# A proof may correct a plan; some tests are about what is there before.
+UNPROVEN = PlannerOptions(certify_s=0.0)
 # Without weights there is nothing to all-reduce, and no bubble in data parallelism.
 DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
@@ -74,7 +76,7 @@ def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
 
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
-    choice = choose(problem(**PIPELINE_WINS), make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
+    choice = choose(problem(**PIPELINE_WINS), UNPROVEN, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
@@ -90,7 +92,7 @@ def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> N
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    choice = choose(asked, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose(asked, UNPROVEN, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
@@ -113,11 +115,35 @@ def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() 
     assert "memory" in choice.notes[0]
 
 
-def test_a_plan_that_proves_nothing_gets_a_lower_bound() -> None:
-    choice = choose(problem(**PIPELINE_WINS), make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
+    choice = choose(problem(**PIPELINE_WINS), UNPROVEN, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.optimality is not None
     assert choice.plan.optimality.proof == "relaxation"
     assert choice.plan.optimality.bound_s <= choice.length_s * (1 + 1e-12)
+
+
+def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
+    choice = choose(problem(**PIPELINE_WINS), make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    assert choice.plan.planner == "policy"
+    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+
+
+def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
+    asked = problem(**DATA_PARALLEL_WINS)
+    scripted_plan = plan(3, 2, "policy")
+    choice = choose(asked, make=scripted({"policy": Scripted(scripted_plan)}))
+    best = make_planner("exact").plan(asked)
+    assert choice.plan == best
+    assert choice.length_s == length(asked, best) < length(asked, scripted_plan)
+    shorter = 100 * (1 - choice.length_s / length(asked, scripted_plan))
+    assert choice.notes[0] == f"the exact search corrected the plan of planner policy: {shorter:.2g} % shorter"
+
+
+def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
+    make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
+    choice = choose(problem(**DATA_PARALLEL_WINS), stages_fixed=False, make=make)
+    assert choice.plan.planner == "data-parallel"
+    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:

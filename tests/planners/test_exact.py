@@ -13,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.plan import Optimality
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.baselines import UniformPlanner
-from automap_models.planners.exact import ExactPlanner, exact_search, lower_bound_s
+from automap_models.planners.certificate import certify
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.exact import ExactPlanner, anytime_search, exact_search, lower_bound_s
 from automap_models.planners.pareto import pareto_front, ragged_ranges, window_minima
 from automap_models.planners.registry import make_planner
 from automap_models.planners.stage_tables import device_tables
@@ -142,6 +145,89 @@ def test_a_problem_that_fits_nowhere_is_refused_with_what_it_would_need():
         lower_bound_s(problem)
     fits = replace(problem, cluster=replace(problem.cluster, memory=124e9))
     assert ExactPlanner().plan(fits).cuts == (1,)
+
+
+class Countdown(Deadline):
+    """A deadline that passes when it has been asked so many times."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self.checks = checks
+
+    @property
+    def passed(self) -> bool:
+        self.checks -= 1
+        return self.checks < 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
+    """Every moment at which it can be stopped, from a good plan and from none; what it claims must be true."""
+    problem = make_problem(2000 + seed, max_n=14, max_devices=8)
+    best = exact_search(problem)
+    if best is None or problem.stages == 1:
+        return
+    best_s = plan_cost(problem, best).length_s
+    starts = ((None, None), (1.05 * best_s, None), (best_s, best))
+    for upper_s, start in starts:
+        checks, finished = 0, False
+        while not finished:
+            result = anytime_search(problem, Countdown(checks), upper_s, start)
+            assert result.bound_s <= best_s * (1 + 1e-12)
+            if result.plan is not None:
+                assert plan_cost(problem, result.plan).length_s >= best_s * (1 - 1e-12)
+            finished, checks = result.finished, checks + 1
+        assert result.bound_s == pytest.approx(best_s, rel=1e-12)
+        assert (result.plan is None) == (upper_s == best_s)
+
+
+def test_a_search_stopped_just_before_its_end_bounds_the_optimum_closely(make_problem):
+    """The suffixes alive before the first stage is looked at are those of nearly the best length."""
+    close = []
+    for seed in range(40):
+        problem = make_problem(seed, max_n=20, max_devices=8)
+        best = exact_search(problem)
+        if best is None or problem.stages < 3:
+            continue
+        best_s, checks, bound_s = plan_cost(problem, best).length_s, 0, 0.0
+        while not (result := anytime_search(problem, Countdown(checks), 1.01 * best_s, best)).finished:
+            checks, bound_s = checks + 1, result.bound_s
+        close.append(bound_s / best_s)
+    assert len(close) >= 10
+    assert np.median(close) > 0.9
+
+
+def test_a_relaxation_stopped_early_is_a_bound_too(make_problem):
+    for seed in range(20):
+        problem = make_problem(seed, max_n=20, max_devices=8)
+        best_s = found(problem)
+        if np.isfinite(best_s):
+            bounds = [lower_bound_s(problem, Countdown(checks)) for checks in (0, 1, 3, 1000)]
+            assert sorted(bounds) == bounds
+            assert 0 < bounds[0] <= bounds[-1] <= best_s
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
+    problem = make_problem(seed, max_n=20, max_devices=8)
+    try:
+        uniform = UniformPlanner().plan(problem)
+    except Infeasible:
+        return
+    best_s = found(problem)
+    bound = certify(problem, uniform, 0.0)
+    assert bound.plan is None
+    assert bound.optimality.bound_s <= best_s
+    assert bound.optimality.proof == ("relaxation" if problem.stages > 1 else "exact")
+    proven = certify(problem, uniform, np.inf)
+    assert proven.optimality == Optimality(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
+    if proven.plan is None:
+        assert plan_cost(problem, uniform).length_s == pytest.approx(best_s, rel=1e-11)
+    else:
+        assert plan_cost(problem, proven.plan).length_s == pytest.approx(best_s, rel=1e-12)
+    nothing_shorter = certify(problem, uniform, np.inf, 0.9 * best_s)
+    assert nothing_shorter.plan is None
+    assert nothing_shorter.optimality.bound_s == pytest.approx(0.9 * best_s)
 
 
 def test_the_registry_knows_it(make_problem):
