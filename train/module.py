@@ -16,12 +16,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from automap_models.envs.cost_to_go import POINTS, CostToGo, levels
 from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import Agent, AgentConfig, empty_transition, transitions
 from automap_models.rl.branching import branch, branch_loss, empty_branches
 from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
-from automap_models.rl.replay import PrioritisedReplay
+from automap_models.rl.replay import Items, PrioritisedReplay
 
 NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
     "look_ahead": LookAheadQNetwork,
@@ -90,7 +91,10 @@ class RainbowModule(L.LightningModule):
         self.agent = Agent(env, self.online, self.target, AgentConfig(**agent))
         branches, max_stages = self.learner.branches, self.size.max_stages
         row = empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
-        self.replay = PrioritisedReplay(self.learner.replay, row, self.learner.alpha, self.learner.beta)
+        derived = self._empty_tables()
+        self.replay = PrioritisedReplay(
+            self.learner.replay, {**row, **derived}, self.learner.alpha, self.learner.beta, derived
+        )
         self.episodes = 0
         self._gaps: list[Tensor] = []
         self._started = (0.0, 0)
@@ -143,21 +147,41 @@ class RainbowModule(L.LightningModule):
         problems, branches = self._pick(index), self.learner.branches
         if branches > 1:
             items, reward = branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
-            self.replay.add(items)
-            return reward
-        episodes = self.agent.rollout(problems, epsilon, self.generator)
-        self.replay.add(transitions(index, episodes, skip_last=exact))
-        return episodes.reward
+        else:
+            episodes = self.agent.rollout(problems, epsilon, self.generator)
+            items, reward = transitions(index, episodes, skip_last=exact), episodes.reward
+        place = {number: row for row, number in enumerate(index.tolist())}
+        rows = [place[number] for number in items["problem"].tolist()]
+        self.replay.add(items | {name: table[rows] for name, table in _columns(problems.cost_to_go).items()})
+        return reward
 
     def _pick(self, index: Tensor) -> Problems:
-        return self.problems.take(index).to(self.device)
+        """Problems of the training set with what the network derives once for all their states."""
+        return self.online.prepare(self.problems.take(index).to(self.device))
+
+    def _empty_tables(self) -> Items:
+        """One problem's cost-to-go tables as the replay wants to know them; none for a network that has none."""
+        if not isinstance(self.online, LookAheadQNetwork):
+            return {}
+        points = min(POINTS, self.size.points)
+        table = np.zeros((levels(self.size.max_stages), points, self.size.max_devices), dtype=np.float32)
+        return dict.fromkeys(CostToGo._fields, table) | {"points": np.zeros(points, dtype=np.int64)}
+
+    def _replayed(self, items: Items) -> Problems:
+        """The problems of replayed rows; their tables are remembered, as making them takes longer than learning."""
+        problems = self.problems.take(torch.from_numpy(items["problem"]))
+        if self.replay.derived:
+            problems = problems._replace(
+                cost_to_go=CostToGo(*(torch.from_numpy(items[name]) for name in CostToGo._fields))
+            )
+        return problems.to(self.device)
 
     def _learn(self) -> Tensor:
         """One learner iteration."""
         if self.global_step % self.learner.target_every == 0:
             self.target.load_state_dict(self.online.state_dict())
         rows, items, weights = self.replay.sample(self.learner.batch, self.rng)
-        problems = self._pick(torch.from_numpy(items["problem"]))
+        problems = self._replayed(items)
         learn = self.agent.loss if self.learner.branches == 1 else partial(branch_loss, self.agent)
         loss, error = learn(problems, items, torch.from_numpy(weights).float().to(self.device))
         self.replay.update(rows, error.double().cpu().numpy())
@@ -210,6 +234,13 @@ class RainbowModule(L.LightningModule):
             torch.distributed.all_gather_object(states, mine)
         checkpoint["rainbow"] = {"episodes": self.episodes, "processes": states}
 
+    def _remember_tables(self) -> None:
+        """Fill in what a checkpoint leaves out of the replay."""
+        for rows in np.array_split(np.arange(len(self.replay)), -(-len(self.replay) // 256)):
+            problems = self._pick(torch.from_numpy(self.replay.items["problem"][rows]))
+            for name, table in _columns(problems.cost_to_go).items():
+                self.replay.items[name][rows] = table
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with replay, counters and random states as they were.
 
@@ -223,8 +254,14 @@ class RainbowModule(L.LightningModule):
         mine = saved["processes"][self.global_rank]
         self.episodes = int(saved["episodes"])
         self.replay.load_state_dict(mine["replay"])
+        if self.replay.derived:
+            self._remember_tables()
         self.rng.bit_generator.state = mine["rng"]
         self.generator.set_state(mine["generator"].cpu())
+
+
+def _columns(tables: CostToGo | None) -> Items:
+    return {} if tables is None else {name: table.cpu().numpy() for name, table in tables._asdict().items()}
 
 
 def require_processes(saved: Mapping[str, Any], processes: int, where: str) -> None:

@@ -1,47 +1,217 @@
-"""ONNX graphs as data: one graph out of two that take turns, and nothing in it but the computation."""
+"""ONNX graphs as data: the exported pieces of an episode become one planner, with loops over tables and stages.
+
+torch exports no loop whose length is known at run time only without tracing its body again for every dimension; an
+ONNX Loop around an exported body is a few nodes, and the file stays as small as one step of the episode.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
+
+INT, FLOAT, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 
 
-def either(even: onnx.ModelProto, odd: onnx.ModelProto, counter: str) -> onnx.ModelProto:
-    """A model that runs `even` or `odd`, whichever the first entry of the int64 input `counter` is.
+@dataclass
+class Graph:
+    """A graph under construction: nodes in order, and the initialisers of the pieces in it."""
 
-    Both have the same inputs, of which they may use some, and one output of the same name.
+    name: str
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initialisers: list[onnx.TensorProto] = field(default_factory=list)
+    made: int = 0
+
+    def add(self, operator: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node with one output; returns the output's name."""
+        self.made += 1
+        output = output or f"{self.name}_{self.made}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def numbers(self, *values: int) -> str:
+        """A constant int64 vector."""
+        return self.add("Constant", [], value_ints=list(values))
+
+    def number(self, value: int) -> str:
+        """A constant int64 scalar."""
+        return self.add("Constant", [], value_int=value)
+
+    def splice(self, piece: onnx.ModelProto, name: str) -> None:
+        """Put a piece's nodes here; its inputs and outputs keep their names, everything else gets the prefix."""
+        kept = {value.name for value in (*piece.graph.input, *piece.graph.output)}
+        own = onnx.compose.add_prefix(
+            piece, f"{name}/", rename_inputs=False, rename_outputs=False, rename_value_infos=False
+        ).graph
+        if {value.name for value in (*own.input, *own.output)} != kept:
+            raise RuntimeError(f"the inputs and outputs of {name} have changed their names")
+        self.nodes.extend(own.node)
+        self.initialisers.extend(own.initializer)
+
+    def loop(self, trips: str, body: onnx.GraphProto, start: Sequence[str], outputs: Sequence[str]) -> None:
+        """A Loop of `trips` rounds over a body made by `loop_body`."""
+        self.nodes.append(helper.make_node("Loop", [trips, "", *start], list(outputs), body=body))
+
+
+def loop_body(
+    piece: onnx.ModelProto, name: str, carried: Mapping[str, str], scans: Iterable[str], counter: str | None = None
+) -> onnx.GraphProto:
+    """A Loop body around a piece; inputs that are not carried come from the graph around it.
+
+    Args:
+        carried: the piece's inputs that the piece itself renews: input → output.
+        scans: outputs collected over the rounds.
+        counter: a float input that is 2 in the first round, 3 in the second, …
     """
-    inputs, output = list(even.graph.input), even.graph.output[0]
-    halves = {"then_branch": _branch(even, "even/"), "else_branch": _branch(odd, "odd/")}
-    nodes = [
-        _constant("first", 0),
-        _constant("two", 2),
-        helper.make_node("Gather", [counter, "first"], ["count"]),
-        helper.make_node("Mod", ["count", "two"], ["remainder"]),
-        helper.make_node("Equal", ["remainder", "first"], ["is_even"]),
-        helper.make_node("If", ["is_even"], [output.name], **halves),
+    graph = Graph(f"{name}_glue")
+    if counter is not None:
+        shifted = graph.add("Add", [f"{name}_round", graph.number(2)])
+        graph.add("Cast", [shifted], counter, to=FLOAT)
+    graph.splice(piece, name)
+    going_on = graph.add("Identity", [f"{name}_going"])
+    types = {value.name: value for value in (*piece.graph.input, *piece.graph.output)}
+    scanned = [graph.add("Identity", [scan]) for scan in scans]
+    outputs = [helper.make_tensor_value_info(going_on, BOOL, [])]
+    outputs += [types[made] for made in carried.values()]
+    for copy, scan in zip(scanned, scans, strict=True):
+        value = onnx.ValueInfoProto()
+        value.CopyFrom(types[scan])
+        value.name = copy
+        outputs.append(value)
+    inputs = [
+        helper.make_tensor_value_info(f"{name}_round", INT, []),
+        helper.make_tensor_value_info(f"{name}_going", BOOL, []),
+        *(types[taken] for taken in carried),
     ]
-    graph = helper.make_graph(nodes, "either", inputs, [output])
-    return helper.make_model(graph, opset_imports=even.opset_import, ir_version=even.ir_version)
+    return helper.make_graph(graph.nodes, name, inputs, outputs, initializer=graph.initialisers)
 
 
-def _constant(name: str, value: int) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value_int=value)
+@dataclass(frozen=True)
+class Pieces:
+    """The exported pieces of train.onnx_pieces; those that make tables are missing where there are none."""
+
+    first_cut: onnx.ModelProto
+    stage: onnx.ModelProto
+    device_cut: onnx.ModelProto
+    end: onnx.ModelProto
+    begin: onnx.ModelProto | None
+    level: onnx.ModelProto | None
 
 
-def _branch(model: onnx.ModelProto, prefix: str) -> onnx.GraphProto:
-    """The model's graph with names of its own; its inputs become those of the graph around it."""
-    own = onnx.compose.add_prefix(model, prefix, rename_inputs=False).graph
-    own.ClearField("input")
-    return own
+def planner_graph(pieces: Pieces, problem: Sequence[str], tables: Sequence[str], max_stages: int) -> onnx.ModelProto:
+    """The model (problem…, beam) → cuts, device_cuts, reward of the greedy plans from the `beam` best first cuts.
+
+    Inputs: the problem's tensors with a batch axis B in front; `beam`, int64 [1].
+    Outputs: cuts, device_cuts int64 [B, beam, max_stages - 1], reward float32 [B, beam] as train.onnx_pieces.End says,
+    best first cut first, and -∞ where there are fewer first cuts; and the action values on the way, for checks:
+    first_values [B, P], device_values [rounds, B·beam, …], cut_values [rounds, B·beam, P] and last_device_values.
+    """
+    graph = Graph("glue")
+    most = graph.add("Cast", [graph.add("ReduceMax", ["stages"], keepdims=0)], to=INT)
+    if pieces.begin is not None and pieces.level is not None:
+        _add_tables(graph, pieces.begin, pieces.level, most)
+    _add_empty_plans(graph, graph.add("Shape", ["stages"]), "no_", max_stages, step=0)
+    graph.splice(pieces.first_cut, "first_cut")
+    shape = _add_first_cuts(graph, [*problem, *tables], max_stages)
+    carried = {name: f"next_{name}" for name in ("row_cuts", "row_device_cuts", "row_step")}
+    rounds = graph.add("Sub", [most, graph.number(2)])
+    body = loop_body(pieces.stage, "stage", carried, ["device_values", "cut_values"])
+    graph.loop(
+        rounds,
+        body,
+        ["cut_row_cuts", "first_row_device_cuts", "first_row_step"],
+        [*carried, "device_values", "cut_values"],
+    )
+    graph.splice(pieces.device_cut, "device_cut")
+    _add_end(graph, pieces.end, shape)
+    parts = (pieces.first_cut, pieces.stage, pieces.device_cut)
+    types = {value.name: value for piece in parts for value in piece.graph.output}
+    kinds = {value.name: value for value in pieces.first_cut.graph.input}
+    inputs = [_free_batch(kinds[name]) for name in problem] + [helper.make_tensor_value_info("beam", INT, [1])]
+    plans: list[str | int | None] = ["batch", "beam", max_stages - 1]
+    outputs = [
+        helper.make_tensor_value_info("cuts", INT, plans),
+        helper.make_tensor_value_info("device_cuts", INT, plans),
+        helper.make_tensor_value_info("reward", FLOAT, plans[:2]),
+        types["first_values"],
+        types["last_device_values"],
+        *(
+            helper.make_tensor_value_info(
+                name, FLOAT, ["rounds", "rows", types[name].type.tensor_type.shape.dim[1].dim_value]
+            )
+            for name in ("device_values", "cut_values")
+        ),
+    ]
+    whole = helper.make_graph(graph.nodes, "planner", inputs, outputs, initializer=graph.initialisers)
+    return helper.make_model(whole, opset_imports=pieces.end.opset_import, ir_version=pieces.end.ir_version)
 
 
-def free_batch(graph: onnx.GraphProto) -> None:
-    """Call the first axis of every input and output `batch`; the exporter fixes that of inputs it finds unused."""
-    for value in (*graph.input, *graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+def _free_batch(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Call the first axis `batch`; the exporter fixes that of inputs that a piece does not use."""
+    value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return value
+
+
+def _add_tables(graph: Graph, begin: onnx.ModelProto, level: onnx.ModelProto, most: str) -> None:
+    """The loop that makes the tables, from one stage left to all but one; at least one round."""
+    graph.splice(begin, "begin")
+    renewed = [value.name for value in level.graph.output if value.name.startswith("next_")]
+    scanned = [value.name for value in level.graph.output if value.name.startswith("level_")]
+    names = [name.removeprefix("next_rest_") for name in renewed]
+    rounds = graph.add("Max", [graph.add("Sub", [most, graph.number(2)]), graph.number(1)])
+    body = loop_body(level, "level", {f"rest_{name}": f"next_rest_{name}" for name in names}, scanned, counter="left")
+    graph.loop(
+        rounds,
+        body,
+        [f"last_{name}" for name in names],
+        [f"unused_{name}" for name in names] + [f"stacked_{name}" for name in scanned],
+    )
+    for name in scanned:
+        graph.add("Transpose", [f"stacked_{name}"], name.removeprefix("level_"), perm=[1, 0, 2, 3])
+
+
+def _add_first_cuts(graph: Graph, tensors: Sequence[str], max_stages: int) -> str:
+    """A row for each of the best first cuts: repeats every tensor as row_…, begins the plans; returns [B, beam]."""
+    graph.nodes.append(
+        helper.make_node("TopK", ["first_values", "beam"], ["beam_values", "beam_cuts"], axis=1, sorted=1)
+    )
+    flat = graph.numbers(-1)
+    batch = graph.add("Shape", ["stages"])
+    zero, one = graph.number(0), graph.number(1)
+    number = graph.add("Range", [zero, graph.add("Squeeze", [batch]), one])
+    shape = graph.add("Concat", [batch, "beam"], axis=0)
+    rows = graph.add("Expand", [graph.add("Unsqueeze", [number, graph.numbers(1)]), shape])
+    rows = graph.add("Reshape", [rows, flat])
+    for name in tensors:
+        graph.add("Gather", [name, rows], f"row_{name}", axis=0)
+    _add_empty_plans(graph, graph.add("Shape", [rows]), "first_row_", max_stages, step=1)
+    first = graph.add("Reshape", ["beam_cuts", graph.numbers(-1, 1)])
+    others = graph.add("Slice", ["first_row_cuts", graph.numbers(1), graph.numbers(max_stages), graph.numbers(1)])
+    graph.add("Concat", [first, others], "cut_row_cuts", axis=1)
+    return shape
+
+
+def _add_empty_plans(graph: Graph, count: str, prefix: str, max_stages: int, step: int) -> None:
+    """Plans in which nothing is decided: `prefix` + cuts, device_cuts, step; as many rows as `count`, [1], says."""
+    unset = helper.make_tensor("unset", INT, [1], [-1])
+    shape = graph.add("Concat", [count, graph.numbers(max_stages - 1)], axis=0)
+    graph.add("ConstantOfShape", [shape], f"{prefix}cuts", value=unset)
+    graph.add("ConstantOfShape", [shape], f"{prefix}device_cuts", value=unset)
+    graph.add("ConstantOfShape", [count], f"{prefix}step", value=helper.make_tensor("step", INT, [1], [step]))
+
+
+def _add_end(graph: Graph, end: onnx.ModelProto, shape: str) -> None:
+    """Rewards of the complete plans; everything in the shape [B, beam, …]."""
+    graph.splice(end, "end")
+    plans = graph.add("Concat", [shape, graph.numbers(-1)], axis=0)
+    graph.add("Reshape", ["final_row_cuts", plans], "cuts")
+    graph.add("Reshape", ["final_row_device_cuts", plans], "device_cuts")
+    reward = graph.add("Reshape", ["row_reward", shape])
+    nothing = graph.add("Constant", [], value_float=float("-inf"))
+    graph.add("Where", [graph.add("IsInf", ["beam_values"], detect_positive=0), nothing, reward], "reward")
 
 
 def strip(graph: Any) -> None:

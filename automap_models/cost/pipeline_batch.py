@@ -40,8 +40,8 @@ def transfer_factor(
     receiver_first = torch.minimum(receiver, start + per_node - boundary)
     stays = torch.where(inside, (sender_last / sender + receiver_first / receiver - 1).clamp(min=0), 0.0)
     # The fullest of the other nodes: a whole node if there are two more, else what is left.
-    sender_rest = torch.minimum(sender - sender_last, per_node.expand_as(sender))
-    receiver_rest = torch.minimum(receiver - receiver_first, per_node.expand_as(receiver))
+    sender_rest = torch.minimum(sender - sender_last, per_node)
+    receiver_rest = torch.minimum(receiver - receiver_first, per_node)
     out = torch.maximum(sender_last / sender - stays, sender_rest / sender)
     into = torch.maximum(receiver_first / receiver - stays, receiver_rest / receiver)
     return torch.maximum(torch.maximum(out, into), stays * inter_over_intra)

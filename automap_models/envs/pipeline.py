@@ -20,13 +20,24 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.pipeline_batch import BatchCost, pipeline_cost_batch
+from automap_models.envs.cost_to_go import CostToGo, cost_to_go
 from automap_models.envs.encoding import EncodedProblems, cut_masks
+from automap_models.envs.scaled import Scaled
 
 OUT_OF_MEMORY_REWARD = -1.0
 
 
+SCALARS = ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
+"""The fields of Problems that hold one number a problem."""
+GIVEN = ("arrays", "cut_mask", *SCALARS)
+"""All fields of Problems that are given, in their order."""
+
+
 class Problems(NamedTuple):
-    """B encoded problems as tensors; scalars are float32 [B] (see envs.encoding.EncodedProblems)."""
+    """B encoded problems as tensors; scalars are float32 [B] (see envs.encoding.EncodedProblems).
+
+    cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
+    """
 
     arrays: Tensor
     cut_mask: Tensor
@@ -36,13 +47,14 @@ class Problems(NamedTuple):
     state_over_memory: Tensor
     stages: Tensor
     micro_batches: Tensor
+    cost_to_go: CostToGo | None = None
 
     @classmethod
     def from_encoded(cls, encoded: EncodedProblems) -> Problems:
         """The tensors of an encoded batch."""
         masks = torch.from_numpy(cut_masks(encoded.instructions, encoded.arrays.shape[2]))
-        scalars = {name: torch.as_tensor(getattr(encoded, name)).float() for name in cls._fields[2:]}
-        return cls(arrays=torch.as_tensor(encoded.arrays), cut_mask=masks, **scalars)
+        scalars = (torch.as_tensor(getattr(encoded, name)).float() for name in SCALARS)
+        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None))
 
     @property
     def devices(self) -> Tensor:
@@ -56,11 +68,38 @@ class Problems(NamedTuple):
 
     def take(self, index: Tensor) -> Problems:
         """The problems selected by an index or a mask."""
-        return Problems(*(tensor[index] for tensor in self))
+        tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
+        return Problems._make((*(tensor[index] for tensor in self.tensors), tables))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The fields that are given, not derived."""
+        return tuple(getattr(self, name) for name in GIVEN)
+
+    def scaled(self) -> Scaled:
+        """The problems with times in units of their ideal length."""
+        ideal = ideal_length(self)
+        per_channel = torch.stack([1 / ideal] * 4 + [torch.ones_like(ideal)], 1)
+        columns = (
+            self.devices,
+            self.devices_per_node,
+            self.inter_over_intra,
+            self.state_over_memory * ideal,
+            self.stages,
+            self.micro_batches,
+        )
+        return Scaled(self.arrays * per_channel.unsqueeze(2), *(c.view(-1, 1, 1) for c in columns))
+
+    def with_cost_to_go(self, max_stages: int, max_devices: int) -> Problems:
+        """The same with their tables, made now unless they are there."""
+        if self.cost_to_go is not None:
+            return self
+        return self._replace(cost_to_go=cost_to_go(self.scaled(), self.cut_mask, max_stages, max_devices))
 
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
-        return Problems(*(tensor.to(device) for tensor in self))
+        tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
+        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables))
 
 
 class Partial(NamedTuple):

@@ -1,8 +1,8 @@
-"""The trained policy: an ONNX graph stepped by onnxruntime, greedily or from several first decisions; no torch.
+"""The trained policy: one ONNX graph run by onnxruntime; no torch.
 
-The graph holds everything learned and derived (features, masks, values); what is left here is to write each decision
-into the partial plan. A beam follows the first decisions with the largest values greedily to their ends; the complete
-plans are compared by the cost model.
+The graph is the whole planner (train.onnx_graph): it takes encoded problems and follows the first cuts with the largest
+action values greedily to their ends. Measured on random problems, an ordinary beam plans worse: it fills up with one
+first cut's near-equal continuations, and the first cut is the decision that is hardest to rate.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from numpy.typing import NDArray
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.resources import zoo_dir
-from automap_models.cost.pipeline import PipelineCost, plan_cost
 from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
 from automap_models.planners.base import Planner, refuse_unless_feasible
 
-KIND = "pipeline-policy"
+KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
-CHUNK = 32
+CHUNK = 8
 """Problems planned at a time: the tables over points and devices stay in the cache."""
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
 """The values of a problem that must lie within what the policy was trained for."""
+
+PLANS = ("cuts", "device_cuts", "reward")
+"""The graph's outputs that make a plan."""
 
 Ints = NDArray[np.int64]
 
 
 class Policy:
-    """A policy file: action values for batches of states at the same step.
+    """A policy file.
 
     Raises:
         BadInput: the file is missing, truncated or not one of ours.
@@ -68,56 +70,30 @@ class Policy:
             raise BadInput(
                 "does not say which problems it was trained for", where=str(path), do="export the policy again"
             ) from error
-        self.actions = self.points + self.max_devices - 1
 
-    def values(self, feed: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """[B, A] action values, -∞ for illegal actions."""
-        values: NDArray[np.float32] = self.session.run(["values"], feed)[0]
-        return values
+    def run(self, feed: dict[str, NDArray[Any]], beam: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
+        """Some of the graph's outputs; see train.onnx_graph.planner_graph."""
+        found: list[NDArray[Any]] = self.session.run(list(outputs), feed | {"beam": np.array([beam])})
+        return found
 
+    def plans(self, encoded: EncodedProblems, beam: int) -> tuple[Ints, Ints, NDArray[np.float32]]:
+        """The greedy plans of B problems from each of the `beam` best first cuts, best first.
 
-def _problem_feed(encoded: EncodedProblems) -> dict[str, NDArray[Any]]:
-    """The problems' half of the graph's inputs: see envs.encoding."""
-    scalars = {
-        name: array.astype(np.float32)
-        for name, array in encoded.as_dict().items()
-        if name not in ("arrays", "instructions")
-    }
-    mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
-    return {"arrays": encoded.arrays, "cut_mask": mask, **scalars}
-
-
-def search(policy: Policy, encoded: EncodedProblems, stages: int, beam: int) -> tuple[Ints, Ints]:
-    """Search from the `beam` best first decisions of B problems of the same number of stages.
-
-    Each of them goes on greedily. The first cut is the decision that is hardest to rate, and a beam that may drop it
-    fills up with one first cut's near-equal continuations: measured on random problems, it plans worse.
-
-    Returns:
-        Grid cuts and device cuts of the complete plans, int64 [B, beam, S-1] each, best action value first; a row of
-        -1 where fewer plans exist.
-    """
-    batch, problem_feed = len(encoded), _problem_feed(encoded)
-    cuts = np.full((batch, 1, policy.max_stages - 1), -1, dtype=np.int64)
-    device_cuts = cuts.copy()
-    alive = np.ones((batch, 1), dtype=bool)
-    for step in range(2 * (stages - 1)):
-        problem, place = np.nonzero(alive)
-        feed = {name: array[problem] for name, array in problem_feed.items()}
-        feed |= {"cuts": cuts[alive], "device_cuts": device_cuts[alive], "step": np.full(problem.size, step)}
-        values = np.full((*alive.shape, policy.actions), -np.inf, dtype=np.float32)
-        values[problem, place] = policy.values(feed)
-        if step:
-            values[values < values.max(2, keepdims=True)] = -np.inf
-        flat = values.reshape(batch, -1)
-        chosen = np.argsort(-flat, axis=1, kind="stable")[:, :beam]
-        alive = np.isfinite(np.take_along_axis(flat, chosen, 1))
-        parent, action = np.divmod(chosen, policy.actions)
-        cuts, device_cuts = (np.take_along_axis(made, parent[:, :, None], 1) for made in (cuts, device_cuts))
-        made, decided = (device_cuts, action - policy.points + 1) if step % 2 else (cuts, action)
-        made[:, :, step // 2] = decided
-        cuts[~alive], device_cuts[~alive] = -1, -1
-    return cuts[:, :, : stages - 1], device_cuts[:, :, : stages - 1]
+        Returns:
+            Grid cuts and device cuts, int64 [B, beam, max_stages - 1], -1 beyond a problem's stages; and [B, beam]
+            ideal / L of each plan, or minus the fraction of device memory it takes where that is too much, and -∞
+            where there are fewer first cuts.
+        """
+        scalars = {
+            name: array.astype(np.float32)
+            for name, array in encoded.as_dict().items()
+            if name not in ("arrays", "instructions")
+        }
+        mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
+        cuts, device_cuts, reward = self.run(
+            {"arrays": encoded.arrays, "cut_mask": mask, **scalars}, min(beam, self.points), PLANS
+        )
+        return cuts, device_cuts, reward
 
 
 class PolicyPlanner(Planner):
@@ -160,50 +136,37 @@ class PolicyPlanner(Planner):
 
     def plan_batch(self, problems: Sequence[PipelineProblem]) -> list[PipelinePlan]:
         """Best plans of many problems in a few calls of the graph; plans that do not fit are returned as they are."""
-        plans: list[PipelinePlan | None] = [None] * len(problems)
-        for stages in sorted({problem.stages for problem in problems}):
-            rows = [i for i, problem in enumerate(problems) if problem.stages == stages]
-            for row, plan in zip(rows, self._plan_same_stages([problems[i] for i in rows], stages), strict=True):
-                plans[row] = plan
-        return [plan for plan in plans if plan is not None]
-
-    def _plan_same_stages(self, problems: list[PipelineProblem], stages: int) -> list[PipelinePlan]:
         for problem in problems:
             self._require_expressible(problem)
-        if stages == 1:
-            return [PipelinePlan((), (), problem.micro_batches, self.name, ()) for problem in problems]
+        # The graph goes on until the problem with the most stages is planned: equal ones share a call.
+        order = sorted(range(len(problems)), key=lambda i: problems[i].stages)
+        many = [i for i in order if problems[i].stages > 1]
+        parts = [many[start : start + CHUNK] for start in range(0, len(many), CHUNK)]
+        if len(parts) <= 1:
+            planned = [self._plan_part([problems[i] for i in part]) for part in parts]
+        else:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:  # the graph runs outside Python's lock
+                planned = list(pool.map(lambda part: self._plan_part([problems[i] for i in part]), parts))
+        by_place = {
+            i: plan for part, plans in zip(parts, planned, strict=True) for i, plan in zip(part, plans, strict=True)
+        }
+        one_stage = [PipelinePlan((), (), problem.micro_batches, self.name, ()) for problem in problems]
+        return [by_place.get(i, one_stage[i]) for i in range(len(problems))]
 
-        def plan_part(part: list[PipelineProblem]) -> list[PipelinePlan]:
-            found = search(self.policy, encode(part), stages, self.options.beam)
-            return [self._best(problem, *plans) for problem, *plans in zip(part, *found, strict=True)]
-
-        parts = [problems[start : start + CHUNK] for start in range(0, len(problems), CHUNK)]
-        if len(parts) == 1:
-            return plan_part(parts[0])
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # the graph runs outside Python's lock
-            return [plan for plans in pool.map(plan_part, parts) for plan in plans]
-
-    def _best(self, problem: PipelineProblem, cuts: Ints, device_cuts: Ints) -> PipelinePlan:
-        """The shortest feasible plan of a beam, or the one that lacks the least memory."""
-        plans = [
+    def _plan_part(self, problems: list[PipelineProblem]) -> list[PipelinePlan]:
+        """The shortest feasible plan of each beam, or the one that lacks the least memory."""
+        cuts, device_cuts, reward = self.policy.plans(encode(problems), self.options.beam)
+        best = reward.argmax(1)
+        return [
             PipelinePlan(
-                problem.grid.to_instructions(points.tolist()),
-                tuple(devices.tolist()),
+                problem.grid.to_instructions(points[row][: problem.stages - 1].tolist()),
+                tuple(devices[row][: problem.stages - 1].tolist()),
                 problem.micro_batches,
                 self.name,
-                tuple(points.tolist()),
+                tuple(points[row][: problem.stages - 1].tolist()),
             )
-            for points, devices in zip(cuts, device_cuts, strict=True)
-            if points[0] >= 0
+            for problem, points, devices, row in zip(problems, cuts, device_cuts, best, strict=True)
         ]
-        if len(plans) == 1:
-            return plans[0]
-
-        def rank(plan: PipelinePlan) -> tuple[bool, float]:
-            cost: PipelineCost = plan_cost(problem, plan)
-            return not cost.feasible, cost.length_s if cost.feasible else float(cost.memory_bytes.max())
-
-        return min(plans, key=rank)
 
     def _require_expressible(self, problem: PipelineProblem) -> None:
         policy = self.policy

@@ -103,6 +103,9 @@ class Episodes(NamedTuple):
 class QNetwork(Protocol):
     """What an agent asks of a network; see rl.q_network."""
 
+    def prepare(self, problems: Problems) -> Problems:
+        """The problems with whatever the network derives once for all their states."""
+
     def describe(self, problems: Problems, partial: Partial) -> Any:
         """What the network reads of a batch of states; free of weights."""
 
@@ -133,6 +136,7 @@ class Agent:
     @torch.no_grad()
     def rollout(self, problems: Problems, epsilon: float, generator: torch.Generator) -> Episodes:
         """Play one episode on each problem."""
+        problems = self.online.prepare(problems)
         partial = self.env.reset(problems)
         reward = torch.zeros(len(partial.step), device=partial.step.device)
         explored = torch.zeros_like(partial.step)

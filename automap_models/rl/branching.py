@@ -17,8 +17,10 @@ from automap_models.rl import targets
 from automap_models.rl.agent import Agent, explore
 from automap_models.rl.replay import Items
 
-NEAR = 0.15
+NEAR = 0.05
 """Actions valued this close to the best are tried first: which of them is best decides the plan."""
+COMMON = 0.1
+"""Weight of the error that all actions of a state share: it decides nothing."""
 CHUNK = 512
 """States evaluated at a time: bounds the memory of the look-ahead's tables."""
 
@@ -78,6 +80,7 @@ def branch(
     Returns:
         Rows for the replay, and the rewards of the greedy branches [B].
     """
+    problems = agent.online.prepare(problems)
     steps = agent.env.episode_steps(problems)
     draw = torch.rand(len(steps), generator=generator).to(steps.device)
     at = (draw * (steps - skip_last)).long()
@@ -118,7 +121,10 @@ def empty_branches(max_stages: int, branches: int) -> Items:
 
 
 def branch_loss(agent: Agent, problems: Problems, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted loss of replayed rows of `branch` and their mean absolute errors [B], which become priorities."""
+    """Weighted loss of replayed rows of `branch` and their mean absolute errors [B], which become priorities.
+
+    The error is taken apart into what the actions of a state have in common and the rest: only the rest orders them.
+    """
     device = problems.arrays.device
     cuts, device_cuts, step, actions = (
         torch.from_numpy(items[name]).long().to(device) for name in ("cuts", "device_cuts", "step", "actions")
@@ -131,5 +137,8 @@ def branch_loss(agent: Agent, problems: Problems, items: Items, weights: Tensor)
     value = agent.expected(agent.online(described)).gather(1, actions)
     error = torch.where(taken, value - torch.maximum(returns, agent.online.floor(described).unsqueeze(1)), 0.0)
     count = taken.sum(1).clamp(min=1)
-    loss = targets.huber(error, agent.config.huber).sum(1) / count
+    common = error.sum(1) / count
+    apart = torch.where(taken, error - common.unsqueeze(1), 0.0)
+    huber = agent.config.huber
+    loss = targets.huber(apart, huber).sum(1) / count + COMMON * targets.huber(common, huber)
     return (weights * loss).mean(), (error.detach().abs().sum(1) / count)

@@ -34,7 +34,7 @@ def dueling(value: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     return value.unsqueeze(1) + advantage - mean
 
 
-HOPELESS = 1.0
+HOPELESS = 0.15
 """Values this much below the best estimate of a state are not told apart: they would only drown the small differences
 among good actions, which decide the plan."""
 
@@ -155,8 +155,14 @@ class LookAheadQNetwork(nn.Module):
         self.device_cut = CandidateNetwork(pipeline_features.DEVICE_FEATURES, globally, size)
 
     @torch.no_grad()
+    def prepare(self, problems: Problems) -> Problems:
+        """The problems with what serves all their states: the cost-to-go tables."""
+        return problems.with_cost_to_go(self.size.max_stages, self.size.max_devices)
+
+    @torch.no_grad()
     def describe(self, problems: Problems, partial: Partial) -> Description:
         """The features of a batch of states; they depend on no weights, so that two networks can share them."""
+        problems = self.prepare(problems)
         even = partial.step % 2 == 0
         cut_rows, device_rows = even.nonzero().squeeze(1), even.logical_not().nonzero().squeeze(1)
         return Description(
@@ -169,9 +175,7 @@ class LookAheadQNetwork(nn.Module):
     def describe_cuts(self, problems: Problems, partial: Partial) -> Described:
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
-        features, globally, estimate = pipeline_features.instruction_features(
-            problems, partial, legal, self.size.max_devices
-        )
+        features, globally, estimate = pipeline_features.instruction_features(problems, partial, self.size.max_devices)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def describe_device_cuts(self, problems: Problems, partial: Partial) -> Described:
@@ -220,6 +224,10 @@ class FlatQNetwork(nn.Module):
         self.body = nn.Sequential(*body)
         self.advantage = nn.Linear(width, actions * size.atoms)
         self.value = nn.Linear(width, size.atoms)
+
+    def prepare(self, problems: Problems) -> Problems:
+        """This network derives nothing."""
+        return problems
 
     @torch.no_grad()
     def describe(self, problems: Problems, partial: Partial) -> tuple[Tensor, Tensor]:

@@ -16,13 +16,18 @@ from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_pe
 from automap_models.envs import pipeline, pipeline_features
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, Problems
-from automap_models.envs.pipeline_features import Progress, Scaled
+from automap_models.envs.pipeline_features import Progress
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18
 FLOAT32 = 1e-5
 
 DrawProblems = Callable[..., list[PipelineProblem]]
+
+
+def with_tables(records: list[PipelineProblem]) -> Problems:
+    """The problems as the look-ahead takes them."""
+    return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES, MAX_DEVICES)
 
 
 def random_states(problems: Problems, step: int | None, seed: int) -> Partial:
@@ -48,7 +53,7 @@ def features(problems: Problems, partial: Partial) -> list[tuple[torch.Tensor, t
     even = partial.step % 2 == 0
     here, so_far = problems.take(even), partial.take(even)
     legal = pipeline.legal_cuts(here, so_far)
-    described, globally, _ = pipeline_features.instruction_features(here, so_far, legal, MAX_DEVICES)
+    described, globally, _ = pipeline_features.instruction_features(here, so_far, MAX_DEVICES)
     cut = (legal, described, globally)
     here, so_far = problems.take(~even), partial.take(~even)
     legal = pipeline.legal_device_cuts(here, so_far, MAX_DEVICES)
@@ -78,8 +83,7 @@ def test_with_one_stage_left_the_estimate_of_a_point_is_the_reward_of_its_best_d
     random_problems: DrawProblems, seed: int, stages: int
 ) -> None:
     problems, partial = _one_boundary_left(random_problems, seed, stages)
-    legal = pipeline.legal_cuts(problems, partial)
-    estimate = pipeline_features.instruction_features(problems, partial, legal, MAX_DEVICES)[2]
+    estimate = pipeline_features.instruction_features(problems, partial, MAX_DEVICES)[2]
     (row, point), here, after = _after_every_cut(problems, partial)
     reward = _rewards_of_all_device_cuts(here, after)
     best = torch.where(pipeline.legal_device_cuts(here, after, MAX_DEVICES), reward, -2.0).amax(1)
@@ -89,7 +93,7 @@ def test_with_one_stage_left_the_estimate_of_a_point_is_the_reward_of_its_best_d
 
 def _one_boundary_left(random_problems: DrawProblems, seed: int, stages: int) -> tuple[Problems, Partial]:
     """Random states before the last two decisions whose complete stages fit."""
-    problems = Problems.from_encoded(encode(random_problems(seed, 8, POINTS, stages=(stages, stages))))
+    problems = with_tables(random_problems(seed, 8, POINTS, stages=(stages, stages)))
     partial = random_states(problems, 2 * (stages - 2), seed)
     some_complete_plan = random_states(problems, 2 * (stages - 1), seed)
     memory = pipeline.complete_cost(problems, some_complete_plan).memory[:, : stages - 2]
@@ -125,7 +129,7 @@ def test_progress_is_what_plain_loops_over_the_complete_stages_find(random_probl
     records = random_problems(seed, 12, POINTS)
     problems = Problems.from_encoded(encode(records))
     partial = random_states(problems, None, seed)
-    done = pipeline_features.progress(Scaled.of(problems), partial)
+    done = pipeline_features.progress(problems.scaled(), partial)
     for i, record in enumerate(records):
         expected = _slow_progress(record, partial, i)
         for name in Progress._fields:
@@ -182,14 +186,14 @@ def test_features_of_legal_candidates_are_finite_and_bounded(
     random_problems: DrawProblems, seed: int, memory: tuple[float, float]
 ) -> None:
     """Shares, flags and squashed numbers in [-1, 1]; only the distance of two rewards reaches 2."""
-    problems = Problems.from_encoded(encode(random_problems(seed, 16, POINTS, memory=memory)))
+    problems = with_tables(random_problems(seed, 16, POINTS, memory=memory))
     for legal, described, globally in features(problems, random_states(problems, None, seed)):
         chosen = described[legal]
         assert chosen.isfinite().all()
         assert globally.isfinite().all()
         assert _largest(globally) <= 1.0 + FLOAT32
         assert _largest(chosen) <= 2.0 + FLOAT32
-        within = chosen[:, : 2 * pipeline_features.CANDIDATE_FEATURES]
+        within = chosen[:, : pipeline_features.CANDIDATE_FEATURES]
         assert _largest(within) <= 1.0 + FLOAT32
 
 
@@ -202,7 +206,7 @@ def _largest(x: torch.Tensor) -> float:
 def test_a_power_of_two_as_the_unit_of_time_changes_no_bit(
     random_problems: DrawProblems, seed: int, factor: float
 ) -> None:
-    problems = Problems.from_encoded(encode(random_problems(seed, 12, POINTS)))
+    problems = with_tables(random_problems(seed, 12, POINTS))
     partial = random_states(problems, None, seed)
     for ours, theirs in zip(features(_in_unit(problems, factor), partial), features(problems, partial), strict=True):
         for mine, other in zip(ours, theirs, strict=True):
@@ -213,7 +217,7 @@ def test_a_power_of_two_as_the_unit_of_time_changes_no_bit(
 @given(st.integers(0, 2**32), st.floats(1e-3, 1e3))
 def test_any_unit_of_time_changes_only_rounding(random_problems: DrawProblems, seed: int, factor: float) -> None:
     """Device cuts; a point's features hang on which device cut is best, where rounding may break ties otherwise."""
-    problems = Problems.from_encoded(encode(random_problems(seed, 12, POINTS)))
+    problems = with_tables(random_problems(seed, 12, POINTS))
     partial = random_states(problems, None, seed)
     _, (legal, ours, our_state) = features(_in_unit(problems, factor), partial)
     _, (_, theirs, their_state) = features(problems, partial)
@@ -224,22 +228,23 @@ def test_any_unit_of_time_changes_only_rounding(random_problems: DrawProblems, s
 def _in_unit(problems: Problems, factor: float) -> Problems:
     """The same problems with C, A, W and F times a factor; memory per unit of W shrinks accordingly."""
     unit = torch.tensor([factor] * 4 + [1.0]).view(1, 5, 1)
-    return problems._replace(arrays=problems.arrays * unit, state_over_memory=problems.state_over_memory / factor)
+    arrays, state = problems.arrays * unit, problems.state_over_memory / factor
+    changed = problems._replace(arrays=arrays, state_over_memory=state, cost_to_go=None)
+    return changed.with_cost_to_go(MAX_STAGES, MAX_DEVICES)
 
 
 def test_a_point_where_nothing_fits_is_still_described_by_possible_device_cuts(random_problems: DrawProblems) -> None:
     """Cuts that are impossible once tied with those out of memory off the node boundaries, and could be infinite."""
-    problems = Problems.from_encoded(encode(random_problems(128, 16, POINTS, memory=(1e-3, 1e-2))))
+    problems = with_tables(random_problems(128, 16, POINTS, memory=(1e-3, 1e-2)))
     legal, described, _ = features(problems, random_states(problems, None, 128))[0]
-    share_of_devices = pipeline_features.CANDIDATE_FEATURES - 3  # the third last of either continuation
-    shares = torch.tensor([share_of_devices, share_of_devices + pipeline_features.CANDIDATE_FEATURES])
-    assert (described[legal][:, shares] > 0).all()
+    share_of_devices = pipeline_features.CANDIDATE_FEATURES - 4
+    assert (described[legal][:, share_of_devices] > 0).all()
 
 
 def test_grids_coarser_than_the_widest_tail_have_features_too(random_problems: DrawProblems) -> None:
     """The shares of the last 4 … 64 points once read before the first point of a grid of 64."""
     for points in (2, 8, 64, 65):
-        problems = Problems.from_encoded(encode(random_problems(0, 4, points, stages=(2, 2))))
+        problems = with_tables(random_problems(0, 4, points, stages=(2, 2)))
         partial = pipeline.reset(4, 2)
         _, _, globally = features(problems, partial)[0]
         assert globally.shape == (4, pipeline_features.GLOBAL_FEATURES)

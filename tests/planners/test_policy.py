@@ -24,7 +24,7 @@ from automap_models.envs import pipeline
 from automap_models.envs.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.policy import Policy, PolicyPlanner, search
+from automap_models.planners.policy import CHUNK, Policy, PolicyPlanner
 from automap_models.rl import targets
 from automap_models.train import export
 from automap_models.train.module import RainbowModule
@@ -50,8 +50,7 @@ def trained(random_problems: Callable[..., list[PipelineProblem]], tmp_path_fact
     encoded = pipeline.Problems.from_encoded(encode(problems))
     file = tmp_path_factory.mktemp("policy") / "policy.onnx"
     metadata = export.policy_metadata(module, encoded, {})
-    example = encoded.take(torch.arange(4)), pipeline.reset(4, max_stages=4)
-    export.to_onnx(module, example, metadata, file)
+    export.to_onnx(module, encoded, metadata, file)
     return Trained(file, module, problems)
 
 
@@ -97,31 +96,38 @@ def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained:
 
 def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
     problem = next(problem for problem in trained.problems if problem.stages == 3)
-    plans = planner(trained).plan_batch([problem] * 300)
-    assert plans == [planner(trained).plan_batch([problem])[0]] * 300
+    plans = planner(trained).plan_batch([problem] * (3 * CHUNK + 1))
+    assert plans == [planner(trained).plan_batch([problem])[0]] * (3 * CHUNK + 1)
 
 
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
     """As wide as there are first cuts, it holds the greedy continuation of every one of them."""
     for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
-        cuts, device_cuts = (found[0] for found in search(Policy(trained.file), encode([problem]), problem.stages, 20))
-        found = {tuple(c): list(d) for c, d in zip(cuts.tolist(), device_cuts.tolist(), strict=True) if c[0] >= 0}
+        found = dict(planned(trained, problem, beam=20))
         firsts = {first for first, *_ in found}
         legal = pipeline.legal_cuts(pipeline.Problems.from_encoded(encode([problem])), pipeline.reset(1, max_stages=4))
         assert firsts == set(legal[0].nonzero().squeeze(1).tolist())
         for first in firsts:
             expected_cuts, expected_devices = greedy_in_torch(trained.module, problem, first)
-            assert found[tuple(expected_cuts)] == expected_devices
+            assert found[tuple(expected_cuts)] == tuple(expected_devices)
+
+
+def planned(trained: Trained, problem: PipelineProblem, beam: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Grid cuts and device cuts of all the plans that the file finds, best first cut first."""
+    cuts, device_cuts, reward = (found[0] for found in Policy(trained.file).plans(encode([problem]), beam))
+    boundaries = problem.stages - 1
+    return [
+        (tuple(points[:boundaries].tolist()), tuple(devices[:boundaries].tolist()))
+        for points, devices in zip(cuts[np.isfinite(reward)], device_cuts[np.isfinite(reward)], strict=True)
+    ]
 
 
 def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
-    policy, beam = Policy(trained.file), 6
+    beam = 6
     for problem in trained.problems[:20]:
-        cuts, device_cuts = (found[0] for found in search(policy, encode([problem]), problem.stages, beam))
         plans = [
-            PipelinePlan(problem.grid.to_instructions(c.tolist()), tuple(d.tolist()), problem.micro_batches, "policy")
-            for c, d in zip(cuts, device_cuts, strict=True)
-            if c[0] >= 0
+            PipelinePlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy")
+            for points, devices in planned(trained, problem, beam)
         ]
         assert len({(plan.cuts, plan.device_cuts) for plan in plans}) == len(plans)
         costs = [plan_cost(problem, plan) for plan in plans]
@@ -129,25 +135,37 @@ def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
         lengths = [cost.length_s for cost in costs if cost.feasible]
         assert best.feasible == bool(lengths)
         if lengths:
-            assert best.length_s == min(lengths)
+            assert best.length_s == pytest.approx(min(lengths), rel=1e-6)
         else:
-            assert best.memory_bytes.max() == min(cost.memory_bytes.max() for cost in costs)
+            least = min(cost.memory_bytes.max() for cost in costs)
+            assert best.memory_bytes.max() == pytest.approx(least, rel=1e-6)
 
 
-def test_fewer_plans_than_the_beam_is_wide_leave_empty_rows(trained: Trained) -> None:
+def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
     profile = Profile.create(np.ones(2), np.ones(2), np.ones(2))
     problem = PipelineProblem(profile, Cluster(1, 3, 1e9, 1e9, 1e9), stages=2, micro_batches=4, granularity=POINTS)
-    cuts, device_cuts = search(Policy(trained.file), encode([problem]), stages=2, beam=5)
-    point = problem.grid.cut_points.item()
-    assert cuts.tolist() == [[[point], [-1], [-1], [-1], [-1]]]
+    cuts, device_cuts, reward = Policy(trained.file).plans(encode([problem]), beam=5)
+    assert cuts[0, 0].tolist() == [problem.grid.cut_points.item(), -1, -1]
     assert device_cuts[0, 0, 0] in (1, 2)
-    assert device_cuts[0, 1:].tolist() == [[-1]] * 4
+    assert reward[0, 0] > 0
+    assert np.isneginf(reward[0, 1:]).all()
+    (plan,) = planner(trained, beam=5).plan_batch([problem])
+    assert plan.check_valid(problem) == (True, "")
+
+
+def test_a_beam_wider_than_there_are_points_is_as_good_as_one_of_all(trained: Trained) -> None:
+    all_points, wider = (planner(trained, beam).plan_batch(trained.problems) for beam in (POINTS, 1000))
+    assert all_points == wider
 
 
 def test_one_stage_needs_no_decision(trained: Trained) -> None:
     problem = replace(trained.problems[0], stages=1)
-    plan = planner(trained).plan(replace(problem, cluster=replace(problem.cluster, memory=1e30)))
+    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e30))
+    plan = planner(trained).plan(roomy)
     assert (plan.cuts, plan.device_cuts, plan.stages) == ((), (), 1)
+    others = trained.problems[1:3]
+    among_others = planner(trained).plan_batch([others[0], roomy, others[1]])
+    assert among_others == [*planner(trained).plan_batch(others[:1]), plan, *planner(trained).plan_batch(others[1:])]
 
 
 def test_a_plan_that_does_not_fit_is_refused_alone_and_returned_in_a_batch(trained: Trained) -> None:

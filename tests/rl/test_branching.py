@@ -8,7 +8,7 @@ import torch
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, apply, terminal_reward
 from automap_models.rl import targets
 from automap_models.rl.agent import Agent, AgentConfig
-from automap_models.rl.branching import branch, branch_loss, choose_branches, empty_branches, play
+from automap_models.rl.branching import COMMON, NEAR, branch, branch_loss, choose_branches, empty_branches, play
 from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 
@@ -38,7 +38,7 @@ def test_branches_are_different_legal_actions_and_the_greedy_one_comes_first() -
 
 
 def test_actions_valued_near_the_best_are_tried_before_others() -> None:
-    q = torch.tensor([0.0, -0.1, -0.1, -0.1, -1.0, -1.0, -1.0]).repeat(100, 1)
+    q = torch.tensor([0.0, *[-0.9 * NEAR] * 3, *[-1.1 * NEAR] * 3]).repeat(100, 1)
     actions, _ = choose_branches(q, torch.ones_like(q, dtype=torch.bool), 5, generator())
     assert (actions[:, :4].sort(1).values == torch.arange(4)).all()
     assert (actions[:, 4] >= 4).all()
@@ -78,10 +78,10 @@ def test_states_whose_decisions_need_no_learning_are_left_out(
     assert (torch.from_numpy(items["step"]) < env.episode_steps(many) - 2).all()
 
 
-def test_the_loss_is_the_mean_over_branches_of_the_huber_loss_of_log_rewards(
+def test_the_loss_takes_the_common_error_of_a_state_s_branches_apart_from_each_one_s_own(
     learner: Agent, env: PipelineEnv, problems: Problems
 ) -> None:
-    """Recomputed branch by branch."""
+    """Recomputed branch by branch: Huber losses of log rewards, that of the mean error weighed by COMMON."""
     index = torch.arange(len(problems.stages))
     items, _ = branch(learner, index, problems, BRANCHES, 0.5, generator())
     replay = PrioritisedReplay(len(index), empty_branches(env.max_stages, BRANCHES), 0.5, 0.5)
@@ -93,15 +93,30 @@ def test_the_loss_is_the_mean_over_branches_of_the_huber_loss_of_log_rewards(
     values, floor = learner.online(described).squeeze(2).detach(), learner.online.floor(described)
     expected = []
     for i in range(len(index)):
-        losses, errors = [], []
+        errors = []
         for action, taken, reward in zip(items["actions"][i], items["taken"][i], items["rewards"][i], strict=True):
             if taken:
                 goal = max(float(targets.log_rescale(torch.tensor(float(reward)))), float(floor[i]))
-                e = abs(float(values[i, int(action)]) - goal)
-                errors.append(e)
-                losses.append(0.5 * e * e if e <= 0.1 else 0.1 * (e - 0.05))
-        expected.append(float(weights[i]) * sum(losses) / len(losses))
-        assert float(error[i]) == pytest.approx(sum(errors) / len(errors), rel=1e-4)
+                errors.append(float(values[i, int(action)]) - goal)
+        common = sum(errors) / len(errors)
+        own = [slow_huber(e - common) for e in errors]
+        expected.append(float(weights[i]) * (sum(own) / len(own) + COMMON * slow_huber(common)))
+        assert float(error[i]) == pytest.approx(sum(map(abs, errors)) / len(errors), rel=1e-4)
+    assert float(loss.detach()) == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+
+
+def slow_huber(error: float) -> float:
+    """Quadratic up to 0.1."""
+    return 0.5 * error * error if abs(error) <= 0.1 else 0.1 * (abs(error) - 0.05)
+
+
+def test_a_batch_of_which_every_state_has_one_branch_has_the_common_error_only(
+    learner: Agent, problems: Problems
+) -> None:
+    items, _ = branch(learner, torch.arange(len(problems.stages)), problems, BRANCHES, 0.5, generator())
+    items["taken"][:, 1:] = False
+    loss, error = branch_loss(learner, problems, items, torch.ones(len(problems.stages)))
+    expected = [COMMON * slow_huber(e) for e in error.tolist()]
     assert float(loss.detach()) == pytest.approx(sum(expected) / len(expected), rel=1e-4)
 
 

@@ -99,7 +99,7 @@ def test_illegal_candidates_do_not_touch_the_legal_ones() -> None:
 def test_the_residual_adds_the_estimate_as_a_value() -> None:
     """The same weights with and without: the difference is the estimate, or its logarithm."""
     features, globally, mask, estimate = candidates(5)
-    estimate = estimate.clamp(min=0.5)
+    estimate = 1 - 0.1 * estimate  # none is hopeless
     plain, linear, logarithmic = (
         network(residual=kind)(features, globally, mask, estimate, ESTIMATED).squeeze(2)
         for kind in ("none", "linear", "log")
@@ -110,7 +110,7 @@ def test_the_residual_adds_the_estimate_as_a_value() -> None:
 
 def test_where_the_look_ahead_is_exact_the_values_are_its_own() -> None:
     features, globally, mask, estimate = candidates(6)
-    estimate = estimate.clamp(min=0.5)
+    estimate = 1 - 0.1 * estimate  # none is hopeless
     exact = torch.arange(BATCH) % 2 == 0
     values = network(residual="log")(features, globally, mask, estimate, exact).squeeze(2)
     torch.testing.assert_close(values[exact], estimate[exact].log())
@@ -120,8 +120,10 @@ def test_where_the_look_ahead_is_exact_the_values_are_its_own() -> None:
 def test_estimates_hopelessly_below_the_best_are_not_told_apart() -> None:
     net = network(residual="log")
     mask = torch.tensor([[True, True, True, False]])
-    base = net.base(mask, torch.tensor([[0.5, 0.4, -1.0, 0.9]]))
-    torch.testing.assert_close(base[0, :3], torch.tensor([math.log(0.5), math.log(0.4), math.log(0.5) - HOPELESS]))
+    a_little_worse = 0.5 * math.exp(-HOPELESS / 2)
+    base = net.base(mask, torch.tensor([[0.5, a_little_worse, -1.0, 0.9]]))
+    expected = torch.tensor([math.log(0.5), math.log(0.5) - HOPELESS / 2, math.log(0.5) - HOPELESS])
+    torch.testing.assert_close(base[0, :3], expected)
 
 
 # --- whole networks ----------------------------------------------------------------------------------------------
@@ -135,6 +137,19 @@ def test_action_values_are_finite_and_every_action_has_one(
     values = net(net.describe(problems, states))
     assert values.shape == (len(problems.stages), 16 + 17, atoms)
     assert values.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_problems_are_prepared_once_for_all_their_states(
+    kind: type[LookAheadQNetwork | FlatQNetwork], problems: Problems, states: Partial
+) -> None:
+    """With the cost-to-go tables where a network reads any; a state is worth the same without."""
+    net = kind(size())
+    prepared = net.prepare(problems)
+    assert (prepared.cost_to_go is not None) == (kind is LookAheadQNetwork)
+    assert net.prepare(prepared) is prepared
+    values = [net(net.describe(given, states)) for given in (prepared, problems)]
+    assert torch.equal(*values)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)

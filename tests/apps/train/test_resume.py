@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
 
+from automap_models.envs.cost_to_go import CostToGo
 from automap_models.errors import BadInput
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule
@@ -97,6 +99,31 @@ def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
             train(tiny(*agent, out="broken"))
     train(tiny(*agent, "ckpt_path=last", out="broken"))
     assert_ended_alike(tmp_path / "broken", tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize(("agent", "tables"), [("default", True), ("paper", False)])
+def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
+    agent: str, tables: bool, tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are hundreds of kilobytes a problem, and follow from it."""
+    settings = (f"agent={agent}", "agent.size.hidden=16", "agent.learner.replay=300")
+    before = train(tiny(*settings, "episodes=128")).lightning_module.replay
+    names = set(CostToGo._fields) if tables else set()
+    assert before.derived == names
+    saved = last(tmp_path / "run")["rainbow"]["processes"][0]["replay"]["items"]
+    assert set(saved) == set(before.items) - names
+    restored: dict[str, Any] = {}
+    start = RainbowModule.on_train_epoch_start
+
+    def look(self: RainbowModule) -> None:
+        restored.update({name: column.copy() for name, column in self.replay.items.items()})
+        start(self)
+
+    monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
+    train(tiny(*settings, "episodes=192", "ckpt_path=last"))
+    assert len(before) > 0
+    for name, column in before.items.items():
+        np.testing.assert_array_equal(restored[name][: len(before)], column[: len(before)], err_msg=name)
 
 
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(

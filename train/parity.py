@@ -1,0 +1,100 @@
+"""Does the exported planner decide what the trained network decides? Compared state by state on its own plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automap_models.envs.pipeline import Partial, Problems, legal_actions
+from automap_models.planners.policy import PLANS, Policy
+from automap_models.rl import targets
+from automap_models.train.module import RainbowModule
+from automap_models.train.onnx_pieces import PROBLEM
+
+STATES = 10_000
+TOLERANCE = 1e-5
+BEAM = 6
+"""First cuts followed for each problem: states off the greedy path count as well."""
+CHUNK = 64
+
+
+class Visited(NamedTuple):
+    """States at one step of the file's plans, with what the file says there.
+
+    cuts: whether it is a step that cuts instructions; values: of the cuts or of the device cuts; action: the one taken.
+    """
+
+    problems: Problems
+    partial: Partial
+    cuts: bool
+    values: Tensor
+    action: Tensor
+
+
+def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[str, float]:
+    """Let the file plan in onnxruntime and compare every value and decision on the way with the module in torch.
+
+    Args:
+        problems: what to plan; from the first as many as give STATES states, or all where they are too few.
+
+    Returns:
+        States compared, the largest difference of legal values and the share of equal greedy actions.
+
+    Raises:
+        RuntimeError: they differ by more than TOLERANCE, or choose differently beyond it.
+    """
+    policy = Policy(path)
+    count, worst, equal, worse = 0, 0.0, 0, 0.0
+    for rows in np.array_split(np.arange(len(problems.stages)), -(-len(problems.stages) // CHUNK)):
+        if count >= STATES:
+            break
+        for state in visited(policy, module.online.prepare(problems.take(torch.from_numpy(rows)))):
+            expected = _expected(module, state)
+            legal = expected > targets.ILLEGAL
+            if not torch.equal(state.values.isfinite(), legal):
+                raise RuntimeError("the exported policy calls other actions legal than the environment does")
+            count += len(legal)
+            worst = max(worst, float((state.values - expected)[legal].abs().max()))
+            equal += int((state.action == expected.argmax(1)).sum())
+            lost = expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)
+            worse = max(worse, float(lost.max()))
+    report = {"states": count, "largest_difference": worst, "equal_actions": equal / count}
+    if worst > TOLERANCE or worse > TOLERANCE:
+        raise RuntimeError(f"the exported policy differs from the trained one: {report}")
+    return report
+
+
+@torch.no_grad()
+def _expected(module: RainbowModule, state: Visited) -> Tensor:
+    legal = legal_actions(state.problems, state.partial, module.size.max_devices)
+    q = targets.masked(module.agent.q(module.online, state.problems, state.partial), legal)
+    points = state.problems.points
+    return q[:, :points] if state.cuts else q[:, points:]
+
+
+def visited(policy: Policy, problems: Problems) -> Iterator[Visited]:
+    """Every state that the file comes through on its way from the BEAM best first cuts of each problem."""
+    feed = {name: tensor.numpy() for name, tensor in zip(PROBLEM, problems.tensors, strict=True)}
+    outputs = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values")
+    found = map(torch.from_numpy, policy.run(feed, BEAM, outputs))
+    cuts, device_cuts, reward, first, before_last, cut_values, last = found
+    device_values = [*before_last, last]
+    batch = len(cuts)
+    many = problems.take(torch.arange(batch).repeat_interleave(BEAM))
+    steps = 2 * (many.stages.long() - 1)
+    complete = Partial(cuts.flatten(0, 1), device_cuts.flatten(0, 1), steps)
+    start = complete.take(torch.arange(0, batch * BEAM, BEAM)).at_step(torch.zeros(batch, dtype=torch.int64))
+    yield Visited(problems, start, True, first, cuts[:, 0, 0])
+    for t in range(1, int(steps.max())):
+        rows = ((reward.flatten() > -torch.inf) & (steps > t)).nonzero().squeeze(1)
+        partial = complete.take(rows).at_step(torch.full_like(rows, t))
+        if t % 2:
+            values, action = device_values[t // 2], complete.device_cuts[:, t // 2] - 1
+        else:
+            values, action = cut_values[t // 2 - 1], complete.cuts[:, t // 2]
+        yield Visited(many.take(rows), partial, t % 2 == 0, values[rows], action[rows])
