@@ -19,7 +19,7 @@ from automap_models.train.onnx_pieces import PROBLEM
 STATES = 10_000
 TOLERANCE = 1e-5
 BEAM = 6
-"""First cuts followed for each problem: states off the greedy path count as well."""
+"""First cuts followed for each problem, or more where there are too few problems: states off the greedy path count."""
 CHUNK = 64
 
 
@@ -40,7 +40,8 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
     """Let the file plan in onnxruntime and compare every value and decision on the way with the module in torch.
 
     Args:
-        problems: what to plan; from the first as many as give STATES states, or all where they are too few.
+        problems: what to plan; from the first as many as give STATES states, and from more first cuts where they are
+            too few for that.
 
     Returns:
         States compared, the largest difference of legal values and the share of equal greedy actions.
@@ -49,11 +50,13 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
         RuntimeError: they differ by more than TOLERANCE, or choose differently beyond it.
     """
     policy = Policy(path)
+    after_the_first = int((2 * problems.stages - 3).sum())
+    beam = min(problems.points, max(BEAM, -(-STATES // after_the_first)))
     count, worst, equal, worse = 0, 0.0, 0, 0.0
     for rows in np.array_split(np.arange(len(problems.stages)), -(-len(problems.stages) // CHUNK)):
         if count >= STATES:
             break
-        for state in visited(policy, module.online.prepare(problems.take(torch.from_numpy(rows)))):
+        for state in visited(policy, module.online.prepare(problems.take(torch.from_numpy(rows))), beam):
             expected = _expected(module, state)
             legal = expected > targets.ILLEGAL
             if not torch.equal(state.values.isfinite(), legal):
@@ -77,18 +80,18 @@ def _expected(module: RainbowModule, state: Visited) -> Tensor:
     return q[:, :points] if state.cuts else q[:, points:]
 
 
-def visited(policy: Policy, problems: Problems) -> Iterator[Visited]:
-    """Every state that the file comes through on its way from the BEAM best first cuts of each problem."""
+def visited(policy: Policy, problems: Problems, beam: int) -> Iterator[Visited]:
+    """Every state that the file comes through on its way from the `beam` best first cuts of each problem."""
     feed = {name: tensor.numpy() for name, tensor in zip(PROBLEM, problems.tensors, strict=True)}
     outputs = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values")
-    found = map(torch.from_numpy, policy.run(feed, BEAM, outputs))
+    found = map(torch.from_numpy, policy.run(feed, beam, outputs))
     cuts, device_cuts, reward, first, before_last, cut_values, last = found
     device_values = [*before_last, last]
     batch = len(cuts)
-    many = problems.take(torch.arange(batch).repeat_interleave(BEAM))
+    many = problems.take(torch.arange(batch).repeat_interleave(beam))
     steps = 2 * (many.stages.long() - 1)
     complete = Partial(cuts.flatten(0, 1), device_cuts.flatten(0, 1), steps)
-    start = complete.take(torch.arange(0, batch * BEAM, BEAM)).at_step(torch.zeros(batch, dtype=torch.int64))
+    start = complete.take(torch.arange(0, batch * beam, beam)).at_step(torch.zeros(batch, dtype=torch.int64))
     yield Visited(problems, start, True, first, cuts[:, 0, 0])
     for t in range(1, int(steps.max())):
         rows = ((reward.flatten() > -torch.inf) & (steps > t)).nonzero().squeeze(1)

@@ -143,7 +143,7 @@ def assert_only_legal_states_are_compared(made: Exported, records: list[Pipeline
     """One state at the start; from each first cut that is followed one at each later step."""
     problems = Problems.from_encoded(encode(records))
     count = 0
-    for state in parity.visited(Policy(made.path), made.module.online.prepare(problems)):
+    for state in parity.visited(Policy(made.path), made.module.online.prepare(problems), parity.BEAM):
         assert (state.partial.step == state.partial.step[0]).all()
         assert state.cuts == (int(state.partial.step[0]) % 2 == 0)
         done = (state.partial.cuts >= 0).sum(1) + (state.partial.device_cuts >= 0).sum(1)
