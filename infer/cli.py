@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
   automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
+  automap-infer bert.npz --topo C --schedule 1f1b            cuts refined for 1F1B as torch runs it
   automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
   automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
   automap-infer bert.npz --topo C --json | jq .length_s      for machines
@@ -88,7 +89,19 @@ def parser() -> argparse.ArgumentParser:
         help="milliseconds in which the exact search proves the plan optimal, or corrects that of --planner auto "
         "(default 300; 0: only a lower bound)",
     )
-    how.add_argument("--no-refine", action="store_true", help="no refinement after planning; there is none today")
+    how.add_argument(
+        "--refine-budget",
+        metavar="MS",
+        type=float,
+        help="milliseconds in which --planner auto moves its cuts off the grid, by single instructions (default 100)",
+    )
+    how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
+    how.add_argument(
+        "--schedule",
+        choices=SCHEDULE_NAMES,
+        help="refine for the simulated length under this schedule instead of the length; also that of plot and trace "
+        f"(default {SCHEDULE_NAMES[0]})",
+    )
     how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
     how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")
     out = made.add_argument_group("what to write")
@@ -96,9 +109,6 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
     out.add_argument("--plot", metavar="FILE", type=Path, help="draw arrays, cuts and schedule (.png, .svg, .pdf)")
     out.add_argument("--trace", metavar="FILE", type=Path, help="write the schedule for chrome://tracing or Perfetto")
-    out.add_argument(
-        "--schedule", choices=SCHEDULE_NAMES, default=SCHEDULE_NAMES[0], help="schedule of plot and trace (1f1b)"
-    )
     return made
 
 
@@ -140,7 +150,7 @@ def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]
     if arguments.plot or arguments.trace:
         from automap_models.planners.evaluate import timeline
 
-        seen = timeline(report.problem, report.plan, arguments.schedule)
+        seen = timeline(report.problem, report.plan, arguments.schedule or SCHEDULE_NAMES[0])
     if arguments.plot:
         from .plots import write_plot
 

@@ -57,7 +57,16 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
         BadInput: the plan is none, or belongs to another profile or cluster, or an argument asks for another plan.
         Infeasible: a stage does not fit the memory.
     """
-    for name in ("stages", "micro_batches", "state_factor", "granularity", "beam", "policy", "certify_budget"):
+    for name in (
+        "stages",
+        "micro_batches",
+        "state_factor",
+        "granularity",
+        "beam",
+        "policy",
+        "certify_budget",
+        "refine_budget",
+    ):
         if getattr(arguments, name) is not None:
             raise BadInput("the plan read has its own", where="--" + name.replace("_", "-"), do="leave it out")
     cluster = None if arguments.topo is None else read_cluster(arguments.topo)
@@ -66,13 +75,17 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
 
 
 def _options(arguments: argparse.Namespace) -> PlannerOptions:
-    options = PlannerOptions(policy=arguments.policy)
+    options = PlannerOptions(policy=arguments.policy, schedule=arguments.schedule)
     if arguments.beam is not None:
         if arguments.beam < 1:
             raise BadInput(f"a beam of {arguments.beam}", where="--beam", do="give at least 1")
         options = replace(options, beam=arguments.beam)
     if arguments.certify_budget is not None:
         options = replace(options, certify_s=_seconds("--certify-budget", arguments.certify_budget))
+    if arguments.no_refine:
+        return replace(options, refine_s=0.0)
+    if arguments.refine_budget is not None:
+        options = replace(options, refine_s=_seconds("--refine-budget", arguments.refine_budget))
     return options
 
 
@@ -96,6 +109,9 @@ def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
     for name in ("policy", "beam"):
         if getattr(arguments, name) is not None and arguments.planner not in ("auto", "policy"):
             raise BadInput(f"planner {arguments.planner} uses none", where=f"--{name}", do="leave it out")
+    if arguments.refine_budget is not None and (arguments.no_refine or arguments.planner != "auto"):
+        what = "--no-refine refines nothing" if arguments.no_refine else f"planner {arguments.planner} is not refined"
+        raise BadInput(what, where="--refine-budget", do="leave it out")
     if arguments.certify_budget is not None and arguments.planner in ("exact", "data-parallel"):
         raise BadInput(
             f"a plan of planner {arguments.planner} needs no proof", where="--certify-budget", do="leave it out"

@@ -15,6 +15,7 @@ from .units import counted, percent, rounds, seconds, size, span
 if TYPE_CHECKING:
     from rich.table import Table
 
+ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
 
 
@@ -126,14 +127,18 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
 
 
 def optimality_in_words(report: PlanReport) -> str:
-    """How far the length can be from the best one."""
-    proven = report.plan.optimality
+    """How far the length can be from the best one on the grid."""
+    proven, stages = report.plan.optimality, counted(report.plan.stages, "stage")
     if proven is None:
         return "nothing is proven"
-    gap = report.cost.length_s / proven.bound_s - 1.0
-    if report.plan.stages == 1 and proven.proof == "exact":
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.bound_s - 1.0
+    if report.plan.stages == 1 and proven.proof == "exact" and gap <= ROUNDING:
         return "data parallelism is the only plan with one stage"
+    if gap < -ROUNDING:
+        return f"proven: {percent(-gap)} shorter than every plan with {stages} {grid}, by cuts between its points"
     if proven.proof == "exact":
-        where = f"of all plans with {counted(report.plan.stages, 'stage')} on the {report.problem.granularity} grid"
-        return f"proven: this is the shortest {where}" if gap <= 1e-9 else f"{percent(gap)} above the shortest {where}"
-    return f"at most {percent(gap)} above the shortest plan (proven lower bound {seconds(proven.bound_s)})"
+        where = f"of all plans with {stages} {grid}" if report.plan.stages > 1 else f"plan {grid}"
+        return (
+            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
+        )
+    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.bound_s)})"

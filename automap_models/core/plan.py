@@ -11,7 +11,10 @@ from automap_models.core.problem import PipelineProblem
 
 @dataclass(frozen=True)
 class Optimality:
-    """What is proven about the best length: `bound_s` is the optimum itself ("exact") or a lower bound of it."""
+    """What is proven about the best length of plans that cut on the grid.
+
+    `bound_s` is that optimum itself ("exact") or a lower bound of it. A plan off the grid may be shorter.
+    """
 
     bound_s: float
     proof: Literal["exact", "relaxation"]

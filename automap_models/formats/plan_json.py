@@ -152,7 +152,10 @@ def _optimality(fields: Fields) -> Optimality | None:
         written.refuse("bound_s", "a positive number of seconds")
     if not math.isclose(fields.number("length_s"), bound * (1.0 + gap), rel_tol=TOLERANCE) or gap < -TOLERANCE:
         written.refuse("gap", "length_s over bound_s less 1")
-    return Optimality(bound, "exact" if proof == "exact" else "relaxation")
+    on_grid = written.number("grid_bound_s") if "grid_bound_s" in written else bound
+    if on_grid < bound * (1.0 - TOLERANCE) or (on_grid > bound * (1.0 + TOLERANCE) and gap > TOLERANCE):
+        written.refuse("grid_bound_s", "bound_s, or more where the plan is shorter than all on the grid")
+    return Optimality(on_grid, "exact" if proof == "exact" else "relaxation")
 
 
 def _require_same_cost(fields: Fields, problem: PipelineProblem, plan: PipelinePlan) -> None:

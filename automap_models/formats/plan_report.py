@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import automap_models
@@ -71,7 +71,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
             "data_parallel_s": _float_or_none(report.data_parallel_s),
             "uniform_s": _float_or_none(report.uniform_s),
         },
-        "optimality": _optimality_document(plan.optimality, float(cost.length_s)),
+        "optimality": _optimality_document(plan.optimality, float(cost.length_s), on_grid=points is not None),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
         "provenance": {
@@ -120,10 +120,21 @@ def stage_documents(problem: PipelineProblem, plan: PipelinePlan, cost: Pipeline
     ]
 
 
-def _optimality_document(optimality: Optimality | None, length_s: float) -> dict[str, Any] | None:
+def _optimality_document(optimality: Optimality | None, length_s: float, *, on_grid: bool) -> dict[str, Any] | None:
+    """What is proven about plans on the grid and this one: none of them is shorter than `bound_s`.
+
+    A plan off the grid may be shorter than all on it: `bound_s` is then its own length, and `grid_bound_s` theirs.
+    """
     if optimality is None:
         return None
-    return {**asdict(optimality), "gap": length_s / optimality.bound_s - 1.0}
+    grid_bound_s = float(optimality.bound_s)
+    bound_s = grid_bound_s if on_grid else min(grid_bound_s, length_s)
+    return {
+        "bound_s": bound_s,
+        "proof": optimality.proof,
+        "gap": length_s / bound_s - 1.0,
+        "grid_bound_s": grid_bound_s,
+    }
 
 
 def _float_or_none(value: float | None) -> float | None:

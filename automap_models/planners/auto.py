@@ -1,7 +1,8 @@
 """The default: the policy's plan, held against uniform cuts and plain data parallelism; the best that fits is returned.
 
-The exact search, bounded by that plan's length, proves it optimal or corrects it as far as the time allows (planners.
-certificate). Where the policy is not at home the exact planner takes its place (formats.md, "Commands").
+The exact search, bounded by that plan's length, proves it optimal or corrects it as far as the time allows
+(planners.certificate). Then its cuts move off the grid (planners.refine). Where the policy is not at home the exact
+planner takes its place (formats.md, "Commands").
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Planner, PlannerOptions
 from automap_models.planners.certificate import certify
+from automap_models.planners.refine import objective_s, refine
 from automap_models.planners.registry import make_planner
 
 MakePlanner = Callable[[str, PlannerOptions | None], Planner]
@@ -62,13 +64,14 @@ def choose(
 
     Args:
         problem: with S stages.
-        options: for the policy.
+        options: for the policy, the proof and the refinement.
         stages_fixed: whether it must be S; otherwise data parallelism competes as a plan with one stage.
         make: where planners come from.
 
     Raises:
         Infeasible: nothing fits; says which stage needs how much and how many stages would help.
     """
+    options = options or PlannerOptions()
     one_stage = _attempt(make("data-parallel", None), replace(problem, stages=1))
     if problem.stages == 1:
         if isinstance(one_stage, Infeasible):
@@ -84,8 +87,10 @@ def choose(
     if isinstance(searched, Infeasible):
         return best.proving(Optimality(best.length_s, "exact"))  # nothing else fits
     planned = min((c for c in (searched, uniform) if isinstance(c, Choice)), key=lambda choice: choice.length_s)
-    best = _certified(best, planned, (options or PlannerOptions()).certify_s)
-    return replace(best, notes=(*searched.notes, *_notes(best, planned, one_stage)))
+    proven = _certified(best, planned, options.certify_s)
+    refined = _refined(proven, planned, None if stages_fixed else one_stage, options)
+    notes = (*_what_was_corrected(planned, proven, refined), *_what_was_refined(proven, refined, options.schedule))
+    return replace(refined, notes=(*searched.notes, *notes, *_what_is_faster(refined, one_stage)))
 
 
 def _attempt(planner: Planner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
@@ -125,11 +130,33 @@ def _certified(best: Choice, planned: Choice, budget_s: float) -> Choice:
     return Choice(planned.problem, certificate.plan, plan_cost(planned.problem, certificate.plan).length_s)
 
 
-def _notes(best: Choice, planned: Choice, one_stage: Choice | Infeasible) -> Iterator[str]:
-    """What was corrected, and what data parallelism would do."""
-    if best.plan.planner == "exact" != planned.plan.planner:
-        shorter = 100 * (1 - best.length_s / planned.length_s)
+def _refined(proven: Choice, planned: Choice, one_stage: Choice | Infeasible | None, options: PlannerOptions) -> Choice:
+    """The plan with its cuts moved off the grid; data parallelism, if it competes, where that simulates shorter."""
+    problem, schedule = proven.problem, options.schedule
+    if problem.stages == 1 or not options.refine_s:
+        return proven
+    plan = refine(problem, proven.plan, options.refine_s, schedule, before_proof=planned.plan)
+    if isinstance(one_stage, Choice) and one_stage.length_s < objective_s(problem, plan, schedule):
+        return replace(one_stage, plan=replace(one_stage.plan, optimality=plan.optimality))
+    return replace(proven, plan=plan, length_s=plan_cost(problem, plan).length_s)
+
+
+def _what_was_corrected(planned: Choice, proven: Choice, refined: Choice) -> Iterator[str]:
+    if refined.plan.planner == "exact" != planned.plan.planner:
+        shorter = 100 * (1 - proven.length_s / planned.length_s)
         yield f"the exact search corrected the plan of planner {planned.plan.planner}: {shorter:.2g} % shorter"
+
+
+def _what_was_refined(proven: Choice, refined: Choice, schedule: str | None) -> Iterator[str]:
+    before, after = proven.plan, refined.plan
+    if (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts) or after.stages == 1:
+        return
+    gain = 100 * (1 - objective_s(refined.problem, after, schedule) / objective_s(proven.problem, before, schedule))
+    what = "the length" if schedule is None else f"the simulated length under {schedule}"
+    yield f"refined by single instructions: {what} is {gain:.2g} % shorter"
+
+
+def _what_is_faster(best: Choice, one_stage: Choice | Infeasible) -> Iterator[str]:
     if best.problem.stages > 1 and isinstance(one_stage, Choice) and one_stage.length_s < best.length_s:
         saved = 100 * (1 - one_stage.length_s / best.length_s)
         yield f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter"

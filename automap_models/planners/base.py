@@ -22,11 +22,15 @@ class PlannerOptions:
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
         policy: policy file; None is the shipped one.
         certify_s: how long the default planner may take to prove its plan optimal, or to correct it.
+        refine_s: how long it may take to move the cuts by single instructions; 0 leaves them on the grid.
+        schedule: schedule whose simulated length that shall shorten; None is the length L.
     """
 
     beam: int = 6
     policy: Path | None = None
     certify_s: float = 0.3
+    refine_s: float = 0.1
+    schedule: str | None = None
 
 
 class Planner(ABC):

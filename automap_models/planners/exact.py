@@ -29,7 +29,7 @@ from automap_models.planners.labels import SLACK, shortest
 from automap_models.planners.relaxation import PrefixBounds, lower_bound_s, out_of_memory, prefix_bounds
 from automap_models.planners.stage_tables import StageTables, coarse_cuts, stage_tables
 
-__all__ = ["ExactPlanner", "SearchResult", "anytime_search", "exact_search", "lower_bound_s"]
+__all__ = ["ExactPlanner", "Search", "SearchResult", "anytime_search", "exact_search", "lower_bound_s"]
 
 TIE = 1e-11
 """Plans whose lengths differ relatively by no more are equally long."""
@@ -38,7 +38,7 @@ COARSEST = 8
 STEP = 8
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
-"""How far around a plan to look for a better one: boundaries, devices."""
+"""How far around a plan on the grid to look for a better one: boundaries, devices."""
 
 
 class ExactPlanner(Planner):
@@ -97,7 +97,7 @@ def anytime_search(
         upper_bound_s: only shorter plans are of interest.
         start: a good plan on the grid; better ones are first looked for around it rather than on coarser grids.
     """
-    search = _Search(problem, deadline, np.inf if upper_bound_s is None else upper_bound_s)
+    search = Search(problem, deadline, np.inf if upper_bound_s is None else upper_bound_s)
     try:
         search.run(start)
     except OutOfTime as stopped:
@@ -106,8 +106,13 @@ def anytime_search(
     return SearchResult(best, search.length_s, finished=True)
 
 
-class _Search:
-    """Coarse to fine, each level starting from the length that the one before it reached."""
+class Search:
+    """Coarse to fine, each level starting from the length that the one before it reached.
+
+    Attributes:
+        best: the shortest plan found so far, if it is shorter than the upper bound.
+        length_s: its length, or the upper bound.
+    """
 
     def __init__(self, problem: PipelineProblem, deadline: Deadline, upper_bound_s: float) -> None:
         self.problem, self.deadline, self.length_s = problem, deadline, upper_bound_s
@@ -123,19 +128,28 @@ class _Search:
         near = start
         for stride in coarser:
             tables = stage_tables(self.problem, coarse_cuts(self.problem, stride))
-            self._improve_around(tables, near)
+            self.improve_around(tables, near)
             self._improve(tables, self._prefixes(tables))
             near = self.best
         tables = stage_tables(self.problem, coarse_cuts(self.problem, finest))
-        self._improve_around(tables, near)
+        self.improve_around(tables, near)
         self._improve(tables, self._prefixes(tables), whole=True)
 
     def _prefixes(self, tables: StageTables) -> PrefixBounds:
         return prefix_bounds(tables, self.length_s * (1.0 + SLACK), self.deadline)
 
-    def _improve_around(self, tables: StageTables, near: PipelinePlan | None) -> None:
-        """Go from plan to shorter plan as long as there is one close by."""
-        while near is not None and self._improve(tables, around(tables, near)):
+    def improve_around(self, tables: StageTables, near: PipelinePlan | None, reach: tuple[int, int] = AROUND) -> None:
+        """Go from plan to shorter plan as long as there is one that begins each stage within reach of the last one's.
+
+        Args:
+            tables: places where plans may cut.
+            near: where to begin; without a plan nothing happens.
+            reach: how far around a plan to look, in boundaries of the tables and in devices.
+
+        Raises:
+            OutOfTime: the deadline has passed; `best` is what was found by then.
+        """
+        while near is not None and self._improve(tables, _around(tables, near, reach)):
             near = self.best
 
     def _improve(self, tables: StageTables, bounds: PrefixBounds, *, whole: bool = False) -> bool:
@@ -172,12 +186,12 @@ def _strides(problem: PipelineProblem) -> list[int]:
     return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)] + [1]
 
 
-def around(tables: StageTables, plan: PipelinePlan) -> PrefixBounds:
+def _around(tables: StageTables, plan: PipelinePlan, reach: tuple[int, int]) -> PrefixBounds:
     """Bounds that only let stages begin near where the plan's begin."""
     stages, devices, end = tables.stages, tables.replicas_in_all, tables.end
     begin = np.full((stages, devices + 1, end + 1), np.inf)
     begin[0, 0, 0] = 0.0
-    by_boundary, by_device = AROUND
+    by_boundary, by_device = reach
     for s, (cut, device) in enumerate(zip(plan.cuts, plan.device_cuts, strict=True), start=1):
         k = int(np.searchsorted(tables.boundary, cut + 1))
         some = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)

@@ -116,6 +116,37 @@ def test_the_optimum_is_told_beside_a_named_planner_s_own_plan(
     assert unproven["optimality"]["bound_s"] <= best["length_s"]
 
 
+def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(4)
+    C, A, W = rng.uniform(size=(3, 600))
+    save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
+    asked = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf")
+    on_grid, refined = document(capsys, *asked, "--no-refine"), document(capsys, *asked, "--refine-budget", "inf")
+    assert on_grid["coarse_cuts"] is not None
+    assert on_grid["optimality"]["bound_s"] == on_grid["length_s"]
+    assert refined["coarse_cuts"] is None
+    assert refined["length_s"] == refined["optimality"]["bound_s"] < on_grid["length_s"]
+    assert refined["optimality"]["grid_bound_s"] == on_grid["optimality"]["grid_bound_s"]
+    assert any(note.startswith("refined by single instructions") for note in refined["notes"])
+    printed(capsys, *asked, "--refine-budget", "inf", "--out", "plan.json")
+    again = document(capsys, "deep.npz", "--plan", "plan.json")
+    assert again["optimality"] == refined["optimality"]
+    named = document(capsys, *asked, "--planner", "policy")
+    assert named["coarse_cuts"] is not None
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_with_a_schedule_its_simulated_length_is_what_gets_shorter(
+    schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "inf", "--schedule", schedule)
+    before, after = document(capsys, *asked, "--no-refine"), document(capsys, *asked, "--refine-budget", "inf")
+    assert after["simulated_length_s"][schedule] <= before["simulated_length_s"][schedule]
+    assert after["optimality"]["gap"] >= 0
+
+
 def test_the_data_parallel_planner_has_one_stage_without_being_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +276,9 @@ def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callab
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
         (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
+        (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
+        (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
+        (("--topo", "C", "--planner", "exact", "--refine-budget", "5"), "planner exact is not refined"),
         (("--topo", "C", "--granularity", "1"), "--granularity"),
         (("--topo", "C", "--state-factor", "0"), "--state-factor"),
         (("--topo", "C", "--state-factor", "nan"), "--state-factor"),

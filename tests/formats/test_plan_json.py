@@ -114,6 +114,20 @@ def test_the_gap_is_the_length_over_the_bound_less_one() -> None:
     assert document["optimality"]["gap"] == pytest.approx(38.53 / 30.0 - 1)
 
 
+def test_a_plan_shorter_than_all_on_the_grid_bounds_itself_and_they_keep_their_bound(tmp_path: Path) -> None:
+    """On 151, which is off the grid, this plan of 300 equal instructions is a hair shorter than it claims they are."""
+    profile = Profile.create(np.ones(300), np.ones(300), np.ones(300))
+    report = _report((151,), profile=profile)
+    grid_s = 1.01 * report.cost.length_s
+    report = _report((151,), profile=profile, optimality=Optimality(grid_s, "exact"))
+    document = plan_document(report)
+    assert document["optimality"] == {
+        **{"bound_s": report.cost.length_s, "proof": "exact", "gap": 0.0, "grid_bound_s": pytest.approx(grid_s)}
+    }
+    _, plan = read_plan(_file(tmp_path, document), profile)
+    assert plan.optimality == Optimality(document["optimality"]["grid_bound_s"], "exact")
+
+
 def test_cuts_off_the_grid_have_no_coarse_cuts() -> None:
     profile = Profile.create(np.ones(300), np.ones(300), np.ones(300))
     assert plan_document(_report((151,), profile=profile))["coarse_cuts"] is None
@@ -313,6 +327,8 @@ REFUSED: list[tuple[str, Change]] = [
     (r"proof is 'hope', not exact or relaxation", _set("optimality", "proof", to="hope")),
     (r"bound_s is 0, not a positive", _set("optimality", "bound_s", to=0)),
     (r"gap is 0.5, not length_s over bound_s less 1", _set("optimality", "gap", to=0.5)),
+    (r"grid_bound_s is 20", _set("optimality", "grid_bound_s", to=20.0)),
+    (r"grid_bound_s is 40", _set("optimality", "grid_bound_s", to=40.0)),
     (r"gap is -0.03", _set("optimality", to={"proof": "exact", "bound_s": 40.0, "gap": 38.53 / 40.0 - 1})),
     (r"cluster: nodes is 2.0, not a whole number", _set("cluster", "nodes", to=2.0)),
     (r"cluster: inter is -1", _set("cluster", "inter", to=-1)),

@@ -17,6 +17,7 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.auto import AutoPlanner, choose, default_stages
 from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.refine import objective_s
 from automap_models.planners.registry import make_planner
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
@@ -61,8 +62,8 @@ def length(asked: PipelineProblem, answer: PipelinePlan) -> float:
 
 # With these weights an all-reduce over the slow link costs far more than a pipeline's transfers do.
 PIPELINE_WINS = {"weights": 5.0, "activations": 0.01}
-# A proof may correct a plan; some tests are about what is there before.
-UNPROVEN = PlannerOptions(certify_s=0.0)
+# Proof and refinement may change a plan; some tests are about what is there before.
+AS_PLANNED = PlannerOptions(certify_s=0.0, refine_s=0.0)
 # Without weights there is nothing to all-reduce, and no bubble in data parallelism.
 DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
@@ -76,7 +77,7 @@ def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
 
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
-    choice = choose(problem(**PIPELINE_WINS), UNPROVEN, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
+    choice = choose(problem(**PIPELINE_WINS), AS_PLANNED, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
@@ -92,7 +93,7 @@ def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> N
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    choice = choose(asked, UNPROVEN, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose(asked, AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
@@ -116,7 +117,7 @@ def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() 
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
-    choice = choose(problem(**PIPELINE_WINS), UNPROVEN, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose(problem(**PIPELINE_WINS), AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.optimality is not None
     assert choice.plan.optimality.proof == "relaxation"
     assert choice.plan.optimality.bound_s <= choice.length_s * (1 + 1e-12)
@@ -144,6 +145,40 @@ def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stag
     choice = choose(problem(**DATA_PARALLEL_WINS), stages_fixed=False, make=make)
     assert choice.plan.planner == "data-parallel"
     assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+
+
+def off_grid_problem() -> PipelineProblem:
+    """Sixty-four instructions of random weight on a grid of sixteen."""
+    C, A, W = np.random.default_rng(5).uniform(size=(3, 64))
+    profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W * 2)
+    return PipelineProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
+def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
+    asked, endless = off_grid_problem(), PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
+    on_grid = choose(asked, replace(endless, refine_s=0.0))
+    refined = choose(asked, endless)
+    assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
+    assert refined.plan.optimality == on_grid.plan.optimality == Optimality(on_grid.length_s, "exact")
+    before, after = (objective_s(asked, each.plan, schedule) for each in (on_grid, refined))
+    assert after < before
+    what = "the length" if schedule is None else f"the simulated length under {schedule}"
+    assert f"refined by single instructions: {what} is {100 * (1 - after / before):.2g} % shorter" in refined.notes
+
+
+def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule() -> None:
+    """A pipeline shorter by L, and longer than data parallelism as its schedule runs it."""
+    found = 0
+    for scale in np.linspace(0.5, 5.0, 60):
+        asked = problem(weights=float(scale), activations=0.3, memory=1e9)
+        options = PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
+        by_length = choose(asked, replace(options, schedule=None), stages_fixed=False)
+        by_schedule = choose(asked, options, stages_fixed=False)
+        data_parallel = length(replace(asked, stages=1), make_planner("data-parallel").plan(asked))
+        assert objective_s(by_schedule.problem, by_schedule.plan, "1f1b") <= data_parallel * (1 + 1e-12)
+        found += by_length.plan.stages > by_schedule.plan.stages
+    assert found >= 1
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
