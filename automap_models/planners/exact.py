@@ -35,7 +35,7 @@ TIE = 1e-11
 """Plans whose lengths differ relatively by no more are equally long."""
 COARSEST = 8
 """Fewest segments of a coarse search."""
-STEP = 8
+STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
