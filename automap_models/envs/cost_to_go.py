@@ -154,11 +154,11 @@ def earlier_stage(scaled: Scaled, at: Tensor, legal: Tensor, rest: Rest, left: T
     """
     ahead = _behind_a_cut(scaled, at[:, 1], legal, rest, left)
     first = first_devices(at, rest.span.shape[2])
-    enough = _reduce_before(scaled, at, first, left)
+    before = _Before(_reduce_before(scaled, at, first, left), _transfer_into(scaled, at, first, left))
     count, size = at.shape[2], -(-at.shape[2] // BLOCKS)
     best = torch.cat(
         [
-            _best_stages(scaled, at, ahead, enough, left, slice(low, min(low + size, count)))
+            _best_stages(scaled, at, ahead, before, left, slice(low, min(low + size, count)))
             for low in range(0, count, size)
         ],
         1,
@@ -181,10 +181,21 @@ def _gather_points(at: Tensor, index: Tensor) -> Tensor:
     return at.gather(2, flat).view(-1, 5, *index.shape[1:])
 
 
-def _best_stages(scaled: Scaled, at: Tensor, ahead: Rest, enough: Tensor, left: Tensor, rows: slice) -> Tensor:
+class _Before(NamedTuple):
+    """Guesses of what comes before the rest.
+
+    enough: [B, K, A] the R below which the rest's makes no difference; transfer: [B, K, A, R] into its first stage.
+    """
+
+    enough: Tensor
+    transfer: Tensor
+
+
+def _best_stages(scaled: Scaled, at: Tensor, ahead: Rest, before: _Before, left: Tensor, rows: slice) -> Tensor:
     """int64 [B, rows, A] the best stage from each of some points on, as (its last point)·R + (its number of devices).
 
-    The sum T + max(R, enough) decides. All tensors are [B, from, A, to, R] or broadcast to it.
+    The sum T + max(R, enough) decides, T with the transfer into the stage, which hangs on its devices. All tensors are
+    [B, from, A, to, R] or broadcast to it.
     """
     sizes, low = at.new_tensor(STAGE_DEVICES), int(rows.start)
     stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(3).unsqueeze(5)
@@ -194,13 +205,15 @@ def _best_stages(scaled: Scaled, at: Tensor, ahead: Rest, enough: Tensor, left: 
     points = torch.arange(at.shape[2], device=at.device)
     later = (points[rows].view(-1, 1) < points[low:]).unsqueeze(1).unsqueeze(3)
     steady = torch.where((memory <= 1) & later, micro * each[:, 0], IMPOSSIBLE)
-    first = first_devices(at, enough.shape[2]).squeeze(0).unsqueeze(2)
+    first = first_devices(at, before.enough.shape[2]).squeeze(0).unsqueeze(2)
     factor = all_reduce_factor(first, first + sizes, scaled.per_node, scaled.ratio).unsqueeze(1).unsqueeze(3)
     behind = (t[:, :, low:].unsqueeze(1) for t in (ahead.span, ahead.reduce))
 
     span = torch.maximum(steady, each[:, 0] + next(behind))
     reduce = torch.maximum(stage[:, 2] * factor, next(behind) - (each[:, 0] - each[:, 3]))
-    score = span + torch.maximum(reduce, enough[:, rows].unsqueeze(3).unsqueeze(4))
+    transfer = 2 * before.transfer[:, rows].unsqueeze(3)
+    span = torch.maximum(micro * transfer, transfer + span)
+    score = span + torch.maximum(reduce, before.enough[:, rows].unsqueeze(3).unsqueeze(4))
     return score.flatten(3).argmin(3) + low * len(STAGE_DEVICES)
 
 
@@ -239,12 +252,22 @@ def _reduce_before(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
     return backward + at[:, 2].unsqueeze(2) / before * factor
 
 
+def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> Tensor:
+    """[B, K, A, R] the transfer into a stage of each size, if the stages before share their devices evenly."""
+    before = (scaled.stages - left).clamp(min=1)
+    sender = (first - torch.ceil(first / before)).clamp(min=0).unsqueeze(3)
+    boundary = first.clamp(min=1).unsqueeze(3)
+    stop = boundary + at.new_tensor(STAGE_DEVICES)
+    per_node, ratio = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3)
+    return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio)
+
+
 def the_rest(scaled: Scaled, tables: CostToGo, left: Tensor, points: Tensor, sender: Tensor) -> tuple[Rest, Tensor]:
     """What may follow after any points, int64 [B, k], on the devices from each one on: [B, k, A].
 
     Between two of the tables' points two plans are known: the one from the point before, with a first stage that much
     shorter, and the one from the point behind, with a first stage that much longer. Both are costed exactly, and the
-    one with the smaller T + R is taken.
+    one with the smaller T + R, the transfer to it included, is taken.
 
     Args:
         left: [B, 1, 1] stages left; one is all that remains, on all devices.
@@ -272,8 +295,12 @@ def the_rest(scaled: Scaled, tables: CostToGo, left: Tensor, points: Tensor, sen
         span = torch.where(fits, torch.maximum(scaled.micro * time, time + span), IMPOSSIBLE)
         return Rest(span, torch.maximum(weights * all_reduce, reduce - backward), stop), transfer
 
+    def whole(rest: Rest, factor: Tensor) -> Tensor:
+        transfer = 2 * at[:, 1] * factor
+        return torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
+
     (one, one_factor), (other, other_factor) = costed(before), costed(behind)
-    better = other.span + other.reduce.clamp(min=0) < one.span + one.reduce.clamp(min=0)
+    better = whole(other, other_factor) < whole(one, one_factor)
     rest = Rest(*(torch.where(better, o, a) for o, a in zip(other, one, strict=True)))
     return rest, torch.where(better, other_factor, one_factor)
 

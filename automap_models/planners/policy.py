@@ -53,6 +53,9 @@ class Policy:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # small graphs lose more to threads than they gain
         options.log_severity_level = 3
+        # Measured: a tenth of the time to load the graph, and the plans take no longer.
+        options.enable_mem_reuse = False
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors have no common base class
