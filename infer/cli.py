@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         "data-parallel; a named planner's own plan is returned as it is",
     )
     how.add_argument(
-        "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 6; 1 is plain greedy)"
+        "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 4; 1 is plain greedy)"
     )
     how.add_argument(
         "--certify-budget",

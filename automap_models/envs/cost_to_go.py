@@ -24,11 +24,11 @@ from torch.nn import functional
 from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
 from automap_models.envs.scaled import Scaled
 
-POINTS = 32
+POINTS = 24
 """Grid points at which the rest of a pipeline may be cut."""
 END_POINTS = 3
 """So many first and last legal points are always among them: stages of one instruction are best at the ends."""
-STAGE_DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28)
+STAGE_DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 28)
 """Devices that a stage of the rest may have, but for the last one, which gets all that are left."""
 IMPOSSIBLE = 1e6
 """Span of what has no place or does not fit the memory; the longest real ones are below 1e4 ideal lengths."""

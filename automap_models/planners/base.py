@@ -26,7 +26,7 @@ class PlannerOptions:
         schedule: schedule whose simulated length that shall shorten; None is the length L.
     """
 
-    beam: int = 6
+    beam: int = 4
     policy: Path | None = None
     certify_s: float = 0.3
     refine_s: float = 0.1
