@@ -27,7 +27,7 @@ from automap_models.planners.base import Planner, refuse_unless_feasible
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
-CHUNK = 8
+CHUNK = 16
 """Problems planned at a time: the tables over points and devices stay in the cache."""
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
 """The values of a problem that must lie within what the policy was trained for."""
