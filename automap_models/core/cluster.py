@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from automap_models.errors import BadInput
 
+MAX_DEVICES = 65_536
+"""Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -24,7 +27,7 @@ class Cluster:
         name: what people call it.
 
     Raises:
-        BadInput: a size or a speed that is not positive and finite.
+        BadInput: a size or a speed that is not positive and finite, or more than MAX_DEVICES devices.
     """
 
     nodes: int
@@ -39,6 +42,12 @@ class Cluster:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadInput(f"{key} is {value!r}", where=f"cluster {self.name}", do="give a whole number ≥ 1")
+        if self.nodes * self.devices_per_node > MAX_DEVICES:
+            raise BadInput(
+                f"{self.nodes} nodes of {self.devices_per_node} device(s)",
+                where=f"cluster {self.name}",
+                do=f"give at most {MAX_DEVICES} devices in all",
+            )
         for key in ("intra", "inter", "memory"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:

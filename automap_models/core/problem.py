@@ -13,6 +13,10 @@ from automap_models.errors import BadInput
 DEFAULT_MICRO_BATCHES = 16
 DEFAULT_STATE_FACTOR = 4.0
 
+MAX_MICRO_BATCHES = 1_000_000_000
+MAX_GRANULARITY = 65_536
+"""Beyond these nobody plans: numbers so large are mistakes, and would exhaust memory or the range of a float."""
+
 
 @dataclass(frozen=True, eq=False)
 class PipelineProblem:
@@ -38,12 +42,14 @@ class PipelineProblem:
     granularity: int = DEFAULT_GRANULARITY
 
     def __post_init__(self) -> None:
-        if self.micro_batches < 1:
-            raise BadInput(f"{self.micro_batches} micro-batches", where="--micro-batches", do="give at least 1")
+        if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
+            do = f"give 1 to {MAX_MICRO_BATCHES:,}"
+            raise BadInput(f"{self.micro_batches} micro-batches", where="--micro-batches", do=do)
         if not (math.isfinite(self.state_factor) and self.state_factor > 0):
             raise BadInput(f"state factor {self.state_factor}", where="--state-factor", do="give a positive number")
-        if self.granularity < 2:
-            raise BadInput(f"granularity {self.granularity}", where="--granularity", do="give at least 2")
+        if not 2 <= self.granularity <= MAX_GRANULARITY:
+            do = f"give 2 to {MAX_GRANULARITY:,}"
+            raise BadInput(f"granularity {self.granularity}", where="--granularity", do=do)
         if self.stages < 1:
             raise BadInput(f"{self.stages} stages", where="--stages", do="give at least 1")
         if self.stages > self.cluster.devices:

@@ -39,6 +39,15 @@ def test_speeds_and_memories_that_are_not_positive_and_finite_are_refused(key: s
     assert ("per second" in str(refusal.value)) == (key != "memory")
 
 
+@pytest.mark.parametrize(
+    "change", [{"nodes": 10**12}, {"devices_per_node": 10**30}, {"nodes": 300, "devices_per_node": 300}]
+)
+def test_a_cluster_whose_arrays_would_fill_the_memory_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match=r"cluster toy: .* give at most 65536 devices"):
+        Cluster(**{**GOOD, **change}, name="toy")
+    assert Cluster(**{**GOOD, "nodes": 8192, "devices_per_node": 8}).devices == 65536
+
+
 def test_whole_numbers_are_good_speeds() -> None:
     """A speed written without exponent once made a matrix of integers, which has no room for infinity."""
     whole, real = Cluster(2, 1, 130, 3, 32), Cluster(2, 1, 130.0, 3.0, 32.0)

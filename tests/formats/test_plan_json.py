@@ -384,6 +384,16 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             read_plan(tmp_path / "plan.json", PROFILE, CLUSTER)
 
 
+@pytest.mark.parametrize("number", [10**9, 10**12, 10**20, 10**400])
+@pytest.mark.parametrize("key", ["granularity", "micro_batches", "nodes", "devices_per_node"])
+def test_numbers_that_would_fill_the_memory_are_refused(tmp_path: Path, key: str, number: int) -> None:
+    """A worker of the test run once died of a plan on a thousand million nodes, killed for its memory."""
+    document = _good()
+    (document if key in document else document["cluster"])[key] = number
+    with pytest.raises(BadInput):
+        read_plan(_file(tmp_path, document), PROFILE, None)
+
+
 _JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
