@@ -32,7 +32,7 @@ from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.auto import choose
-from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.baselines import UniformPlanner
 from automap_models.planners.certificate import Certificate, certify
 from automap_models.planners.policy import PolicyPlanner
@@ -50,7 +50,7 @@ def timed(run: Callable[[], object]) -> tuple[object, float]:
     return result, time.process_time() - start
 
 
-def plan_of(planner: Planner, problem: PipelineProblem) -> PipelinePlan | None:
+def plan_of(planner: PipelinePlanner, problem: PipelineProblem) -> PipelinePlan | None:
     """The planner's plan, or the uniform one where the planner is not at home; None where that does not fit."""
     at_home = planner.out_of_range(problem) is None
     for each in (planner, UniformPlanner()) if at_home else (UniformPlanner(),):
@@ -62,7 +62,7 @@ def plan_of(planner: Planner, problem: PipelineProblem) -> PipelinePlan | None:
 
 
 def row(
-    table: Table, label: str, problems: Sequence[PipelineProblem], planner: Planner, *, to_the_end: bool = True
+    table: Table, label: str, problems: Sequence[PipelineProblem], planner: PipelinePlanner, *, to_the_end: bool = True
 ) -> None:
     """Plan and prove each; one line of the table."""
     planned_s, proof_s, proven, corrected, above, gaps = [], [], 0, 0, [], []
@@ -132,7 +132,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
     policy = PolicyPlanner(options)
     policy.plan_batch([PipelineProblem(read_profile(profiles[0]), read_cluster("C"), stages=4)])  # read the file
 
-    def make(name: str, options: PlannerOptions | None) -> Planner:
+    def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
         return policy if name == policy.name else make_planner(name, options)
 
     table = Table("profile", "cluster", "L", "planner", "proof", "gap", "ms")

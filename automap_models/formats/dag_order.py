@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Edges = Sequence[Sequence[int]]
-"""Successors of each node."""
+from automap_models.core.dag import Edges, predecessors_of
 
 WORK = 400_000
 """Steps between ideals that the search may look at before it turns into a beam search."""
@@ -56,44 +55,13 @@ def crossing_bytes(order: Sequence[int], sizes: Sequence[float], successors: Edg
     return crossing
 
 
-def find_cycle(successors: Edges) -> list[int] | None:
-    """Nodes of one cycle in order, from the smallest on, or None when there is none."""
-    predecessors = _reversed(successors)
-    missing = [len(before) for before in predecessors]
-    free = [node for node, count in enumerate(missing) if not count]
-    for node in free:
-        for after in successors[node]:
-            missing[after] -= 1
-            if not missing[after]:
-                free.append(after)
-    stuck = {node for node, count in enumerate(missing) if count}
-    if not stuck:
-        return None
-    node = min(stuck)
-    path: dict[int, int] = {}
-    while node not in path:  # every stuck node waits for another stuck one: walking back must close a circle
-        path[node] = len(path)
-        node = min(before for before in predecessors[node] if before in stuck)
-    cycle = list(path)[path[node] :][::-1]
-    first = cycle.index(min(cycle))
-    return cycle[first:] + cycle[:first]
-
-
-def _reversed(successors: Edges) -> list[list[int]]:
-    predecessors: list[list[int]] = [[] for _ in successors]
-    for node, after in enumerate(successors):
-        for consumer in after:
-            predecessors[consumer].append(node)
-    return predecessors
-
-
 class _Lattice:
     """The ideals of a DAG as bit sets, walked in layers of one more node each."""
 
     def __init__(self, sizes: Sequence[float], successors: Edges) -> None:
         self.sizes = sizes
         self.successors = successors
-        self.predecessors = _reversed(successors)
+        self.predecessors = predecessors_of(successors)
         self.before = [sum(1 << p for p in nodes) for nodes in self.predecessors]
         self.after = [sum(1 << s for s in nodes) for nodes in successors]
         self.steps = max(1, WORK // len(sizes))
@@ -144,7 +112,7 @@ def _unwound(prefix: _Prefix) -> list[int]:
 
 def _depth_first(successors: Edges) -> list[int]:
     """Post-order over predecessors from each sink: a node's inputs come right before it."""
-    predecessors = _reversed(successors)
+    predecessors = predecessors_of(successors)
     order: list[int] = []
     seen: set[int] = set()
     stack = [(node, False) for node in range(len(successors) - 1, -1, -1) if not successors[node]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
-from automap_models.formats.dag_order import find_cycle
 from automap_models.formats.json_fields import Fields
 
 

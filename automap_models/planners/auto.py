@@ -18,12 +18,12 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.certificate import certify
 from automap_models.planners.refine import objective_s, refine
 from automap_models.planners.registry import make_planner
 
-MakePlanner = Callable[[str, PlannerOptions | None], Planner]
+MakePlanner = Callable[[str, PlannerOptions | None], PipelinePlanner]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ def choose(
     return replace(refined, notes=(*searched.notes, *notes, *_what_is_faster(refined, one_stage)))
 
 
-def _attempt(planner: Planner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
+def _attempt(planner: PipelinePlanner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
     try:
         plan = planner.plan(problem)
     except Infeasible as nothing:
@@ -179,7 +179,7 @@ def _with_what_would_help(nothing: Infeasible, problem: PipelineProblem, make: M
     return nothing
 
 
-class AutoPlanner(Planner):
+class AutoPlanner(PipelinePlanner):
     """`choose` behind the one interface; the number of stages is the problem's."""
 
     name: ClassVar[str] = "auto"

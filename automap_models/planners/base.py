@@ -6,12 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
+from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import pipeline_cost
 from automap_models.errors import Infeasible
+
+ProblemT = TypeVar("ProblemT")
+PlanT = TypeVar("PlanT")
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class PlannerOptions:
         certify_s: how long the default planner may take to prove its plan optimal, or to correct it.
         refine_s: how long it may take to move the cuts by single instructions; 0 leaves them on the grid.
         schedule: schedule whose simulated length that shall shorten; None is the length L.
+        time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
+        seed: of every random draw.
     """
 
     beam: int = 4
@@ -31,10 +37,12 @@ class PlannerOptions:
     certify_s: float = 0.3
     refine_s: float = 0.1
     schedule: str | None = None
+    time_limit_s: float | None = None
+    seed: int = 0
 
 
-class Planner(ABC):
-    """Makes a plan for a problem.
+class Planner(ABC, Generic[ProblemT, PlanT]):
+    """Makes a plan for a problem of one kind.
 
     `plan` returns a plan that is valid and fits the memory, or raises Infeasible.
     """
@@ -45,20 +53,25 @@ class Planner(ABC):
         self.options = options or PlannerOptions()
 
     @abstractmethod
-    def plan(self, problem: PipelineProblem) -> PipelinePlan:
+    def plan(self, problem: ProblemT) -> PlanT:
         """The planner's best plan.
 
         Raises:
             Infeasible: it found no plan that fits the memory.
+            BadInput: it is not made for such a problem.
         """
 
-    def out_of_range(self, problem: PipelineProblem) -> str | None:
+    def out_of_range(self, problem: ProblemT) -> str | None:
         """Which value of the problem lies outside what this planner was made for, as a sentence; None if none does."""
         return None
 
-    def plan_batch(self, problems: Sequence[PipelineProblem]) -> list[PipelinePlan]:
+    def plan_batch(self, problems: Sequence[ProblemT]) -> list[PlanT]:
         """Plans of many problems; planners that can do better than one by one override this."""
         return [self.plan(problem) for problem in problems]
+
+
+PipelinePlanner = Planner[PipelineProblem, PipelinePlan]
+PlacementPlanner = Planner[PlacementProblem, PlacementPlan]
 
 
 def refuse_unless_feasible(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

@@ -9,10 +9,10 @@ import numpy as np
 
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
-from automap_models.planners.base import Planner, refuse_unless_feasible
+from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
 
 
-class UniformPlanner(Planner):
+class UniformPlanner(PipelinePlanner):
     """Stages of equally many instructions on equally many devices, whatever they cost."""
 
     name: ClassVar[str] = "uniform"
@@ -37,7 +37,7 @@ class UniformPlanner(Planner):
         return refuse_unless_feasible(problem, plan)
 
 
-class DataParallelPlanner(Planner):
+class DataParallelPlanner(PipelinePlanner):
     """All of the model on all devices: one stage, D replicas."""
 
     name: ClassVar[str] = "data-parallel"

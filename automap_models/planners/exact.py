@@ -23,7 +23,7 @@ import numpy as np
 from automap_models.core.plan import Optimality, PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
-from automap_models.planners.base import Planner
+from automap_models.planners.base import PipelinePlanner
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.labels import SLACK, shortest
 from automap_models.planners.relaxation import PrefixBounds, lower_bound_s, out_of_memory, prefix_bounds
@@ -41,7 +41,7 @@ AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
 
 
-class ExactPlanner(Planner):
+class ExactPlanner(PipelinePlanner):
     """The shortest plan of S stages on the grid, proven."""
 
     name: ClassVar[str] = "exact"

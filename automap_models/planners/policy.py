@@ -23,7 +23,7 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.resources import zoo_dir
 from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
-from automap_models.planners.base import Planner, refuse_unless_feasible
+from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
@@ -99,7 +99,7 @@ class Policy:
         return cuts, device_cuts, reward
 
 
-class PolicyPlanner(Planner):
+class PolicyPlanner(PipelinePlanner):
     """Plans by the trained policy; options.beam = 1 is greedy."""
 
     name: ClassVar[str] = "policy"

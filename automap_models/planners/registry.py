@@ -1,30 +1,50 @@
-"""All planners by name, imported only when asked for."""
+"""All planners by kind and name, imported only when asked for."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any, Literal, overload
 
 from automap_models.errors import BadInput
-from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.base import PipelinePlanner, PlacementPlanner, Planner, PlannerOptions
 
-PLANNERS: dict[str, str] = {
-    "policy": "automap_models.planners.policy:PolicyPlanner",
-    "exact": "automap_models.planners.exact:ExactPlanner",
-    "uniform": "automap_models.planners.baselines:UniformPlanner",
-    "data-parallel": "automap_models.planners.baselines:DataParallelPlanner",
-    "auto": "automap_models.planners.auto:AutoPlanner",
+PLANNERS: dict[str, dict[str, str]] = {
+    "pipeline": {
+        "policy": "automap_models.planners.policy:PolicyPlanner",
+        "exact": "automap_models.planners.exact:ExactPlanner",
+        "uniform": "automap_models.planners.baselines:UniformPlanner",
+        "data-parallel": "automap_models.planners.baselines:DataParallelPlanner",
+        "auto": "automap_models.planners.auto:AutoPlanner",
+    },
+    "placement": {},
 }
-"""Planner name → module:class."""
+"""Kind of problem → planner name → module:class."""
 
 
-def make_planner(name: str, options: PlannerOptions | None = None) -> Planner:
-    """The planner of that name.
+@overload
+def make_planner(
+    name: str, options: PlannerOptions | None = None, kind: Literal["pipeline"] = "pipeline"
+) -> PipelinePlanner: ...
+
+
+@overload
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["placement"]) -> PlacementPlanner: ...
+
+
+def make_planner(name: str, options: PlannerOptions | None = None, kind: str = "pipeline") -> Planner[Any, Any]:
+    """The planner of that name for problems of that kind.
 
     Raises:
         BadInput: an unknown name; the known ones are listed.
     """
-    if name not in PLANNERS:
-        raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(PLANNERS)}")
-    module, _, attribute = PLANNERS[name].partition(":")
-    planner: type[Planner] = getattr(import_module(module), attribute)
+    known = PLANNERS[kind]
+    if name not in known:
+        raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
+    module, _, attribute = known[name].partition(":")
+    planner: type[Planner[Any, Any]] = getattr(import_module(module), attribute)
     return planner(options)
+
+
+def planner_names(kind: str) -> tuple[str, ...]:
+    """Names of the planners for problems of that kind."""
+    return tuple(PLANNERS[kind])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.formats import dag_order
-from automap_models.formats.dag_order import crossing_bytes, find_cycle, order_with_little_crossing
+from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 
 Dag = tuple[list[float], list[list[int]]]
 
@@ -117,31 +117,3 @@ def test_ten_thousand_nodes_in_a_row_need_no_recursion() -> None:
     n = 10_000
     successors = [[i + 1] for i in range(n - 1)] + [[]]
     assert order_with_little_crossing([1.0] * n, successors) == list(range(n))
-
-
-@pytest.mark.parametrize(
-    ("successors", "cycle"),
-    [
-        ([[1], [2], []], None),
-        ([[]], None),
-        ([[0]], [0]),
-        ([[1], [0]], [0, 1]),
-        ([[1], [2], [3, 4], [1], []], [1, 2, 3]),
-        ([[3], [], [0], [1, 2]], [0, 3, 2]),
-    ],
-)
-def test_a_cycle_is_found_in_the_direction_of_its_edges(successors: list[list[int]], cycle: list[int] | None) -> None:
-    assert find_cycle(successors) == cycle
-
-
-@given(_dags(max_nodes=12))
-def test_a_dag_has_no_cycle_and_one_edge_back_makes_one(dag: Dag) -> None:
-    _, successors = dag
-    assert find_cycle(successors) is None
-    for node, after in enumerate(successors):
-        if after:
-            closed = [list(others) for others in successors]
-            closed[after[0]].append(node)
-            cycle = find_cycle(closed)
-            assert cycle is not None
-            assert all(b in closed[a] for a, b in zip(cycle, [*cycle[1:], cycle[0]], strict=True))

@@ -16,14 +16,14 @@ from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.auto import AutoPlanner, choose, default_stages
-from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.refine import objective_s
 from automap_models.planners.registry import make_planner
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
 
-class Scripted(Planner):
+class Scripted(PipelinePlanner):
     """A planner whose answer is written down beforehand; asking it for what is not written fails the test."""
 
     name: ClassVar[str] = "scripted"
@@ -41,7 +41,7 @@ class Scripted(Planner):
         return self.outside
 
 
-def scripted(planners: Mapping[str, Planner]):  # type: ignore[no-untyped-def]
+def scripted(planners: Mapping[str, PipelinePlanner]):  # type: ignore[no-untyped-def]
     return lambda name, options: planners.get(name) or make_planner(name, options)
 
 

@@ -1,0 +1,301 @@
+"""Placing operators on devices: what is asked, and the answer.
+
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §3: throughput of
+a pipeline, where the most loaded device sets the pace, and latency of one sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from automap_models.core.dag import find_cycle
+from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray, PlacementGraph
+from automap_models.errors import BadInput
+
+Objective = Literal["throughput", "latency"]
+Communication = Literal["sum", "max"]
+Status = Literal["optimal", "feasible"]
+
+MAX_DEVICES = 4096
+"""Beyond this nobody places operators: larger numbers are mistakes, and plans hold arrays of that length."""
+
+MAX_PIECES = 64
+"""Likewise, of subgraphs that one accelerator may hold."""
+
+ROUNDING = 1e-9
+"""Sums of bytes may pass the memory limit by this share, which is floating-point rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblem:
+    """A placement problem. Devices 0 … accelerators-1 are accelerators, the others CPUs.
+
+    Attributes:
+        graph: n operators.
+        accelerators: how many there are (K).
+        cpus: how many there are (ℓ). For latency they are one machine with as many cores as needed.
+        memory_bytes: memory of one accelerator; CPUs have as much as is needed.
+        objective: "throughput" minimises the largest load of a device, which is the time per sample of a pipeline in
+            steady state; "latency" the time from a sample's first operator to the end of its last.
+        communication: whether a device's transfers and its compute take turns ("sum") or overlap ("max"); throughput.
+        split_passes: whether all devices do forward passes first and then all backward passes, so that each pass has
+            a slowest device of its own: max_i FW_i + max_i BW_i; throughput.
+        pieces: subgraphs that one accelerator may hold and run one after the other (q); latency.
+
+    Raises:
+        BadInput: a number out of range, a cycle, a node that no device supports, a class that fits no device.
+    """
+
+    graph: PlacementGraph
+    accelerators: int
+    cpus: int
+    memory_bytes: float
+    objective: Objective = "throughput"
+    communication: Communication = "sum"
+    split_passes: bool = False
+    pieces: int = 1
+
+    def __post_init__(self) -> None:
+        _require_in_range(self)
+        _require_meaning(self)
+        cycle = find_cycle(self.graph.successors())
+        if cycle:
+            shown = " → ".join(_listed(self.graph, [*cycle, cycle[0]]))
+            raise BadInput(f"the edges form a cycle, {shown}", where=model_name(self.graph), do="give an acyclic graph")
+        _require_a_device_for_all(self)
+
+    @classmethod
+    def of(cls, graph: PlacementGraph, **overrides: Any) -> PlacementProblem:
+        """The problem with the devices and the memory that the graph's file gives, but for the overrides."""
+        own: dict[str, Any] = {
+            "accelerators": graph.accelerators,
+            "cpus": graph.cpus,
+            "memory_bytes": graph.accelerator_bytes,
+        }
+        return cls(graph, **{**own, **overrides})
+
+    @property
+    def devices(self) -> int:
+        """Accelerators and CPUs."""
+        return self.accelerators + self.cpus
+
+    @cached_property
+    def class_memory_bytes(self) -> FloatArray:
+        """[n] what the whole class of each node takes on an accelerator."""
+        total = np.bincount(self.graph.classes, weights=self.graph.memory_bytes).astype(np.float64)
+        return total[self.graph.classes]
+
+    @cached_property
+    def class_supported(self) -> BoolArray:
+        """[n] whether every node of each node's class can run on an accelerator, memory aside."""
+        lacking = np.zeros(self.graph.classes.max() + 1, dtype=np.bool_)
+        lacking[self.graph.classes[~self.graph.supported]] = True
+        return ~lacking[self.graph.classes]
+
+    @cached_property
+    def may_accelerate(self) -> BoolArray:
+        """[n] whether each node may be placed on an accelerator: its class is supported there and fits."""
+        fits = self.class_memory_bytes <= self.memory_bytes * (1.0 + ROUNDING)
+        return fits & self.class_supported & (self.accelerators > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementPlan:
+    """The decision, apart from what it costs (cost.placement says that).
+
+    Attributes:
+        planner: who made it.
+        assignment: [n] device of each node.
+        pieces: [n] which subgraph of its accelerator each node belongs to; one accelerator's run in ascending order.
+            Of no meaning on a CPU. None: one each.
+        bound_s: proven lower bound of what the planner minimises, over all plans that it chooses from.
+        status: whether it is proven to be the best of these.
+    """
+
+    planner: str
+    assignment: IntArray
+    pieces: IntArray | None = None
+    bound_s: float | None = None
+    status: Status = "feasible"
+
+    def check_valid(self, problem: PlacementProblem) -> tuple[bool, str]:
+        """Whether this plan solves that problem, memory included, and if not, why not."""
+        for objection in (_shape_objection, _device_objection, _memory_objection, _latency_objection):
+            why = objection(problem, self)
+            if why:
+                return False, why
+        return True, ""
+
+
+def model_name(graph: PlacementGraph) -> str:
+    """What messages and plans call the graph."""
+    return str(graph.meta.get("model", "graph"))
+
+
+def node_name(graph: PlacementGraph, node: int) -> str:
+    """`node 17 (MatMul)`: the number in its file and, where there is one, the name."""
+    return f"node {graph.ids[node]}" + (f" ({graph.names[node]})" if graph.names[node] else "")
+
+
+def _listed(graph: PlacementGraph, nodes: list[int]) -> list[str]:
+    shown = [str(graph.ids[node]) for node in nodes]
+    return shown if len(shown) <= 9 else [*shown[:7], "…", shown[-1]]
+
+
+def _require_in_range(problem: PlacementProblem) -> None:
+    for option, count in (("--devices", problem.accelerators), ("--cpus", problem.cpus)):
+        if not 0 <= count <= MAX_DEVICES:
+            raise BadInput(f"{count} devices", where=option, do=f"give 0 to {MAX_DEVICES:,}")
+    if not problem.devices:
+        raise BadInput("there is no device to place anything on", where="--devices", do="give at least 1")
+    if not (math.isfinite(problem.memory_bytes) and problem.memory_bytes >= 0):
+        raise BadInput(f"{problem.memory_bytes} bytes", where="--memory", do="give the bytes of one accelerator")
+    if not 1 <= problem.pieces <= MAX_PIECES:
+        raise BadInput(f"{problem.pieces} subgraphs a device", where="--pieces", do=f"give 1 to {MAX_PIECES}")
+
+
+def _require_meaning(problem: PlacementProblem) -> None:
+    """Options that belong to the other objective are refused rather than ignored."""
+    choices: Mapping[str, tuple[str, tuple[str, ...]]] = {
+        "--objective": (problem.objective, ("throughput", "latency")),
+        "--communication": (problem.communication, ("sum", "max")),
+    }
+    for option, (value, known) in choices.items():
+        if value not in known:
+            raise BadInput(f"is {value!r}", where=option, do=f"choose from {', '.join(known)}")
+    if problem.objective == "throughput":
+        if problem.pieces != 1:
+            raise BadInput(f"{problem.pieces} subgraphs a device", where="--pieces", do="they are for latency only")
+        return
+    for option, given in (
+        ("--communication max", problem.communication == "max"),
+        ("--split-passes", problem.split_passes),
+    ):
+        if given:
+            raise BadInput("is for throughput, not for latency", where=option, do="leave it out")
+    if problem.graph.is_training:
+        raise BadInput(
+            "has a backward pass, but latency is that of one sample's inference",
+            where=model_name(problem.graph),
+            do="give an inference graph or --objective throughput",
+        )
+
+
+def _require_a_device_for_all(problem: PlacementProblem) -> None:
+    """Without CPUs everything must run on an accelerator; with CPUs everything can run there."""
+    graph = problem.graph
+    if problem.cpus:
+        return
+    if not graph.supported.all():
+        node = int(np.argmin(graph.supported))
+        raise BadInput(
+            f"no device supports {node_name(graph, node)}: it does not run on accelerators, and there is no CPU",
+            where=model_name(graph),
+            do="give at least one CPU with --cpus",
+        )
+    if not problem.may_accelerate.all():
+        node = int(np.argmin(problem.may_accelerate))
+        members = np.flatnonzero(graph.classes == graph.classes[node]).tolist()
+        what = (
+            f"{node_name(graph, node)} needs"
+            if len(members) == 1
+            else f"nodes {', '.join(_listed(graph, members))}, which must share a device, need"
+        )
+        raise BadInput(
+            f"{what} {problem.class_memory_bytes[node] / 1e9:.3g} GB, "
+            f"an accelerator has {problem.memory_bytes / 1e9:.3g} GB, and there is no CPU",
+            where=model_name(graph),
+            do="give more --memory or at least one CPU with --cpus",
+        )
+
+
+def _shape_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
+    n = len(problem.graph)
+    for what, array in (("assignment", plan.assignment), ("pieces", plan.pieces)):
+        if array is not None and array.shape != (n,):
+            return f"{what} has shape {array.shape} instead of ({n},)"
+    return ""
+
+
+def _device_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
+    """Each node on one device that there is and that supports it, classes together."""
+    graph, assignment = problem.graph, plan.assignment
+    unknown = (assignment < 0) | (assignment >= problem.devices)
+    unsupported = (assignment < problem.accelerators) & ~graph.supported
+    first_of_class = np.unique(graph.classes, return_index=True)
+    home = assignment[first_of_class[1]][np.searchsorted(first_of_class[0], graph.classes)]
+    apart = assignment != home
+    for wrong, why in (
+        (unknown, f"is on a device outside 0..{problem.devices - 1}"),
+        (unsupported, "is on an accelerator, which does not support it"),
+        (apart, "is on another device than its class"),
+    ):
+        if wrong.any():
+            return f"{node_name(graph, int(np.argmax(wrong)))} {why}"
+    return ""
+
+
+def _memory_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
+    used = device_memory_bytes(problem, plan.assignment)[: problem.accelerators]
+    over = used > problem.memory_bytes * (1.0 + ROUNDING)
+    if not over.any():
+        return ""
+    device = int(np.argmax(over))
+    return f"device {device} needs {used[device] / 1e9:.3g} GB, an accelerator has {problem.memory_bytes / 1e9:.3g} GB"
+
+
+def _latency_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
+    """Subgraphs can run: none waits for itself through others, those before it on its accelerator included."""
+    if problem.objective != "latency":
+        return "subgraphs are for latency only" if plan.pieces is not None else ""
+    accelerated = plan.assignment < problem.accelerators
+    pieces = np.zeros_like(plan.assignment) if plan.pieces is None else plan.pieces
+    wrong = accelerated & ((pieces < 0) | (pieces >= problem.pieces))
+    if wrong.any():
+        node = int(np.argmax(wrong))
+        return f"{node_name(problem.graph, node)} is in subgraph {pieces[node]} outside 0..{problem.pieces - 1}"
+    cycle = find_cycle(job_successors(problem, plan))
+    if cycle is None:
+        return ""
+    first = next(job for job in cycle if job < problem.accelerators * problem.pieces)
+    device, piece = divmod(first, problem.pieces)
+    return f"subgraph {piece} of device {device} is not contiguous or waits for one that waits for it"
+
+
+def device_memory_bytes(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
+    """[devices] what the nodes on each device take; counted on CPUs as well, which have as much as is needed."""
+    used = np.bincount(assignment, weights=problem.graph.memory_bytes, minlength=problem.devices)
+    return used.astype(np.float64)
+
+
+def job_of_nodes(problem: PlacementProblem, plan: PlacementPlan) -> IntArray:
+    """[n] what each node runs as part of, for latency.
+
+    Job accelerator · q + piece is a subgraph of an accelerator; a node on a CPU is a job of its own, number
+    accelerators · q + its position.
+    """
+    pieces = np.zeros_like(plan.assignment) if plan.pieces is None else plan.pieces
+    alone = problem.accelerators * problem.pieces + np.arange(len(problem.graph))
+    on_accelerator = plan.assignment < problem.accelerators
+    return np.where(on_accelerator, plan.assignment * problem.pieces + pieces, alone)
+
+
+def job_successors(problem: PlacementProblem, plan: PlacementPlan) -> list[list[int]]:
+    """Jobs that wait for each job (see `job_of_nodes`): for its results, or for their accelerator."""
+    jobs = job_of_nodes(problem, plan)
+    total = problem.accelerators * problem.pieces + len(problem.graph)
+    ends = jobs[problem.graph.edges]
+    pairs = {(a, b) for a, b in ends.tolist() if a != b}
+    for job in range(problem.accelerators * problem.pieces):
+        if (job + 1) % problem.pieces:
+            pairs.add((job, job + 1))
+    successors: list[list[int]] = [[] for _ in range(total)]
+    for a, b in sorted(pairs):
+        successors[a].append(b)
+    return successors
