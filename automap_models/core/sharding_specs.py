@@ -1,0 +1,83 @@
+"""A sharding plan in the words of the frameworks that run it: JAX's PartitionSpec, PyTorch's placements."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.sharding_classes import REPLICATED
+from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    from automap_models.core.sharding import ShardingPlan
+    from automap_models.core.sharding_classes import Variable
+
+
+def partition_specs(plan: ShardingPlan, params: Any, axis: str) -> Any:
+    """See ShardingPlan.partition_specs."""
+    try:
+        import jax
+        from jax.sharding import PartitionSpec
+    except ImportError as error:
+        raise BadInput(
+            f"partition specs need the jax extra ({error})", do="pip install 'automap-models[jax]'"
+        ) from None
+    ends = _ends(plan)
+
+    def spec(path: Any, leaf: Any) -> PartitionSpec:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        dim = _dim(ends, name, tuple(leaf.shape))
+        axes = () if dim == REPLICATED else (*[None] * dim, axis)
+        return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+    return jax.tree_util.tree_map_with_path(spec, params)
+
+
+def placements(plan: ShardingPlan) -> dict[str, list[Any]]:
+    """See ShardingPlan.placements."""
+    try:
+        from torch.distributed.tensor import Replicate, Shard
+    except ImportError as error:
+        raise BadInput(
+            f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
+        ) from None
+    return {
+        variable.name: [Replicate() if dim == REPLICATED else Shard(dim)]
+        for variable, dim in zip(plan.variables, plan.dims, strict=True)
+    }
+
+
+def _ends(plan: ShardingPlan) -> dict[str, list[tuple[int, Variable, int]]]:
+    """Each end of a variable's path (`block/kernel` of `params/block/kernel`) → how much is left out, it, its dim."""
+    ends: dict[str, list[tuple[int, Variable, int]]] = {}
+    for variable, dim in zip(plan.variables, plan.dims, strict=True):
+        keys = variable.name.split("/")
+        for left_out in range(len(keys)):
+            ends.setdefault("/".join(keys[left_out:]), []).append((left_out, variable, dim))
+    return ends
+
+
+def _dim(ends: dict[str, list[tuple[int, Variable, int]]], path: str, shape: tuple[int, ...]) -> int:
+    """The partitioned dimension of the variable whose path ends like this with the least left out.
+
+    So a parameter comes before the moments under its name. A key that repeats the one before it is left out, as in
+    the names of variables.
+    """
+    name = "/".join(key for key, _ in groupby(path.split("/")))
+    found = sorted(ends.get(name, []), key=lambda end: end[0])
+    if not found:
+        raise BadInput("is none of the plan's variables", where=path, do="give the pytree that the plan was made for")
+    if len(found) > 1 and found[0][0] == found[1][0]:
+        raise BadInput(
+            f"may be {found[0][1].name} or {found[1][1].name}",
+            where=path,
+            do="give the arguments with their whole paths",
+        )
+    _, variable, dim = found[0]
+    if variable.shape != shape:
+        raise BadInput(
+            f"has the shape {list(shape)}, the plan's variable {list(variable.shape)}",
+            where=path,
+            do="plan again for this model",
+        )
+    return dim
