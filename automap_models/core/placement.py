@@ -88,8 +88,8 @@ class PlacementProblem:
     @cached_property
     def class_memory_bytes(self) -> FloatArray:
         """[n] what the whole class of each node takes on an accelerator."""
-        total = np.bincount(self.graph.classes, weights=self.graph.memory_bytes).astype(np.float64)
-        return total[self.graph.classes]
+        classes = self.graph.classes
+        return sums_by(classes, self.graph.memory_bytes, int(classes.max()) + 1)[classes]
 
     @cached_property
     def class_supported(self) -> BoolArray:
@@ -270,8 +270,12 @@ def _latency_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
 
 def device_memory_bytes(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
     """[devices] what the nodes on each device take; counted on CPUs as well, which have as much as is needed."""
-    used = np.bincount(assignment, weights=problem.graph.memory_bytes, minlength=problem.devices)
-    return used.astype(np.float64)
+    return sums_by(assignment, problem.graph.memory_bytes, problem.devices)
+
+
+def sums_by(keys: IntArray, values: FloatArray, total: int) -> FloatArray:
+    """[total] sum of the values under each key 0 … total-1."""
+    return np.bincount(keys, weights=values, minlength=total).astype(np.float64)
 
 
 def job_of_nodes(problem: PlacementProblem, plan: PlacementPlan) -> IntArray:

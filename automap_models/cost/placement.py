@@ -1,0 +1,175 @@
+"""What a placement costs: time per sample of a pipeline (throughput) or time of one sample (latency).
+
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), with the
+variants of its appendix; the authors' `throughput-ip/ip.py` and `latency-greedy/greedy.cpp` compute the same.
+
+An accelerator that holds the nodes S pays, beside their times, the transfer of each output that crosses its border:
+of every node u with an edge u → v of which exactly one end is in S, once, whoever reads it. CPUs read and write where
+the data lies and pay nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap_models.core.dag import topological_order
+from automap_models.core.placement import (
+    PlacementPlan,
+    PlacementProblem,
+    device_memory_bytes,
+    job_of_nodes,
+    job_successors,
+    sums_by,
+)
+from automap_models.core.placement_graph import FloatArray, IntArray, PlacementGraph
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementCost:
+    """What a plan costs.
+
+    Attributes:
+        value_s: what the problem minimises; infinite where subgraphs wait for each other.
+        loads_s: [devices] how long each is busy with one sample.
+        compute_s: [devices] how long it computes.
+        transfer_s: [devices] how long it sends and receives; 0 on CPUs.
+        memory_bytes: [devices] what its nodes take.
+        feasible: whether the plan is valid, memory included.
+    """
+
+    value_s: float
+    loads_s: FloatArray
+    compute_s: FloatArray
+    transfer_s: FloatArray
+    memory_bytes: FloatArray
+    feasible: bool
+
+
+def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementCost:
+    """What the plan costs.
+
+    Args:
+        problem: n nodes on D devices.
+        plan: one that puts each node on one of these.
+    """
+    compute, transfer = _pass_times(problem, plan)
+    throughput = problem.objective == "throughput"
+    return PlacementCost(
+        value_s=_slowest_s(problem, compute, transfer) if throughput else latency_s(problem, plan),
+        loads_s=_loads(problem, compute, transfer),
+        compute_s=compute.sum(axis=0),
+        transfer_s=transfer.sum(axis=0),
+        memory_bytes=device_memory_bytes(problem, plan.assignment),
+        feasible=plan.check_valid(problem)[0],
+    )
+
+
+def device_loads(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
+    """[devices] how long each device is busy with one sample, all that it holds being one subgraph.
+
+    Args:
+        problem: n nodes.
+        assignment: [n] device of each.
+    """
+    return _loads(problem, *_pass_times(problem, PlacementPlan("", assignment)))
+
+
+def throughput_s(problem: PlacementProblem, assignment: IntArray) -> float:
+    """Time per sample of the pipeline in steady state: the largest load, or the sum of each pass's largest.
+
+    Args:
+        problem: n nodes.
+        assignment: [n] device of each.
+    """
+    return _slowest_s(problem, *_pass_times(problem, PlacementPlan("", assignment)))
+
+
+def latency_s(problem: PlacementProblem, plan: PlacementPlan) -> float:
+    """Time from the first operator of one sample to the end of the last; infinite where subgraphs wait for each other.
+
+    A subgraph of an accelerator starts when all that it reads is there and the accelerator's subgraph before it is
+    done; it receives, computes and sends one after the other, and all its nodes finish when it does. A node on a CPU
+    starts when its inputs are there: there are as many cores as needed.
+    """
+    duration = _job_durations(problem, plan).tolist()
+    successors = job_successors(problem, plan)
+    order = topological_order(successors)
+    if len(order) < len(successors):
+        return math.inf
+    start = [0.0] * len(successors)
+    for job in order:
+        finish = start[job] + duration[job]
+        for waiting in successors[job]:
+            start[waiting] = max(start[waiting], finish)
+    return float(max(map(operator.add, start, duration)))
+
+
+def _job_durations(problem: PlacementProblem, plan: PlacementPlan) -> FloatArray:
+    """[jobs] receiving, computing and sending of each (see `job_of_nodes`)."""
+    graph, jobs = problem.graph, job_of_nodes(problem, plan)
+    paying = problem.accelerators * problem.pieces
+    total = paying + len(graph)
+    producers, at = _crossing(graph, jobs, paying)
+    transfer = sums_by(at, graph.transfer_s[producers], total)
+    return transfer + sums_by(jobs, _node_times(problem, plan.assignment), total)
+
+
+def _pass_times(problem: PlacementProblem, plan: PlacementPlan) -> tuple[FloatArray, FloatArray]:
+    """[2, devices] compute and [2, devices] transfers of the forward and of the backward pass.
+
+    A transfer belongs to the pass of the node whose output it moves.
+    """
+    graph, devices = problem.graph, problem.devices
+    paying = problem.accelerators * problem.pieces
+    producers, jobs = _crossing(graph, job_of_nodes(problem, plan), paying)
+    first_of_pass = graph.backward * devices
+    compute = sums_by(first_of_pass + plan.assignment, _node_times(problem, plan.assignment), 2 * devices)
+    transfer = sums_by(first_of_pass[producers] + jobs // problem.pieces, graph.transfer_s[producers], 2 * devices)
+    return compute.reshape(2, devices), transfer.reshape(2, devices)
+
+
+def _node_times(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
+    on_accelerator = assignment < problem.accelerators
+    times: FloatArray = np.where(on_accelerator, problem.graph.accelerator_s, problem.graph.cpu_s)
+    return times
+
+
+def _crossing(graph: PlacementGraph, jobs: IntArray, paying: int) -> tuple[IntArray, IntArray]:
+    """Node u and job for each output that crosses a job's border, both ways, each once; jobs from `paying` on are free.
+
+    Args:
+        graph: n nodes.
+        jobs: [n] job of each.
+        paying: number of the jobs that pay.
+    """
+    producers, readers = graph.edges.T
+    cut = jobs[producers] != jobs[readers]
+    moved = np.concatenate([producers[cut], producers[cut]])
+    at = np.concatenate([jobs[producers[cut]], jobs[readers[cut]]])
+    pays = at < paying
+    keys = np.unique(moved[pays] * paying + at[pays])
+    return np.divmod(keys, max(1, paying))  # without jobs that pay there are no keys
+
+
+def _loads(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
+    """[devices] from the times of the two passes; without `split_passes` transfers overlap with either."""
+    if problem.split_passes:
+        both: FloatArray = _busy(problem, compute, transfer).sum(axis=0)
+        return both
+    return _busy(problem, compute.sum(axis=0), transfer.sum(axis=0))
+
+
+def _slowest_s(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> float:
+    if problem.split_passes:
+        return float(_busy(problem, compute, transfer).max(axis=1).sum())
+    return float(_loads(problem, compute, transfer).max())
+
+
+def _busy(problem: PlacementProblem, compute: FloatArray, transfer: FloatArray) -> FloatArray:
+    """Compute and transfers one after the other, or side by side."""
+    busy: FloatArray = np.maximum(compute, transfer) if problem.communication == "max" else compute + transfer
+    return busy
