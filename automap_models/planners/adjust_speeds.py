@@ -1,0 +1,174 @@
+"""What measured stage times say about the profile and about each device, by robust regression.
+
+A device d of stage s needs for its part of a micro-batch, in pass p (forward or backward),
+
+    log measured = log predicted + a_{s,p} + b_d + noise
+
+with a, how far off the profile is for the stage's instructions, and b, how much slower than the others the device is.
+Samples enter by their median, which a stall in fewer than half of them does not move; a is Huber's M-estimate over the
+devices, which stragglers among them hardly move (Huber, "Robust Estimation of a Location Parameter", 1964). One run
+cannot tell a stage all of whose devices are slow from one whose instructions take longer than the profile says, so
+that has to be said: `attribute` is "instructions" for a profile that has not been held against this job yet, and
+"devices" for one that has been corrected by it; then a is one number for the whole job.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.profile import FloatArray
+from automap_models.errors import BadInput
+from automap_models.formats.observed_json import Observed
+
+Attribution = Literal["instructions", "devices"]
+IntArray = NDArray[np.int64]
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, sqrt(π/2)."""
+LEAST_ERROR = 0.005
+"""Relative error that any measured time is taken to have at least."""
+HUBER = 1.345
+"""Errors beyond so many standard errors count linearly: 95 % efficient where all are normal."""
+SURE = 4.0
+"""A device is slower or faster than the others when it is so by that many standard errors; with 32 devices, fewer
+would make one of them a straggler by chance now and then."""
+
+
+@dataclass(frozen=True, eq=False)
+class Speeds:
+    """What was found.
+
+    Attributes:
+        forward_scale, backward_scale: [S] measured over predicted time of a stage's instructions on a healthy device.
+        slowdown: [D] time of each device over that of a healthy one; 1 where no difference can be told.
+        error: [D] relative standard error of that; 0 for devices that were not measured.
+    """
+
+    forward_scale: FloatArray
+    backward_scale: FloatArray
+    slowdown: FloatArray
+    error: FloatArray
+
+
+def fit_speeds(
+    observed: Observed,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    stage_of_device: IntArray,
+    attribute: Attribution,
+) -> Speeds:
+    """Scales of stages and slowdowns of devices from measured times.
+
+    Args:
+        observed: times of stages or devices; those of a stage count for all of its devices alike.
+        forward_s, backward_s: [S] predicted time of a device's part of a micro-batch.
+        stage_of_device: [D] the stage that each device works for; -1 where it stands idle.
+        attribute: what a stage's common deviation is due to.
+
+    Raises:
+        BadInput: a stage or device that the plan does not have, or a stage nothing was measured of.
+    """
+    owner = _owners(observed, stage_of_device, forward_s.size)
+    units = np.array(sorted(owner))
+    stage = np.array([owner[unit] for unit in units.tolist()])
+    predicted = np.stack([forward_s, backward_s])[:, stage]
+    measured, error = _medians(observed, units)
+    group = (
+        np.zeros_like(predicted, dtype=np.int64)
+        if attribute == "devices"
+        else np.stack([stage, stage + forward_s.size])
+    )
+    known = predicted > 0  # a pass that is predicted to take no time says nothing
+    log_scale = huber_locations(np.log(measured[known] / predicted[known]), error[known], group[known])
+    scale = np.exp([log_scale.get(g, 0.0) for g in range(2 * forward_s.size)]).reshape(2, -1)
+    if attribute == "devices":
+        scale[:] = scale[0, 0]
+    both, expected = measured.sum(axis=0), (scale[:, stage] * predicted).sum(axis=0)
+    spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / both
+    ratio = both / np.where(expected > 0, expected, both)
+    told = np.abs(np.log(ratio)) > SURE * spread
+    return _per_device(observed, units, stage_of_device, scale, np.where(told, ratio, 1.0), spread)
+
+
+def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> dict[int, float]:
+    """Huber's M-estimate of every group's location; all groups at once, starting from their medians.
+
+    Args:
+        values, error: [n] and their standard errors.
+        group: [n] number of the group of each.
+    """
+    from scipy.optimize import least_squares
+
+    groups, member = np.unique(group, return_inverse=True)
+    start = np.array([np.median(values[member == g]) for g in range(groups.size)])
+    design = (member[:, None] == np.arange(groups.size)) / -error[:, None]
+
+    def residuals(location: FloatArray) -> FloatArray:
+        standardised: FloatArray = (values - location[member]) / error
+        return standardised
+
+    def derivative(_: FloatArray) -> FloatArray:
+        return design
+
+    found = least_squares(residuals, start, derivative, loss="huber", f_scale=HUBER)
+    return dict(zip(groups.tolist(), found.x.tolist(), strict=True))
+
+
+def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[int, int]:
+    """Measured unit → its stage.
+
+    Raises:
+        BadInput: a unit is none of the plan's, or a stage has none.
+    """
+    everyone = dict(enumerate(range(stages) if observed.unit == "stage" else stage_of_device.tolist()))
+    for unit in sorted(observed.forward_s):
+        if unit not in everyone:
+            raise BadInput(
+                f"{observed.unit} {unit} is measured, but the plan has {observed.unit}s 0 to {len(everyone) - 1}",
+                where=observed.where,
+                do="give the plan that was running with --plan",
+            )
+    owner = {unit: everyone[unit] for unit in observed.forward_s if everyone[unit] >= 0}
+    for stage in range(stages):
+        if stage not in owner.values():
+            raise BadInput(
+                f"nothing is measured of stage {stage}", where=observed.where, do="measure every stage of the plan"
+            )
+    return owner
+
+
+def _medians(observed: Observed, units: IntArray) -> tuple[FloatArray, FloatArray]:
+    """[2, u] median of each unit's forward and backward samples, and its relative standard error."""
+    both = [[of[unit] for unit in units.tolist()] for of in (observed.forward_s, observed.backward_s)]
+    median = np.array([[np.median(samples) for samples in row] for row in both])
+    error = [[_relative_error(samples) for samples in row] for row in both]
+    return median, np.maximum(np.array(error), LEAST_ERROR)
+
+
+def _relative_error(samples: FloatArray) -> float:
+    median = float(np.median(samples))
+    deviation = NORMAL_MAD * float(np.median(np.abs(samples - median)))
+    return MEDIAN_ERROR * deviation / math.sqrt(samples.size) / median
+
+
+def _per_device(
+    observed: Observed,
+    units: IntArray,
+    stage_of_device: IntArray,
+    scale: FloatArray,
+    slowdown: FloatArray,
+    error: FloatArray,
+) -> Speeds:
+    """The result, with a stage's slowdown passed on to all its devices where only stages were measured."""
+    by_device, its_error = np.ones(stage_of_device.size), np.zeros(stage_of_device.size)
+    for unit, slow, spread in zip(units.tolist(), slowdown, error, strict=True):
+        own = stage_of_device == unit if observed.unit == "stage" else unit
+        by_device[own], its_error[own] = slow, spread
+    return Speeds(scale[0], scale[1], by_device, its_error)
