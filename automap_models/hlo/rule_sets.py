@@ -1,0 +1,143 @@
+"""Which shardings are allowed, as data: Shardy's own rules, and restrictions of them by opcode, scope and phase.
+
+A rule set is a YAML file, shipped in conf/rules or the user's own:
+
+    description: Auto-MAP's tables
+    forbid:
+      - {opcode: reduce, phase: forward, factor: reduction, except: [loss]}
+      - {opcode: convolution, phase: forward, factor: reduction}
+
+`opcode` and `scope` are shell patterns; a scope is one name of a location's module path, or the whole of it. `factor`
+says what must stay whole: what is summed over (`reduction`), or everything that matching operations read and make
+(`any`), which also allows operations for which Shardy has no rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import IntArray, Phase
+from automap_models.errors import BadInput
+from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
+from automap_models.hlo.locations import scopes
+from automap_models.hlo.module import Module
+from automap_models.hlo.phases import phases
+from automap_models.hlo.sharding_rules import Role, ShardingRules, Use
+
+_KEYS = "it needs description and forbid, a list of {opcode, scope, phase, factor, except}"
+_PHASES = {"any": None} | {phase.name.lower(): phase for phase in Phase}
+_FACTORS = ("reduction", "any")
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What must not be sharded.
+
+    Attributes:
+        opcode: pattern of StableHLO's word for the operation.
+        scope: pattern of a scope that it stands in.
+        phase: of the training step; None for all.
+        factor: "reduction" for what it sums over, "any" for all dimensions.
+        excepted: patterns of scopes in which it is allowed all the same.
+    """
+
+    opcode: str = "*"
+    scope: str = "*"
+    phase: Phase | None = None
+    factor: str = "reduction"
+    excepted: tuple[str, ...] = ()
+
+    def covers(self, opcode: str, path: str, phase: int) -> bool:
+        """Whether it speaks of an operation."""
+        return (
+            fnmatchcase(opcode, self.opcode)
+            and (self.phase is None or self.phase == phase)
+            and _stands_in(path, self.scope)
+            and not any(_stands_in(path, pattern) for pattern in self.excepted)
+        )
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Restrictions under a name."""
+
+    name: str
+    description: str
+    restrictions: tuple[Restriction, ...] = ()
+
+
+def read_rule_set(name_or_path: str | Path) -> RuleSet:
+    """The shipped rule set of that name (`shardy`, `paper`), or the one in that YAML file.
+
+    Raises:
+        BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
+    """
+    path = find_yaml(name_or_path, "rules", "rule set")
+    fields = YamlFields(load_yaml(path, _KEYS), str(path), required=("description", "forbid"), optional=(), do=_KEYS)
+    listed = fields.document["forbid"]
+    if not isinstance(listed, list):
+        raise BadInput("forbid is no list", where=str(path), do=_KEYS)
+    restrictions = tuple(_restriction(item, f"{path}, forbid[{i}]") for i, item in enumerate(listed))
+    return RuleSet(path.stem, fields.text("description", ""), restrictions)
+
+
+def kept_whole(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[IntArray, NDArray[np.bool_]]:
+    """What a rule set keeps whole: dimensions of operations for which Shardy has no rule, and [f] whether a factor.
+
+    Raises:
+        BadInput: Shardy has no rule for an operation, and the rule set says nothing of it either.
+    """
+    of_phase = phases(module.operations, module.arguments)
+    factors = np.zeros(rules.factor_sizes.size, dtype=np.bool_)
+    reductions = rules.factor_roles & Role.REDUCTION > 0
+    for restriction in rule_set.restrictions:
+        covered = np.array([_covers(restriction, module, use, of_phase) for use in rules.uses], dtype=np.bool_)
+        of_covered = np.repeat(covered, np.diff(rules.factor_offsets))
+        factors |= of_covered if restriction.factor == "any" else of_covered & reductions
+    everything = [restriction for restriction in rule_set.restrictions if restriction.factor == "any"]
+    for use in rules.unruled:
+        if not any(_covers(restriction, module, use, of_phase) for restriction in everything):
+            raise _no_rule(module, use)
+    return np.concatenate([np.empty(0, dtype=np.int64), *map(rules.dims_of, rules.unruled)]), factors
+
+
+def _no_rule(module: Module, use: Use) -> BadInput:
+    op = module.operations[use.operation]
+    called = f"{op.name} ({use.opcode}{f' of {op.target}' if op.target else ''})"
+    return BadInput(
+        f"Shardy has no sharding rule for {called}",
+        where=module.name,
+        do=f"keep it whole with a rules file that forbids {{opcode: {use.opcode}, factor: any}}",
+    )
+
+
+def _covers(restriction: Restriction, module: Module, use: Use, of_phase: NDArray[np.int8]) -> bool:
+    return restriction.covers(use.opcode, module.operations[use.operation].path, int(of_phase[use.operation]))
+
+
+@lru_cache(maxsize=1 << 16)
+def _stands_in(path: str, pattern: str) -> bool:
+    if pattern == "*":
+        return True
+    found = scopes(path)
+    return fnmatchcase("/".join(found), pattern) or any(fnmatchcase(scope, pattern) for scope in found)
+
+
+def _restriction(item: object, source: str) -> Restriction:
+    keys = ("opcode", "scope", "phase", "factor", "except")
+    fields = YamlFields(item, source, required=(), optional=keys, do=_KEYS)
+    phase, factor = fields.text("phase", "any"), fields.text("factor", "reduction")
+    if phase not in _PHASES:
+        raise BadInput(f"phase is {phase!r}", where=source, do=f"choose from {', '.join(_PHASES)}")
+    if factor not in _FACTORS:
+        raise BadInput(f"factor is {factor!r}", where=source, do=f"choose from {', '.join(_FACTORS)}")
+    excepted = fields.document.get("except", [])
+    if not isinstance(excepted, list) or not all(isinstance(pattern, str) for pattern in excepted):
+        raise BadInput("except is no list of scopes", where=source, do="give a list such as [loss]")
+    return Restriction(fields.text("opcode", "*"), fields.text("scope", "*"), _PHASES[phase], factor, tuple(excepted))

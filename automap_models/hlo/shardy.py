@@ -1,0 +1,146 @@
+"""Shardy's passes on a copy of a flat module: its factor mappings, and its own propagation of a finished plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir.dialects import sdy
+
+from automap_models.hlo.adapter import Module
+from automap_models.hlo.operation import Tensor
+from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
+
+_SPLIT = "sdy-constant-or-scalar-splitter"
+_RULES = "func.func(sdy-populate-op-sharding-rules)"
+_INDEX = "automap.operation"
+_RULE = "sdy.sharding_rule"
+_DATA_FLOW = {"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier"}
+
+
+def sharding_rules(module: Module) -> ShardingRules:
+    """The factor mapping of every operation, read once; the module stays as it is."""
+    with module.mlir.context:
+        copy = _marked_copy(module)
+        _run(copy, [_SPLIT, _RULES])
+        reader = _Reader()
+        uses = list(reader.uses(_entry(copy)))
+        return flat_rules(reader.tensors, uses)
+
+
+def _run(mlir: Any, passes: Sequence[str]) -> None:
+    passmanager.PassManager.parse(f"builtin.module({','.join(passes)})").run(mlir)
+
+
+def _entry(mlir: Any) -> Any:
+    """The entry function's block; a pass may have put other things beside the function."""
+    (entry,) = [op for op in mlir.regions[0].blocks[0].operations if op.operation.name == "func.func"]
+    return entry.operation.regions[0].blocks[0]
+
+
+def _marked_copy(module: Module) -> Any:
+    """A copy of the module whose operations, and all copies that a pass makes of them, know their position."""
+    copy = module.mlir.operation.clone()
+    number = ir.IntegerType.get_signless(64)
+    for i, op in enumerate(_entry(copy).operations):
+        op.operation.attributes[_INDEX] = ir.IntegerAttr.get(number, i)
+    return copy
+
+
+class _Reader:
+    """Numbers the values of a block, and those of its loops and branches, as it meets them."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._ids: dict[Any, int] = {}
+        self._types: dict[Any, Tensor] = {}
+        self._rules: dict[Any, Rule] = {}
+
+    def uses(self, block: Any, operation: int = -1) -> Iterator[Use]:
+        """The operations of a block that have dimensions and read something, in its order.
+
+        Args:
+            operation: the loop or branch that the block belongs to; -1 for the entry.
+        """
+        for argument in block.arguments:
+            self._id(argument)
+        for view in block.operations:
+            op = view.operation
+            attributes = op.attributes
+            index = ir.IntegerAttr(attributes[_INDEX]).value if operation < 0 else operation
+            values = tuple(map(self._id, (*op.operands, *op.results)))
+            if op.name in _DATA_FLOW:
+                yield from self._data_flow(op, index)
+            elif _RULE in attributes:
+                yield Use(index, _opcode(op), values, self._rule(attributes[_RULE]))
+            elif len(op.results) and len(op.operands) and any(self.tensors[v].shape for v in values):
+                yield Use(index, _opcode(op), values, None)
+
+    def _data_flow(self, op: Any, index: int) -> Iterator[Use]:
+        """What the operations in the regions of an operation say, and which of its values are one and the same."""
+        blocks = [region.blocks[0] for region in op.regions]
+        for block in blocks:
+            yield from self.uses(block, index)
+        returned = [list(block.operations)[-1].operation.operands for block in blocks]
+        if op.name == "stablehlo.while":
+            groups: Iterator[tuple[Any, ...]] = zip(
+                op.operands, op.results, *(block.arguments for block in blocks), returned[1], strict=True
+            )
+        elif op.name == "stablehlo.optimization_barrier":
+            groups = zip(op.operands, op.results, strict=True)
+        else:
+            groups = zip(op.results, *returned, strict=True)
+        for group in groups:
+            values = tuple(map(self._id, group))
+            yield Use(index, _opcode(op), values, same_everywhere(self.tensors[values[0]].shape, len(values)))
+
+    def _id(self, value: Any) -> int:
+        known = self._ids.get(value)
+        if known is None:
+            known = self._ids[value] = len(self._ids)
+            kind = value.type
+            if kind not in self._types:
+                self._types[kind] = _tensor(kind)
+            self.tensors.append(self._types[kind])
+        return known
+
+    def _rule(self, attribute: Any) -> Rule:
+        if attribute not in self._rules:
+            self._rules[attribute] = _rule(sdy.OpShardingRuleAttr(attribute))
+        return self._rules[attribute]
+
+
+def _opcode(op: Any) -> str:
+    return str(op.name.rpartition(".")[2])
+
+
+def _tensor(kind: Any) -> Tensor:
+    """The type of a value; what is no tensor, such as a token, has no dimensions."""
+    if isinstance(kind, ir.RankedTensorType):
+        return Tensor(tuple(kind.shape), str(kind.element_type))
+    return Tensor((), "token")
+
+
+def _rule(attribute: Any) -> Rule:
+    """A Shardy rule; factors along which it does not propagate are taken to stay whole."""
+    sizes = tuple(attribute.factor_sizes)
+    roles = [0] * len(sizes)
+    for factor in attribute.reduction_factors:
+        roles[factor] |= Role.REDUCTION
+    whole = (attribute.need_replication_factors, attribute.permutation_factors, attribute.blocked_propagation_factors)
+    for factor in (factor for group in whole for factor in group):
+        roles[factor] |= Role.WHOLE
+    links: list[tuple[int, int, int]] = []
+    unmapped: list[tuple[int, int]] = []
+    for position, mapping in enumerate((*attribute.operand_mappings, *attribute.result_mappings)):
+        for dim, of_dim in enumerate(sdy.TensorMappingAttr(mapping).dim_mappings):
+            factors = list(sdy.DimMappingAttr(of_dim).factor_indices)
+            if not factors:
+                unmapped.append((position, dim))
+                continue
+            major = next((factor for factor in factors if sizes[factor] > 1), factors[0])
+            links.append((position, dim, major))
+            for minor in factors:
+                roles[minor] |= 0 if minor == major else Role.WHOLE
+    return Rule(sizes, tuple(roles), tuple(links), tuple(unmapped))
