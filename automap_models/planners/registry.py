@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Literal, overload
 
 from automap_models.errors import BadInput
-from automap_models.planners.base import PipelinePlanner, PlacementPlanner, Planner, PlannerOptions
+from automap_models.planners.base import PipelinePlanner, PlacementPlanner, Planner, PlannerOptions, ShardingPlanner
 
 PLANNERS: dict[str, dict[str, str]] = {
     "pipeline": {
@@ -17,6 +17,12 @@ PLANNERS: dict[str, dict[str, str]] = {
         "auto": "automap_models.planners.auto:AutoPlanner",
     },
     "placement": {},
+    "operator": {
+        "milp": "automap_models.planners.sharding_milp:ShardingMilpPlanner",
+    },
+    "data": {
+        "milp": "automap_models.planners.sharding_milp:ShardingMilpPlanner",
+    },
 }
 """Kind of problem → planner name → module:class."""
 
@@ -29,6 +35,10 @@ def make_planner(
 
 @overload
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["placement"]) -> PlacementPlanner: ...
+
+
+@overload
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["operator", "data"]) -> ShardingPlanner: ...
 
 
 def make_planner(name: str, options: PlannerOptions | None = None, kind: str = "pipeline") -> Planner[Any, Any]:
