@@ -5,8 +5,10 @@ Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operat
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +64,16 @@ class PlacementGraph:
     def is_training(self) -> bool:
         """Whether the graph has a backward pass."""
         return bool(self.backward.any())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over ids, times, sizes, kinds and edges: a plan belongs to exactly these."""
+        digest = hashlib.sha256(np.array(self.ids, dtype=np.int64).tobytes())
+        for times in (self.accelerator_s, self.cpu_s, self.memory_bytes, self.transfer_s):
+            digest.update(np.ascontiguousarray(times, dtype=np.float64).tobytes())
+        for kinds in (self.supported, self.backward, self.classes, self.edges):
+            digest.update(np.ascontiguousarray(kinds, dtype=np.int64).tobytes())
+        return digest.hexdigest()
 
     def successors(self) -> list[list[int]]:
         """[n] positions of each node's consumers, ascending."""

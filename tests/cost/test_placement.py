@@ -19,7 +19,6 @@ from automap_models.core.placement_graph import PlacementGraph
 from automap_models.cost.placement import device_loads, latency_s, placement_cost, throughput_s
 from automap_models.formats.placement_json import read_placement
 
-GRAPHS = Path("/work/shared/data/placement_graphs")
 EXPERTS = {
     "LayerGraphs_bert24_inference": ("bert24_inference", 20.08),
     "LayerGraphs_bert24_training": ("bert24_training", 49.40),
@@ -42,19 +41,17 @@ GREEDY_LATENCY_MS = {
 DIGITS_MS = 0.005 + 1e-9
 """The tables have two digits after the point."""
 
-published = pytest.mark.skipif(not GRAPHS.exists(), reason="the published graphs are not here")
+
+@pytest.fixture(scope="module")
+def graphs(shared_data: Path) -> Path:
+    return shared_data / "placement_graphs"
 
 
-def published_graph(name: str, objective: str = "throughput") -> PlacementGraph:
-    return read_placement(GRAPHS / f"{objective}-inputs_{name}.json")
-
-
-@published
 @pytest.mark.parametrize("name", EXPERTS)
-def test_an_expert_split_costs_what_the_paper_says(name: str) -> None:
+def test_an_expert_split_costs_what_the_paper_says(name: str, graphs: Path) -> None:
     split, value_ms = EXPERTS[name]
-    problem = PlacementProblem.of(published_graph(name))
-    document = json.loads((GRAPHS / f"human-experts_{split}_expert.json").read_text())
+    problem = PlacementProblem.of(read_placement(graphs / f"throughput-inputs_{name}.json"))
+    document = json.loads((graphs / f"human-experts_{split}_expert.json").read_text())
     device_of_class = {}
     for device, held in enumerate([*document["fpgas"], *document["cpus"]]):
         for node in held["nodes"]:
@@ -65,19 +62,17 @@ def test_an_expert_split_costs_what_the_paper_says(name: str) -> None:
     assert cost.value_s * 1e3 == pytest.approx(value_ms, abs=DIGITS_MS)
 
 
-@published
 @pytest.mark.parametrize("name", ONE_DEVICE_MS)
-def test_one_device_costs_what_the_paper_says(name: str) -> None:
-    problem = PlacementProblem.of(published_graph(name))
+def test_one_device_costs_what_the_paper_says(name: str, graphs: Path) -> None:
+    problem = PlacementProblem.of(read_placement(graphs / f"throughput-inputs_{name}.json"))
     plan = PlacementPlan("single", np.zeros(len(problem.graph), dtype=np.int64))
     assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(ONE_DEVICE_MS[name], abs=DIGITS_MS)
 
 
-@published
 @pytest.mark.parametrize("name", GREEDY_LATENCY_MS)
-def test_the_greedy_split_takes_as_long_as_the_paper_says(name: str) -> None:
+def test_the_greedy_split_takes_as_long_as_the_paper_says(name: str, graphs: Path) -> None:
     """Blocks in topological order, depth first, fill one accelerator after the other; the rest goes to the CPUs."""
-    problem = PlacementProblem.of(published_graph(name, "latency"), objective="latency")
+    problem = PlacementProblem.of(read_placement(graphs / f"latency-inputs_{name}.json"), objective="latency")
     graph = problem.graph
     assignment = np.full(len(graph), problem.accelerators)
     device, used = 0, 0.0

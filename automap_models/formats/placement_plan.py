@@ -1,0 +1,204 @@
+"""placement.json, schema 1, kind "placement": written whole, read with every figure costed again.
+
+Times are in seconds, `value`, `bound` and `seconds` (how long planning took) among them. `assignment` maps the id of
+each node in the graph's file to a device: accelerators 0 … `accelerators`-1, then the CPUs; `pieces` likewise to a
+subgraph of its accelerator where the problem lets one hold several, and is null otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, get_args
+
+import numpy as np
+
+import automap_models
+from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem, Status, model_name
+from automap_models.core.placement_graph import IntArray, PlacementGraph
+from automap_models.cost.placement import PlacementCost, placement_cost
+from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_atomically
+from automap_models.formats.json_fields import Fields, finite, read_json
+from automap_models.formats.plan_json import dumps
+
+SCHEMA = 1
+KIND = "placement"
+TOLERANCE = 1e-6
+"""Relative difference at which a file's figure and the cost model's disagree."""
+
+_STALE = "plan again for this graph"
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementReport:
+    """Everything that is said about a placement.
+
+    Attributes:
+        problem, plan, cost: what was asked, what was decided, what it costs.
+        planning_s: how long planning took; 0 for a plan read back.
+        one_device_s: value of everything on one device; None where that is no valid plan.
+        seed: of the planner's random draws.
+        time_limit_s: what it was allowed to take; None for its own limit.
+        notes: sentences for people.
+    """
+
+    problem: PlacementProblem
+    plan: PlacementPlan
+    cost: PlacementCost
+    planning_s: float
+    one_device_s: float | None
+    seed: int = 0
+    time_limit_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float | None:
+        """How far the value may be above the best, relative to the proven bound; None without a positive bound."""
+        bound = self.plan.bound_s
+        return None if not bound else max(0.0, self.cost.value_s / bound - 1.0)
+
+
+def placement_document(report: PlacementReport) -> dict[str, Any]:
+    """The report as the JSON document: plain Python numbers, lists and dictionaries."""
+    problem, plan, cost = report.problem, report.plan, report.cost
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "model": model_name(problem.graph),
+        "planner": plan.planner,
+        "objective": problem.objective,
+        "communication": problem.communication,
+        "split_passes": problem.split_passes,
+        "accelerators": problem.accelerators,
+        "cpus": problem.cpus,
+        "accelerator_bytes": float(problem.memory_bytes),
+        "pieces_per_accelerator": problem.pieces,
+        "value": float(cost.value_s),
+        "bound": None if plan.bound_s is None else float(plan.bound_s),
+        "gap": report.gap,
+        "status": plan.status,
+        "loads_s": cost.loads_s.tolist(),
+        "compute_s": cost.compute_s.tolist(),
+        "transfer_s": cost.transfer_s.tolist(),
+        "memory_bytes": cost.memory_bytes.tolist(),
+        "assignment": _by_id(problem.graph, plan.assignment),
+        "pieces": None if plan.pieces is None else _by_id(problem.graph, plan.pieces),
+        "baselines": {"one_device_s": report.one_device_s},
+        "seconds": float(report.planning_s),
+        "notes": list(report.notes),
+        "provenance": {
+            "automap_version": automap_models.__version__,
+            "graph_fingerprint": problem.graph.fingerprint,
+            "seed": report.seed,
+            "time_limit_s": report.time_limit_s,
+        },
+    }
+
+
+def write_placement_plan(path: str | os.PathLike[str], report: PlacementReport) -> None:
+    """Write placement.json.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    text = dumps(placement_document(report)) + "\n"
+
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode("utf-8", errors="backslashreplace"))
+
+    write_atomically(path, write)
+
+
+def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> tuple[PlacementProblem, PlacementPlan]:
+    """The plan in a file with its problem, costed again.
+
+    Args:
+        path: a placement.json.
+        graph: the graph it was made for; the fingerprint must match.
+
+    Raises:
+        BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
+            than 1e-6.
+    """
+    fields = read_json(path)
+    for key, expected in (("schema", SCHEMA), ("kind", KIND)):
+        if fields.any(key) != expected:
+            fields.refuse(key, f"{expected!r}, which this version reads")
+    if fields.object("provenance").text("graph_fingerprint") != graph.fingerprint:
+        raise BadInput(f"belongs to another graph than {model_name(graph)}", where=str(path), do=_STALE)
+    problem = _problem(fields, graph)
+    plan = PlacementPlan(
+        planner=fields.text("planner"),
+        assignment=_of_nodes(fields, "assignment", graph),
+        pieces=None if fields.any("pieces") is None else _of_nodes(fields, "pieces", graph),
+        bound_s=None if fields.any("bound") is None else fields.number("bound"),
+        status=_choice(fields, "status", get_args(Status)),
+    )
+    valid, why = plan.check_valid(problem)
+    if not valid:
+        raise BadInput(why, where=str(path), do=_STALE)
+    _require_same_cost(fields, problem, plan)
+    return problem, plan
+
+
+def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
+    return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
+
+
+def _of_nodes(fields: Fields, key: str, graph: PlacementGraph) -> IntArray:
+    """[n] a number for each node, from an object that names each node's id once."""
+    written = fields.object(key)
+    known = {str(number) for number in graph.ids}
+    for name in written.document:
+        if name not in known:
+            raise BadInput(f"there is no node with id {name}", where=written.where, do=_STALE)
+    values = [written.whole(str(number)) for number in graph.ids]
+    if max(map(abs, values)) > np.iinfo(np.int32).max:
+        fields.refuse(key, "devices or subgraphs by number")
+    return np.array(values, dtype=np.int64)
+
+
+def _problem(fields: Fields, graph: PlacementGraph) -> PlacementProblem:
+    try:
+        return PlacementProblem(
+            graph,
+            accelerators=fields.whole("accelerators"),
+            cpus=fields.whole("cpus"),
+            memory_bytes=fields.number("accelerator_bytes"),
+            objective=_choice(fields, "objective", get_args(Objective)),
+            communication=_choice(fields, "communication", ("sum", "max")),
+            split_passes=fields.flag("split_passes"),
+            pieces=fields.whole("pieces_per_accelerator"),
+        )
+    except BadInput as error:
+        raise BadInput(error.what, where=fields.where, do=_STALE) from None
+
+
+def _choice(fields: Fields, key: str, known: tuple[str, ...]) -> Any:
+    value = fields.text(key)
+    return value if value in known else fields.refuse(key, " or ".join(known))
+
+
+def _require_same_cost(fields: Fields, problem: PlacementProblem, plan: PlacementPlan) -> None:
+    """Value, loads and memory agree with the cost model's, and no proof contradicts them."""
+    cost = placement_cost(problem, plan)
+    figures: Mapping[str, list[float]] = {
+        "loads_s": cost.loads_s.tolist(),
+        "memory_bytes": cost.memory_bytes.tolist(),
+    }
+    if not math.isclose(fields.number("value"), cost.value_s, rel_tol=TOLERANCE):
+        fields.refuse("value", f"{cost.value_s!r} as its assignment makes it")
+    for key, expected in figures.items():
+        written = fields.any(key)
+        numbers = [finite(value) for value in written] if isinstance(written, list) else []
+        same = len(numbers) == len(expected) and all(
+            number is not None and math.isclose(number, value, rel_tol=TOLERANCE)
+            for number, value in zip(numbers, expected, strict=True)
+        )
+        if not same:
+            fields.refuse(key, f"{expected!r} as its assignment makes it")
+    if plan.bound_s is not None and not 0 <= plan.bound_s <= cost.value_s * (1.0 + TOLERANCE):
+        fields.refuse("bound", "a lower bound of value")
