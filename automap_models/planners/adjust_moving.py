@@ -86,8 +86,8 @@ def _between_nodes(
 ) -> tuple[FloatArray, FloatArray]:
     """[N] bytes that enter each node, and that leave it."""
     by_node = (cluster.nodes, cluster.devices_per_node, weight.size)
-    has: BoolArray = held.reshape(by_node).any(axis=1)
-    lacks: BoolArray = lacking.reshape(by_node).any(axis=1)
+    has: BoolArray = np.logical_or.reduce(held.reshape(by_node), axis=1)
+    lacks: BoolArray = np.logical_or.reduce(lacking.reshape(by_node), axis=1)
     into, out_of = np.zeros(cluster.nodes), np.zeros(cluster.nodes)
     for node, piece in np.argwhere(lacks & ~has).tolist():
         sources = np.flatnonzero(has[:, piece])

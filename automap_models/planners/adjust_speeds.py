@@ -108,7 +108,7 @@ def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> d
 
     groups, member = np.unique(group, return_inverse=True)
     start = np.array([np.median(values[member == g]) for g in range(groups.size)])
-    design = (member[:, None] == np.arange(groups.size)) / -error[:, None]
+    design: FloatArray = (member[:, None] == np.arange(groups.size)) / -error[:, None]
 
     def residuals(location: FloatArray) -> FloatArray:
         standardised: FloatArray = (values - location[member]) / error
