@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, Variable
+from automap_models.core.sharding_specs import partition_specs, placements
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -141,15 +142,19 @@ class ShardingPlan:
     optimality: ShardingOptimality | None = None
 
     @property
-    def candidates(self) -> tuple[tuple[Variable, int], ...]:
-        """The variables that the plan decides on, each with its partitioned dimension."""
-        kind = CANDIDATES[self.kind]
-        return tuple((v, dim) for v, dim in zip(self.variables, self.dims, strict=True) if v.kind == kind)
+    def by_variable(self) -> dict[Variable, int]:
+        """Each variable with its partitioned dimension."""
+        return dict(zip(self.variables, self.dims, strict=True))
+
+    @property
+    def candidates(self) -> dict[Variable, int]:
+        """The variables that the plan decides on, likewise."""
+        return {variable: dim for variable, dim in self.by_variable.items() if variable.kind == CANDIDATES[self.kind]}
 
     @property
     def partitioned(self) -> int:
         """Number of partitioned variables among the candidates; the state that follows them is not counted."""
-        return sum(dim != REPLICATED for _, dim in self.candidates)
+        return sum(dim != REPLICATED for dim in self.candidates.values())
 
     def check_valid(self, problem: ShardingProblem) -> tuple[bool, str]:
         """Whether propagation leads from this plan to itself without a conflict, and if not, why not."""
@@ -186,9 +191,7 @@ class ShardingPlan:
         Raises:
             BadInput: a leaf that is none of the plan's variables, or that has another shape.
         """
-        from automap_models.core.sharding_specs import partition_specs
-
-        return partition_specs(self, params, axis)
+        return partition_specs(self.by_variable, params, axis)
 
     def placements(self) -> dict[str, list[Any]]:
         """DTensor's placements on a mesh of one axis, for each variable by name.
@@ -196,9 +199,7 @@ class ShardingPlan:
         Raises:
             BadInput: torch is not installed.
         """
-        from automap_models.core.sharding_specs import placements
-
-        return placements(self)
+        return placements(self.by_variable)
 
 
 def _first(classes: ShardingClasses, of: int) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from automap_models.core.sharding_classes import REPLICATED
+from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.errors import BadInput
 
-if TYPE_CHECKING:
-    from automap_models.core.sharding import ShardingPlan
-    from automap_models.core.sharding_classes import Variable
 
-
-def partition_specs(plan: ShardingPlan, params: Any, axis: str) -> Any:
-    """See ShardingPlan.partition_specs."""
+def partition_specs(dims: Mapping[Variable, int], params: Any, axis: str) -> Any:
+    """See ShardingPlan.partition_specs; `dims` says which dimension of each variable is partitioned."""
     try:
         import jax
         from jax.sharding import PartitionSpec
@@ -22,7 +19,7 @@ def partition_specs(plan: ShardingPlan, params: Any, axis: str) -> Any:
         raise BadInput(
             f"partition specs need the jax extra ({error})", do="pip install 'automap-models[jax]'"
         ) from None
-    ends = _ends(plan)
+    ends = _ends(dims)
 
     def spec(path: Any, leaf: Any) -> PartitionSpec:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -33,24 +30,21 @@ def partition_specs(plan: ShardingPlan, params: Any, axis: str) -> Any:
     return jax.tree_util.tree_map_with_path(spec, params)
 
 
-def placements(plan: ShardingPlan) -> dict[str, list[Any]]:
-    """See ShardingPlan.placements."""
+def placements(dims: Mapping[Variable, int]) -> dict[str, list[Any]]:
+    """See ShardingPlan.placements; `dims` says which dimension of each variable is partitioned."""
     try:
         from torch.distributed.tensor import Replicate, Shard
     except ImportError as error:
         raise BadInput(
             f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
         ) from None
-    return {
-        variable.name: [Replicate() if dim == REPLICATED else Shard(dim)]
-        for variable, dim in zip(plan.variables, plan.dims, strict=True)
-    }
+    return {variable.name: [Replicate() if dim == REPLICATED else Shard(dim)] for variable, dim in dims.items()}
 
 
-def _ends(plan: ShardingPlan) -> dict[str, list[tuple[int, Variable, int]]]:
+def _ends(dims: Mapping[Variable, int]) -> dict[str, list[tuple[int, Variable, int]]]:
     """Each end of a variable's path (`block/kernel` of `params/block/kernel`) → how much is left out, it, its dim."""
     ends: dict[str, list[tuple[int, Variable, int]]] = {}
-    for variable, dim in zip(plan.variables, plan.dims, strict=True):
+    for variable, dim in dims.items():
         keys = variable.name.split("/")
         for left_out in range(len(keys)):
             ends.setdefault("/".join(keys[left_out:]), []).append((left_out, variable, dim))

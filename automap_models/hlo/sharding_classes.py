@@ -75,9 +75,17 @@ def sharding_classes(module: Module, rules: ShardingRules, rule_set: RuleSet) ->
 
 
 def _variables(module: Module) -> tuple[Variable, ...]:
+    """The module's arguments; of several with one name, the later ones get their position as well."""
+    first = {argument.name: i for i, argument in reversed(list(enumerate(module.arguments)))}
     return tuple(
-        Variable(argument.name, tensor.shape, tensor.dtype, tensor.nbytes, argument.kind)
-        for argument, tensor in zip(module.arguments, module.argument_types, strict=True)
+        Variable(
+            name=argument.name if first[argument.name] == i else f"{argument.name}/{i}",
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            nbytes=tensor.nbytes,
+            kind=argument.kind,
+        )
+        for i, (argument, tensor) in enumerate(zip(module.arguments, module.argument_types, strict=True))
     )
 
 
