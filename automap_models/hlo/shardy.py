@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import Module
+from automap_models.hlo.mlir_walk import nested_operations
 from automap_models.hlo.operation import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
 
@@ -16,7 +17,29 @@ _SPLIT = "sdy-constant-or-scalar-splitter"
 _RULES = "func.func(sdy-populate-op-sharding-rules)"
 _INDEX = "automap.operation"
 _RULE = "sdy.sharding_rule"
+_SHARDING = "sdy.sharding"
+_PROPAGATE = [
+    _SPLIT,
+    "sdy-add-data-flow-edges",
+    "sdy-user-priority-propagate",
+    "func.func(sdy-sink-data-flow-edges)",
+    "sdy-close-shardings",
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
+]
+_AXIS, _MESH = "axis", "mesh"
 _DATA_FLOW = {"stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier"}
+
+
+class Collective(NamedTuple):
+    """A collective operation that Shardy inserts.
+
+    Attributes:
+        kind: Shardy's word for it: `all_reduce`, `reshard`, …
+        nbytes: of its result, over all devices.
+    """
+
+    kind: str
+    nbytes: float
 
 
 def sharding_rules(module: Module) -> ShardingRules:
@@ -27,6 +50,40 @@ def sharding_rules(module: Module) -> ShardingRules:
         reader = _Reader()
         uses = list(reader.uses(_entry(copy)))
         return flat_rules(reader.tensors, uses)
+
+
+def collectives(module: Module, dims: Sequence[int], axis_size: int) -> tuple[Collective, ...]:
+    """What Shardy's own pipeline inserts when the module's arguments are sharded so; the module stays as it is.
+
+    Shardy resolves conflicts by communication: a plan without one has all-reduces, where a reduction is over a sharded
+    dimension, and no reshard.
+
+    Args:
+        dims: the partitioned dimension of each argument, -1 for none.
+        axis_size: devices along the one mesh axis.
+    """
+    with module.mlir.context, ir.Location.unknown():
+        copy = module.mlir.operation.clone()
+        _annotate(copy, module.argument_types, dims, axis_size)
+        _run(copy, _PROPAGATE)
+        inserted = (op for op in nested_operations(copy) if op.name.startswith("sdy.") and len(op.operands))
+        return tuple(Collective(_opcode(op), _tensor(op.results[0].type).nbytes) for op in inserted if len(op.results))
+
+
+def _annotate(mlir: Any, tensors: Sequence[Tensor], dims: Sequence[int], axis_size: int) -> None:
+    """Add a mesh, and a closed sharding to every argument of the entry."""
+    block = mlir.regions[0].blocks[0]
+    with ir.InsertionPoint.at_block_begin(block):
+        sdy.MeshOp(_MESH, sdy.MeshAttr.get([sdy.MeshAxisAttr.get(_AXIS, axis_size)]))
+    function = _entry(mlir).owner.operation
+    shardings = [_sharding(len(tensor.shape), dim) for tensor, dim in zip(tensors, dims, strict=True)]
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get({_SHARDING: each}) for each in shardings])
+
+
+def _sharding(rank: int, sharded: int) -> Any:
+    axis = [sdy.AxisRefAttr.get(_AXIS)]
+    shardings = [sdy.DimensionShardingAttr.get(axis if dim == sharded else [], True) for dim in range(rank)]
+    return sdy.TensorShardingAttr.get(_MESH, shardings)
 
 
 def _run(mlir: Any, passes: Sequence[str]) -> None:
