@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
   automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
   automap-infer bert.npz --topo C --schedule 1f1b            cuts refined for 1F1B as torch runs it
+  automap-infer bert.npz --topo C --stages auto --micro-batches auto --global-batch 256 --verbose
   automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
   automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
   automap-infer bert.npz --topo C --json | jq .length_s      for machines
@@ -59,9 +60,26 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--topo", metavar="NAME|FILE", help="a shipped cluster (A, B, C, …) or a YAML file")
     asked = made.add_argument_group("what to plan")
     asked.add_argument(
-        "--stages", metavar="S|auto", type=_stages, help="number of stages; auto: one a node, or 1 where that is faster"
+        "--stages",
+        metavar="S|auto",
+        type=_number_or_auto,
+        help="number of stages; auto: the best one (default: one a node, or 1 where that is faster)",
     )
-    asked.add_argument("--micro-batches", metavar="M", type=int, help="micro-batches in a global batch (default 16)")
+    asked.add_argument(
+        "--micro-batches",
+        metavar="M|auto",
+        type=_number_or_auto,
+        help="micro-batches in a global batch (default 16); auto: the best number for --global-batch",
+    )
+    asked.add_argument(
+        "--global-batch",
+        metavar="B",
+        type=int,
+        help="samples between two updates; alone it makes B / (samples of the profiled micro-batch) micro-batches",
+    )
+    asked.add_argument(
+        "--microbatch-size", metavar="N", type=int, help="samples in the profiled micro-batch, if the profile is silent"
+    )
     asked.add_argument(
         "--state-factor",
         metavar="X",
@@ -107,14 +125,15 @@ def parser() -> argparse.ArgumentParser:
     out = made.add_argument_group("what to write")
     out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
     out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
+    out.add_argument("--verbose", action="store_true", help="also print what auto tried, each with what came of it")
     out.add_argument("--plot", metavar="FILE", type=Path, help="draw arrays, cuts and schedule (.png, .svg, .pdf)")
     out.add_argument("--trace", metavar="FILE", type=Path, help="write the schedule for chrome://tracing or Perfetto")
     return made
 
 
-def _stages(text: str) -> int | None:
+def _number_or_auto(text: str) -> int | str:
     if text == "auto":
-        return None
+        return text
     try:
         return int(text)
     except ValueError:
@@ -133,7 +152,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from .report import print_report
 
-        print_report(report, files)
+        print_report(report, files, verbose=arguments.verbose)
     return 0
 
 

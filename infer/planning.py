@@ -7,18 +7,19 @@ import hashlib
 import time
 from dataclasses import replace
 
+from automap_models.core.microbatch import profiled_size
 from automap_models.core.problem import PipelineProblem
-from automap_models.core.profile import Profile
 from automap_models.core.resources import zoo_dir
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import known_clusters, read_cluster
-from automap_models.formats.files import read_profile
+from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.plan_json import PlanReport, read_plan
-from automap_models.planners.auto import choose, default_stages
+from automap_models.planners.auto import Choice, choose, remembering
 from automap_models.planners.base import PlannerOptions
+from automap_models.planners.contest import MakePlanner
 from automap_models.planners.evaluate import evaluate
 from automap_models.planners.policy import SHIPPED
-from automap_models.planners.registry import make_planner
+
+from .problems import AUTO, Asked, asked_for, batch_notes, sized_profile
 
 
 def planned(arguments: argparse.Namespace) -> PlanReport:
@@ -29,25 +30,41 @@ def planned(arguments: argparse.Namespace) -> PlanReport:
         Infeasible: no plan fits the memory.
     """
     _refuse_wrong_options(arguments)
-    planner = make_planner(arguments.planner, _options(arguments))
-    problem = _problem(arguments)
-    notes = _few_cut_points(problem) if arguments.stages is None else ()
+    options, make = _options(arguments), remembering()
+    planner, asked = make(arguments.planner, options), asked_for(arguments)
     start = time.perf_counter()
     if planner.name == "auto":
-        choice = choose(problem, planner.options, stages_fixed=arguments.stages is not None)
-        solved, plan, notes = choice.problem, choice.plan, (*notes, *choice.notes)
+        choice = _chosen(asked, options, make)
     else:
-        solved = replace(problem, stages=1) if planner.name == "data-parallel" else problem
-        plan = planner.plan(solved)
+        problem = replace(asked.problem, stages=1) if planner.name == "data-parallel" else asked.problem
+        choice = Choice(problem, planner.plan(problem))
+    solved, plan = choice.problem, choice.plan
+    taken_s = time.perf_counter() - start
+    notes = (
+        *(_few_cut_points(asked.problem) if arguments.stages is None else ()),
+        *choice.notes,
+        *batch_notes(solved, plan, profiled_size(solved.profile)),
+    )
     return evaluate(
         solved,
         plan,
-        planning_s=time.perf_counter() - start,
-        certify_s=planner.options.certify_s,
-        uniform_stages=problem.stages,
-        policy=_policy_label(planner.options) if plan.planner == "policy" else None,
+        planning_s=taken_s,
+        certify_s=options.certify_s,
+        uniform_stages=solved.stages if arguments.stages == AUTO and solved.stages > 1 else asked.problem.stages,
+        policy=_policy_label(options) if plan.planner == "policy" else None,
         notes=notes,
+        tried=choice.tried if len(choice.tried) > 1 else (),
     )
+
+
+def _chosen(asked: Asked, options: PlannerOptions, make: MakePlanner) -> Choice:
+    """The best of the problems asked for, with a note on those that were not tried."""
+    field = asked.candidates(make("policy", options).out_of_range)
+    choice = choose(field.problems, options, make=make)
+    if not field.left_out:
+        return choice
+    note = f"{field.left_out} combination(s) of stages and micro-batches not tried: {field.why}"
+    return replace(choice, notes=(*choice.notes, note))
 
 
 def shown(arguments: argparse.Namespace) -> PlanReport:
@@ -60,6 +77,8 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
     for name in (
         "stages",
         "micro_batches",
+        "global_batch",
+        "microbatch_size",
         "state_factor",
         "granularity",
         "beam",
@@ -70,7 +89,7 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
         if getattr(arguments, name) is not None:
             raise BadInput("the plan read has its own", where="--" + name.replace("_", "-"), do="leave it out")
     cluster = None if arguments.topo is None else read_cluster(arguments.topo)
-    problem, plan = read_plan(arguments.plan, _profile(arguments), cluster)
+    problem, plan = read_plan(arguments.plan, sized_profile(arguments), cluster)
     return evaluate(problem, plan, planning_s=0.0, notes=(f"read from {arguments.plan}, costed again",))
 
 
@@ -106,6 +125,10 @@ def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
         raise BadInput(
             f"data parallelism has one stage, not {arguments.stages}", where="--stages", do="leave --stages out"
         )
+    for name in ("stages", "micro_batches"):
+        if getattr(arguments, name) == AUTO and arguments.planner != "auto":
+            where, do = f"--{name.replace('_', '-')} auto", "give a number, or leave --planner out"
+            raise BadInput(f"planner {arguments.planner} does not choose", where=where, do=do)
     for name in ("policy", "beam"):
         if getattr(arguments, name) is not None and arguments.planner not in ("auto", "policy"):
             raise BadInput(f"planner {arguments.planner} uses none", where=f"--{name}", do="leave it out")
@@ -116,31 +139,6 @@ def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
         raise BadInput(
             f"a plan of planner {arguments.planner} needs no proof", where="--certify-budget", do="leave it out"
         )
-
-
-def _profile(arguments: argparse.Namespace) -> Profile:
-    if not arguments.profile.exists():
-        from .profile_source import require_no_model
-
-        require_no_model(arguments.profile)
-    return read_profile(arguments.profile)
-
-
-def _problem(arguments: argparse.Namespace) -> PipelineProblem:
-    profile = _profile(arguments)
-    if arguments.topo is None:
-        raise BadInput(
-            "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
-        )
-    cluster = read_cluster(arguments.topo)
-    given = {
-        name: getattr(arguments, name)
-        for name in ("micro_batches", "state_factor", "granularity")
-        if getattr(arguments, name) is not None
-    }
-    one_stage = PipelineProblem(profile, cluster, stages=1, **given)
-    stages = default_stages(profile, cluster, one_stage.granularity) if arguments.stages is None else arguments.stages
-    return replace(one_stage, stages=stages)
 
 
 def _few_cut_points(problem: PipelineProblem) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from automap_models.core.profile import Profile
 from automap_models.formats.plan_json import PlanReport
 
 from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
+from .tried import field_in_words, tried_table
 from .units import counted, percent, rounds, seconds, size, span
 
 if TYPE_CHECKING:
@@ -19,13 +20,21 @@ ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
 
 
-def print_report(report: PlanReport, files: Mapping[str, Path]) -> None:
-    """Print a plan for people; `files` maps what was written (plan, plot, trace) to where."""
+def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool = False) -> None:
+    """Print a plan for people.
+
+    Args:
+        files: what was written (plan, plot, trace) → where.
+        verbose: also what else was tried.
+    """
     screen = console()
     screen.print(f"[bold]{plain(report.problem.profile.model)}[/bold] on {plain(describe_cluster(report))}")
     screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
     screen.print(stage_table(report, screen.width))
     screen.print()
+    if verbose and report.tried:
+        screen.print(tried_table(report.tried))
+        screen.print()
     screen.print(fact_table(facts(report), report.notes))
     for what, path in files.items():
         screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
@@ -128,16 +137,16 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
 
 def optimality_in_words(report: PlanReport) -> str:
     """How far the length can be from the best one on the grid."""
-    proven, stages = report.plan.optimality, counted(report.plan.stages, "stage")
+    proven, plans = report.plan.optimality, field_in_words(report)
     if proven is None:
         return "nothing is proven"
     grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.bound_s - 1.0
-    if report.plan.stages == 1 and proven.proof == "exact" and gap <= ROUNDING:
+    if report.plan.stages == 1 and not report.tried and proven.proof == "exact" and gap <= ROUNDING:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
-        return f"proven: {percent(-gap)} shorter than every plan with {stages} {grid}, by cuts between its points"
+        return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
     if proven.proof == "exact":
-        where = f"of all plans with {stages} {grid}" if report.plan.stages > 1 else f"plan {grid}"
+        where = f"of all plans with {plans} {grid}"
         return (
             f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
         )

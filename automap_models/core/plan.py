@@ -8,6 +8,9 @@ from typing import Literal
 
 from automap_models.core.problem import PipelineProblem
 
+Outcome = Literal["planned", "does not fit", "discarded", "proven"]
+"""How far a planner got with one of several problems; see `Tried`."""
+
 
 @dataclass(frozen=True)
 class Optimality:
@@ -18,6 +21,31 @@ class Optimality:
 
     bound_s: float
     proof: Literal["exact", "relaxation"]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One number of stages and micro-batches among which a planner chose.
+
+    Attributes:
+        stages, micro_batches: S and M.
+        microbatch_size: samples in a micro-batch; None where the profile does not say.
+        planner: who made its best plan on the grid; None where there is none.
+        length_s: length L of that plan, seconds.
+        bound_s: no plan of it on the grid is shorter; None where no plan fits.
+        outcome: `planned`, `does not fit`, or that it is out of the question that it has a shorter plan on the grid
+            than the best of all: `discarded` by a relaxation, `proven` by the exact search.
+        chosen: whether it is the one whose plan was returned.
+    """
+
+    stages: int
+    micro_batches: int
+    microbatch_size: int | None
+    planner: str | None
+    length_s: float | None
+    bound_s: float | None
+    outcome: Outcome
+    chosen: bool
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import rescaled, with_microbatch_size
 from automap_models.core.plan import Optimality, PipelinePlan
 from automap_models.core.problem import DEFAULT_STATE_FACTOR, PipelineProblem
 from automap_models.core.profile import Profile
@@ -31,6 +32,7 @@ TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 
 _STALE = "plan again for this profile and cluster"
+_PROFILED = "profile_microbatch_size"
 
 
 def dumps(document: Mapping[str, Any]) -> str:
@@ -85,7 +87,7 @@ def read_plan(
         fields.refuse("kind", KIND)
     if fields.object("provenance").text("profile_fingerprint") != profile.fingerprint:
         raise BadInput(f"belongs to another profile than {profile.model}", where=str(path), do=_STALE)
-    problem = _problem(fields, profile, _cluster(fields, cluster))
+    problem = _problem(fields, _rescaled(fields, profile), _cluster(fields, cluster))
     plan = PipelinePlan(
         cuts=fields.wholes("cuts"),
         device_cuts=fields.wholes("device_cuts"),
@@ -99,6 +101,18 @@ def read_plan(
         raise BadInput(why, where=str(path), do=_STALE)
     _require_same_cost(fields, problem, plan)
     return problem, plan
+
+
+def _rescaled(fields: Fields, profile: Profile) -> Profile:
+    """The profile at the plan's micro-batch size, where the file names one."""
+    origin = fields.object("provenance")
+    if all(each.document.get(key) is None for each, key in ((fields, "microbatch_size"), (origin, _PROFILED))):
+        return profile
+    profiled, samples = origin.whole(_PROFILED), fields.whole("microbatch_size")
+    try:
+        return rescaled(with_microbatch_size(profile, profiled), samples)
+    except BadInput as error:
+        raise BadInput(error.what, where=fields.where, do=_STALE) from None
 
 
 def _cluster(fields: Fields, cluster: Cluster | None) -> Cluster:

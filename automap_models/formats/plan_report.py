@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import automap_models
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import Optimality, PipelinePlan
+from automap_models.core.microbatch import microbatch_size, profiled_fingerprint, profiled_size
+from automap_models.core.plan import Optimality, PipelinePlan, Tried
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import PipelineCost
 
@@ -30,6 +31,7 @@ class PlanReport:
         policy: the policy that made the plan, if one did.
         seed: the seed of a planner that draws.
         notes: sentences for people.
+        tried: the numbers of stages and micro-batches among which the planner chose, if it did.
     """
 
     problem: PipelineProblem
@@ -43,12 +45,13 @@ class PlanReport:
     policy: str | None = None
     seed: int | None = None
     notes: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
     problem, plan, cost = report.problem, report.plan, report.cost
-    points = problem.grid.to_points(plan.cuts)
+    points, samples = problem.grid.to_points(plan.cuts), microbatch_size(problem.profile)
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -57,6 +60,8 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "granularity": problem.granularity,
         "cluster": cluster_document(problem.cluster),
         "micro_batches": plan.micro_batches,
+        "microbatch_size": samples,
+        "global_batch": None if samples is None else samples * plan.micro_batches,
         "state_factor": float(problem.state_factor),
         "cuts": [int(cut) for cut in plan.cuts],
         "coarse_cuts": None if points is None else [int(point) for point in points],
@@ -74,10 +79,12 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "optimality": _optimality_document(plan.optimality, float(cost.length_s), on_grid=points is not None),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
+        "tried": [asdict(each) for each in report.tried],
         "provenance": {
             "automap_version": automap_models.__version__,
             "policy": report.policy,
-            "profile_fingerprint": problem.profile.fingerprint,
+            "profile_fingerprint": profiled_fingerprint(problem.profile),
+            "profile_microbatch_size": profiled_size(problem.profile),
             "seed": report.seed,
         },
     }

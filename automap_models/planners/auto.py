@@ -1,29 +1,29 @@
-"""The default: the policy's plan, held against uniform cuts and plain data parallelism; the best that fits is returned.
+"""The default: the policy's plans, held against uniform cuts and data parallelism; the best that fits is returned.
 
-The exact search, bounded by that plan's length, proves it optimal or corrects it as far as the time allows
-(planners.certificate). Then its cuts move off the grid (planners.refine). Where the policy is not at home the exact
-planner takes its place (formats.md, "Commands").
+One problem competes with itself in another number of stages or micro-batches as problems in a contest do
+(planners.contest): the policy plans them together, the exact search proves the best plan or corrects it as far as the
+time allows, and its cuts move off the grid (planners.refine). Where the policy is not at home the exact planner takes
+its place (formats.md, "Commands").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
-from automap_models.core.plan import Optimality, PipelinePlan
+from automap_models.core.microbatch import microbatch_size
+from automap_models.core.plan import PipelinePlan, Tried
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.certificate import certify
-from automap_models.planners.refine import objective_s, refine
+from automap_models.planners.contest import Contender, MakePlanner, begin, prove, refined, search
+from automap_models.planners.refine import objective_s
 from automap_models.planners.registry import make_planner
-
-MakePlanner = Callable[[str, PlannerOptions | None], PipelinePlanner]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +31,34 @@ class Choice:
     """What `choose` decided.
 
     Attributes:
-        problem: the problem that the plan solves; with the number of stages left open it may have one stage
-            where the problem asked had several.
-        plan: the best plan that fits, under the name of the planner that made it, with a bound on its length.
-        length_s: its length L.
+        problem: the one of the problems asked that the plan solves.
+        plan: the best plan that fits, under the name of the planner that made it, with what is proven about the plans
+            of all problems asked.
         notes: sentences about how the plan came to be that a person should read.
+        tried: every problem asked, in the same order.
     """
 
     problem: PipelineProblem
     plan: PipelinePlan
-    length_s: float
     notes: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
-    def proving(self, optimality: Optimality) -> Choice:
-        """The same choice with what is proven about the best length."""
-        return replace(self, plan=replace(self.plan, optimality=optimality))
+    @property
+    def length_s(self) -> float:
+        """The plan's length L."""
+        return plan_cost(self.problem, self.plan).length_s
+
+
+def remembering() -> MakePlanner:
+    """A `make_planner` that makes each planner once, so that the policy's file is read once."""
+    made: dict[tuple[str, PlannerOptions | None], PipelinePlanner] = {}
+
+    def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
+        if (name, options) not in made:
+            made[name, options] = make_planner(name, options)
+        return made[name, options]
+
+    return make
 
 
 def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAULT_GRANULARITY) -> int:
@@ -54,129 +67,113 @@ def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAUL
 
 
 def choose(
-    problem: PipelineProblem,
+    problems: Sequence[PipelineProblem],
     options: PlannerOptions | None = None,
     *,
-    stages_fixed: bool = True,
     make: MakePlanner = make_planner,
 ) -> Choice:
-    """The best plan that fits the memory.
+    """The best plan that fits the memory, for whichever of the problems it is.
 
     Args:
-        problem: with S stages.
-        options: for the policy, the proof and the refinement.
-        stages_fixed: whether it must be S; otherwise data parallelism competes as a plan with one stage.
+        problems: at least one; the first of those whose plans tie wins (see planners.candidates).
+        options: for the policy, the proof and the refinement; their budgets are for all problems together.
         make: where planners come from.
 
     Raises:
         Infeasible: nothing fits; says which stage needs how much and how many stages would help.
     """
     options = options or PlannerOptions()
-    one_stage = _attempt(make("data-parallel", None), replace(problem, stages=1))
-    if problem.stages == 1:
-        if isinstance(one_stage, Infeasible):
-            raise _with_what_would_help(one_stage, problem, make)
-        return one_stage.proving(Optimality(one_stage.length_s, "exact"))
-    searched = _search(problem, options, make)
-    uniform = _attempt(make("uniform", None), problem)
-    contenders = (searched, uniform) if stages_fixed else (searched, uniform, one_stage)
-    feasible = [contender for contender in contenders if isinstance(contender, Choice)]
-    if isinstance(searched, Infeasible) and not feasible:
-        raise _with_what_would_help(_naming_a_stage(searched, uniform), problem, make)
-    best = min(feasible, key=lambda choice: choice.length_s)
-    if isinstance(searched, Infeasible):
-        return best.proving(Optimality(best.length_s, "exact"))  # nothing else fits
-    planned = min((c for c in (searched, uniform) if isinstance(c, Choice)), key=lambda choice: choice.length_s)
-    proven = _certified(best, planned, options.certify_s)
-    refined = _refined(proven, planned, None if stages_fixed else one_stage, options)
-    notes = (*_what_was_corrected(planned, proven, refined), *_what_was_refined(proven, refined, options.schedule))
-    return replace(refined, notes=(*searched.notes, *notes, *_what_is_faster(refined, one_stage)))
+    contenders, left = begin(problems, options, make)
+    if left:
+        search(left, contenders, make("exact", options))
+    if all(each.plan is None for each in contenders):
+        raise _nothing_fits(contenders, make)
+    optimality = prove(contenders, options.certify_s)
+    winner, plan = refined(contenders, options)
+    problem, length_s = winner.problem, plan_cost(winner.problem, plan).length_s
+    notes = (
+        *_who_stood_in(winner, contenders),
+        *_what_was_corrected(winner, plan),
+        *_what_was_refined(winner, plan, options.schedule),
+        *_what_is_faster(problem, length_s, contenders, make),
+    )
+    tried = tuple(_tried(each, each is winner) for each in contenders)
+    return Choice(problem, replace(plan, optimality=optimality), notes, tried)
 
 
-def _attempt(planner: PipelinePlanner, problem: PipelineProblem, *notes: str) -> Choice | Infeasible:
-    try:
-        plan = planner.plan(problem)
-    except Infeasible as nothing:
-        return nothing
-    return Choice(problem, plan, plan_cost(problem, plan).length_s, notes)
+def _tried(each: Contender, chosen: bool) -> Tried:
+    problem, fits = each.problem, each.plan is not None
+    return Tried(
+        stages=problem.stages,
+        micro_batches=problem.micro_batches,
+        microbatch_size=microbatch_size(problem.profile),
+        planner=each.plan.planner if each.plan else None,
+        length_s=each.length_s if fits else None,
+        bound_s=None if each.outcome == "does not fit" else each.bound_s,
+        outcome=each.outcome,
+        chosen=chosen,
+    )
 
 
-def _search(problem: PipelineProblem, options: PlannerOptions | None, make: MakePlanner) -> Choice | Infeasible:
-    """The policy's plan, or the exact planner's where the policy is not at home or finds nothing that fits."""
-    policy = make("policy", options)
-    outside = policy.out_of_range(problem)
-    if outside is None:
-        found = _attempt(policy, problem)
-        if isinstance(found, Choice):
-            return found
-        outside = "the policy found no plan that fits the memory"
-    return _attempt(make("exact", options), problem, f"{outside.rstrip('.')}: the exact planner took its place")
+def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:
+    """Why the policy's place was taken: for the winner, or for the only problem with stages where it has none."""
+    several = [each for each in contenders if each.problem.stages > 1]
+    yield from (several[0] if len(several) == 1 else winner).notes
 
 
-def _certified(best: Choice, planned: Choice, budget_s: float) -> Choice:
-    """The best plan with what is proven about all that compete; the optimum in its place where that is shorter.
-
-    Args:
-        best: the plan with several stages that follows, or data parallelism.
-        planned: the best plan with several stages.
-        budget_s: time for the proof.
-    """
-    if planned.plan.optimality is not None:
-        known = planned.plan.optimality
-        return best.proving(replace(known, bound_s=min(known.bound_s, best.length_s)))
-    certificate = certify(planned.problem, planned.plan, budget_s, best.length_s)
-    if certificate.plan is None:
-        return best.proving(certificate.optimality)
-    return Choice(planned.problem, certificate.plan, plan_cost(planned.problem, certificate.plan).length_s)
+def _what_was_corrected(winner: Contender, plan: PipelinePlan) -> Iterator[str]:
+    first = winner.first
+    if first is not None and plan.planner == "exact" != first.planner:
+        shorter = 100 * (1 - winner.length_s / plan_cost(winner.problem, first).length_s)
+        yield f"the exact search corrected the plan of planner {first.planner}: {shorter:.2g} % shorter"
 
 
-def _refined(proven: Choice, planned: Choice, one_stage: Choice | Infeasible | None, options: PlannerOptions) -> Choice:
-    """The plan with its cuts moved off the grid; data parallelism, if it competes, where that simulates shorter."""
-    problem, schedule = proven.problem, options.schedule
-    if problem.stages == 1 or not options.refine_s:
-        return proven
-    plan = refine(problem, proven.plan, options.refine_s, schedule, before_proof=planned.plan)
-    if isinstance(one_stage, Choice) and one_stage.length_s < objective_s(problem, plan, schedule):
-        return replace(one_stage, plan=replace(one_stage.plan, optimality=plan.optimality))
-    return replace(proven, plan=plan, length_s=plan_cost(problem, plan).length_s)
-
-
-def _what_was_corrected(planned: Choice, proven: Choice, refined: Choice) -> Iterator[str]:
-    if refined.plan.planner == "exact" != planned.plan.planner:
-        shorter = 100 * (1 - proven.length_s / planned.length_s)
-        yield f"the exact search corrected the plan of planner {planned.plan.planner}: {shorter:.2g} % shorter"
-
-
-def _what_was_refined(proven: Choice, refined: Choice, schedule: str | None) -> Iterator[str]:
-    before, after = proven.plan, refined.plan
-    if (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts) or after.stages == 1:
+def _what_was_refined(winner: Contender, after: PipelinePlan, schedule: str | None) -> Iterator[str]:
+    before, problem = winner.plan, winner.problem
+    if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
         return
-    gain = 100 * (1 - objective_s(refined.problem, after, schedule) / objective_s(proven.problem, before, schedule))
+    gain = 100 * (1 - objective_s(problem, after, schedule) / objective_s(problem, before, schedule))
     what = "the length" if schedule is None else f"the simulated length under {schedule}"
     yield f"refined by single instructions: {what} is {gain:.2g} % shorter"
 
 
-def _what_is_faster(best: Choice, one_stage: Choice | Infeasible) -> Iterator[str]:
-    if best.problem.stages > 1 and isinstance(one_stage, Choice) and one_stage.length_s < best.length_s:
-        saved = 100 * (1 - one_stage.length_s / best.length_s)
+def _what_is_faster(
+    problem: PipelineProblem, length_s: float, contenders: Sequence[Contender], make: MakePlanner
+) -> Iterator[str]:
+    """That data parallelism is faster, where it was not asked."""
+    if any(each.problem.stages == 1 for each in contenders):
+        return
+    one_stage = replace(problem, stages=1)
+    try:
+        its_length_s = plan_cost(one_stage, make("data-parallel", None).plan(one_stage)).length_s
+    except Infeasible:
+        return
+    if its_length_s < length_s:
+        saved = 100 * (1 - its_length_s / length_s)
         yield f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter"
 
 
-def _naming_a_stage(nothing: Infeasible, uniform: Choice | Infeasible) -> Infeasible:
-    """The exact planner's proof that nothing fits, with a stage as an example."""
-    if isinstance(uniform, Choice):
-        return nothing
-    return Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
-
-
-def _with_what_would_help(nothing: Infeasible, problem: PipelineProblem, make: MakePlanner) -> Infeasible:
-    """The same error, naming the nearest number of stages at which even uniform cuts fit."""
-    most = min(problem.cluster.devices, problem.grid.cut_points.size + 1)
-    others = sorted(set(range(1, most + 1)) - {problem.stages}, key=lambda s: (abs(s - problem.stages), s))
+def _nothing_fits(contenders: Sequence[Contender], make: MakePlanner) -> Infeasible:
+    """The error of the problem with the most stages and the smallest micro-batches, and what would help."""
+    last = contenders[-1]
+    nothing = last.nothing or Infeasible("no plan was found that fits the memory", where="planner auto")
+    uniform = _uniform(last.problem, make)
+    if isinstance(uniform, Infeasible) and last.problem.stages > 1 and uniform.what != nothing.what:
+        nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
+    tried = {each.problem.stages for each in contenders}
+    most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)
+    others = sorted(set(range(1, most + 1)) - tried, key=lambda s: (abs(s - last.problem.stages), s))
     for stages in others:
-        if isinstance(_attempt(make("uniform", None), replace(problem, stages=stages)), Choice):
+        if isinstance(_uniform(replace(last.problem, stages=stages), make), PipelinePlan):
             return Infeasible(nothing.what, where=nothing.where, do=f"--stages {stages} would fit")
     return nothing
+
+
+def _uniform(problem: PipelineProblem, make: MakePlanner) -> PipelinePlan | Infeasible:
+    try:
+        return make("uniform", None).plan(problem)
+    except Infeasible as nothing:
+        return nothing
 
 
 class AutoPlanner(PipelinePlanner):
@@ -184,10 +181,14 @@ class AutoPlanner(PipelinePlanner):
 
     name: ClassVar[str] = "auto"
 
+    def __init__(self, options: PlannerOptions | None = None) -> None:
+        super().__init__(options)
+        self._make = remembering()
+
     def plan(self, problem: PipelineProblem) -> PipelinePlan:
         """The best of the policy's plan, uniform cuts and what the exact search makes of them, under its maker's name.
 
         Raises:
             Infeasible: nothing fits the memory in that many stages.
         """
-        return choose(problem, self.options).plan
+        return choose([problem], self.options, make=self._make).plan

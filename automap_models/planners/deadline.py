@@ -24,6 +24,11 @@ class Deadline:
         self._end_s = time.monotonic() + budget_s
 
     @property
+    def left_s(self) -> float:
+        """Seconds until the time is up; 0 from then on."""
+        return max(self._end_s - time.monotonic(), 0.0)
+
+    @property
     def passed(self) -> bool:
         """Whether the time is up."""
         return time.monotonic() >= self._end_s

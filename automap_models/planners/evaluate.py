@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.plan import PipelinePlan
+from automap_models.core.plan import PipelinePlan, Tried
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
@@ -39,6 +39,7 @@ def evaluate(
     uniform_stages: int | None = None,
     policy: str | None = None,
     notes: Sequence[str] = (),
+    tried: Sequence[Tried] = (),
 ) -> PlanReport:
     """Cost and simulate a plan, bound it, and hold it against what one gets without planning.
 
@@ -50,6 +51,7 @@ def evaluate(
         uniform_stages: stages of the uniform baseline where they are not the plan's.
         policy: which policy made the plan, if one did.
         notes: sentences for people.
+        tried: among what the planner chose, if it did.
     """
     cost = plan_cost(problem, plan)
     return PlanReport(
@@ -63,4 +65,5 @@ def evaluate(
         planning_s=planning_s,
         policy=policy,
         notes=tuple(notes),
+        tried=tuple(tried),
     )

@@ -145,6 +145,11 @@ def lower_bound_s(problem: PipelineProblem, deadline: Deadline | None = None) ->
     return low
 
 
+def out_of_reach(problem: PipelineProblem, length_s: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
+    return not chain_exists(stage_tables(problem), length_s, problem.cluster.memory)
+
+
 def out_of_memory(problem: PipelineProblem) -> Infeasible:
     """The error for a problem none of whose plans fits, saying what its fullest device needs at least."""
     tables, have = stage_tables(problem), problem.cluster.memory

@@ -160,6 +160,62 @@ def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture
         assert len(document(capsys, "vgg.npz", "--topo", "A", "--stages", str(stages))["stages"]) == stages
 
 
+def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_size(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("vgg.npz", "--topo", "A", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "96")
+    told = document(capsys, *asked, "--certify-budget", "inf", "--out", "plan.json")
+    (chosen,) = (each for each in told["tried"] if each["chosen"])
+    assert (chosen["stages"], chosen["micro_batches"]) == (len(told["stages"]), told["micro_batches"])
+    assert told["micro_batches"] * told["microbatch_size"] == told["global_batch"] == 96
+    assert told["provenance"]["profile_microbatch_size"] == 32
+    assert told["baselines"]["single_device_s"] == pytest.approx(
+        3 * (0.0652 + 0.1298 + 0.0086), rel=1e-3
+    )  # examples/README.md
+    lengths = [each["length_s"] for each in told["tried"] if each["length_s"] is not None]
+    assert told["length_s"] <= min(lengths) * (1 + 1e-9)
+    again = document(capsys, "vgg.npz", "--plan", "plan.json")
+    for key in ("length_s", "micro_batches", "microbatch_size", "global_batch", "cuts", "provenance"):
+        assert again[key] == told[key] or key == "provenance"
+    assert again["provenance"]["profile_fingerprint"] == told["provenance"]["profile_fingerprint"]
+
+
+def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = ("--certify-budget", "inf", "--no-refine")
+    best = document(capsys, "vgg.npz", "--topo", "B", "--stages", "auto", *budget)
+    for stages in ("1", "2", "3", "4"):
+        alone = document(capsys, "vgg.npz", "--topo", "B", "--stages", stages, *budget)
+        assert best["length_s"] <= alone["length_s"] * (1 + 1e-9)
+
+
+def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("vgg.npz", "--topo", "A", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "64")
+    out = printed(capsys, *asked, "--verbose")
+    assert out.count("chosen") == 1
+    assert out.count("longer") >= 3
+    assert "in proportion" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "chosen" not in printed(capsys, *asked)
+
+
+def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256")
+    assert (told["micro_batches"], told["microbatch_size"]) == (8, 32)
+    halved = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", "--micro-batches", "16")
+    assert (halved["micro_batches"], halved["microbatch_size"]) == (16, 16)
+    assert halved["baselines"]["single_device_s"] == pytest.approx(told["baselines"]["single_device_s"])
+
+
+def test_a_silent_profile_is_told_its_micro_batch_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("graph.txt", "--topo", "tiny.yaml", "--micro-batches", "auto", "--global-batch", "8")
+    told = document(capsys, *asked, "--microbatch-size", "2", "--out", "plan.json")
+    assert told["global_batch"] == 8
+    assert told["baselines"]["single_device_s"] == pytest.approx(8 / 2 * 12e-3)
+    assert document(capsys, "graph.txt", "--plan", "plan.json")["length_s"] == told["length_s"]
+
+
 def test_a_short_profile_gets_fewer_stages_than_nodes_and_a_note(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,6 +328,14 @@ def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callab
         (("--topo", "C", "--stages", "two"), "'two'"),
         (("--topo", "C", "--micro-batches", "0"), "--micro-batches"),
         (("--topo", "C", "--micro-batches", "1.5"), "--micro-batches"),
+        (("--topo", "C", "--micro-batches", "auto"), "give --global-batch"),
+        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "0"), "--global-batch"),
+        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "7"), "32 devices"),
+        (("--topo", "C", "--micro-batches", "5", "--global-batch", "64"), "a divisor"),
+        (("--topo", "C", "--global-batch", "100"), "no multiple of the 32"),
+        (("--topo", "C", "--global-batch", "10000000000000"), "1,000,000,000"),
+        (("--topo", "C", "--microbatch-size", "16"), "says 32 samples itself"),
+        (("--topo", "C", "--stages", "auto", "--planner", "policy"), "does not choose"),
         (("--topo", "C", "--beam", "0"), "--beam"),
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),

@@ -70,9 +70,9 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     """
     document = plan_document(_report())
     assert list(document) == [
-        *("schema", "kind", "model", "planner", "granularity", "cluster", "micro_batches", "state_factor", "cuts"),
-        *("coarse_cuts", "device_cuts", "stages", "length_s", "span_s", "pivot", "simulated_length_s", "baselines"),
-        *("optimality", "planning_s", "notes", "provenance"),
+        *("schema", "kind", "model", "planner", "granularity", "cluster", "micro_batches", "microbatch_size"),
+        *("global_batch", "state_factor", "cuts", "coarse_cuts", "device_cuts", "stages", "length_s", "span_s"),
+        *("pivot", "simulated_length_s", "baselines", "optimality", "planning_s", "notes", "tried", "provenance"),
     ]
     assert document["stages"] == [
         {
@@ -103,7 +103,7 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     assert (document["planning_s"], document["notes"]) == (0.25, ["a note"])
     assert document["provenance"] == {
         **{"automap_version": automap_models.__version__, "policy": "pp-1"},
-        **{"profile_fingerprint": PROFILE.fingerprint, "seed": 7},
+        **{"profile_fingerprint": PROFILE.fingerprint, "profile_microbatch_size": None, "seed": 7},
     }
 
 

@@ -70,14 +70,15 @@ DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
 def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
     asked = problem(**PIPELINE_WINS)
-    choice = choose(asked, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([asked], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert (choice.plan.planner, choice.plan.cuts, choice.plan.device_cuts) == ("policy", (3,), (2,))
     assert choice.length_s == length(asked, plan(3, 2, "x"))
     assert choice.notes == ()
 
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
-    choice = choose(problem(**PIPELINE_WINS), AS_PLANNED, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
+    asked = problem(**PIPELINE_WINS, memory=1e9)
+    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
@@ -85,7 +86,7 @@ def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
 def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
     make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
-    choice = choose(asked, stages_fixed=False, make=make)
+    choice = choose([replace(asked, stages=1), asked], make=make)
     assert (choice.plan.planner, choice.plan.stages, choice.problem.stages) == ("data-parallel", 1, 1)
     assert choice.plan.check_valid(choice.problem) == (True, "")
     assert choice.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
@@ -93,7 +94,7 @@ def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> N
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    choice = choose(asked, AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
@@ -102,8 +103,9 @@ def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster
 
 def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
-    exact = plan(3, 2, "exact", optimality=Optimality(1.0, "exact"))
-    choice = choose(problem(**PIPELINE_WINS), make=scripted({"policy": never, "exact": Scripted(exact)}))
+    asked = problem(**PIPELINE_WINS)
+    exact = plan(3, 2, "exact", optimality=Optimality(length(asked, plan(3, 2, "x")), "exact"))
+    choice = choose([asked], make=scripted({"policy": never, "exact": Scripted(exact)}))
     assert choice.plan == exact
     assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
 
@@ -111,20 +113,20 @@ def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> Non
 def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
     exact = plan(3, 2, "exact", optimality=Optimality(1.0, "exact"))
     planners = {"policy": Scripted(None), "exact": Scripted(exact)}
-    choice = choose(problem(**PIPELINE_WINS), make=scripted(planners))
+    choice = choose([problem(**PIPELINE_WINS)], make=scripted(planners))
     assert choice.plan.planner == "exact"
     assert "memory" in choice.notes[0]
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
-    choice = choose(problem(**PIPELINE_WINS), AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.optimality is not None
     assert choice.plan.optimality.proof == "relaxation"
     assert choice.plan.optimality.bound_s <= choice.length_s * (1 + 1e-12)
 
 
 def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
-    choice = choose(problem(**PIPELINE_WINS), make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([problem(**PIPELINE_WINS)], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.planner == "policy"
     assert choice.plan.optimality == Optimality(choice.length_s, "exact")
 
@@ -132,7 +134,7 @@ def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
 def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
     scripted_plan = plan(3, 2, "policy")
-    choice = choose(asked, make=scripted({"policy": Scripted(scripted_plan)}))
+    choice = choose([asked], make=scripted({"policy": Scripted(scripted_plan)}))
     best = make_planner("exact").plan(asked)
     assert choice.plan == best
     assert choice.length_s == length(asked, best) < length(asked, scripted_plan)
@@ -142,7 +144,7 @@ def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() 
 
 def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
     make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
-    choice = choose(problem(**DATA_PARALLEL_WINS), stages_fixed=False, make=make)
+    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], make=make)
     assert choice.plan.planner == "data-parallel"
     assert choice.plan.optimality == Optimality(choice.length_s, "exact")
 
@@ -157,8 +159,8 @@ def off_grid_problem() -> PipelineProblem:
 @pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
 def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
     asked, endless = off_grid_problem(), PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
-    on_grid = choose(asked, replace(endless, refine_s=0.0))
-    refined = choose(asked, endless)
+    on_grid = choose([asked], replace(endless, refine_s=0.0))
+    refined = choose([asked], endless)
     assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
     assert refined.plan.optimality == on_grid.plan.optimality == Optimality(on_grid.length_s, "exact")
     before, after = (objective_s(asked, each.plan, schedule) for each in (on_grid, refined))
@@ -173,8 +175,8 @@ def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule(
     for scale in np.linspace(0.5, 5.0, 60):
         asked = problem(weights=float(scale), activations=0.3, memory=1e9)
         options = PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
-        by_length = choose(asked, replace(options, schedule=None), stages_fixed=False)
-        by_schedule = choose(asked, options, stages_fixed=False)
+        by_length = choose([replace(asked, stages=1), asked], replace(options, schedule=None))
+        by_schedule = choose([replace(asked, stages=1), asked], options)
         data_parallel = length(replace(asked, stages=1), make_planner("data-parallel").plan(asked))
         assert objective_s(by_schedule.problem, by_schedule.plan, "1f1b") <= data_parallel * (1 + 1e-12)
         found += by_length.plan.stages > by_schedule.plan.stages
@@ -182,7 +184,7 @@ def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule(
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
-    choice = choose(problem(stages=1), make=scripted({"policy": Scripted(None)}))
+    choice = choose([problem(stages=1)], make=scripted({"policy": Scripted(None)}))
     assert choice.plan.planner == "data-parallel"
     assert choice.plan.optimality == Optimality(choice.length_s, "exact")
 
@@ -191,12 +193,12 @@ def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_ma
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
     asked = problem(weights=1.0, memory=10.0)
     with pytest.raises(Infeasible, match=r"stage \d needs .*--stages [34] would fit"):
-        choose(asked, make=scripted({"policy": Scripted(None)}))
+        choose([asked], make=scripted({"policy": Scripted(None)}))
 
 
 def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
     with pytest.raises(Infeasible, match=r"needs .*; \w+"):
-        choose(problem(weights=1.0, memory=3.0), make=scripted({"policy": Scripted(None)}))
+        choose([problem(weights=1.0, memory=3.0)], make=scripted({"policy": Scripted(None)}))
 
 
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:
@@ -217,7 +219,7 @@ def random_problem(rng: np.random.Generator) -> PipelineProblem:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_default_is_never_worse_than_the_baselines(seed: int) -> None:
     asked = random_problem(np.random.default_rng(seed))
-    best = choose(asked, stages_fixed=False)
+    best = choose([replace(asked, stages=1), asked])
     uniform = make_planner("uniform").plan(asked)
     single = replace(asked, stages=1)
     data_parallel = make_planner("data-parallel").plan(single)

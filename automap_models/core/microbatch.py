@@ -1,0 +1,93 @@
+"""A profile at another micro-batch size than the profiled one: everything but the parameters in proportion.
+
+The cost model splits a micro-batch over the replicas of a stage into equal parts, each of which takes its share of the
+time (cost-model.md, "Stage, transfer and all-reduce times"). Another micro-batch size is the same assumption once more:
+C, C_fwd, A and stash grow with the samples, W does not. What kernels cost whatever their size is not in a profile, so
+that small micro-batches look better than they run: profile the model at the size that was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from automap_models.core.profile import Profile
+from automap_models.errors import BadInput
+
+MAX_SAMPLES = 1_000_000_000
+"""Beyond it a batch size is a mistake."""
+_ORIGIN = "rescaled_from"
+
+
+def require_samples(samples: int, where: str) -> int:
+    """The number itself.
+
+    Raises:
+        BadInput: no batch has so many samples.
+    """
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise BadInput(f"{samples} samples", where=where, do=f"give 1 to {MAX_SAMPLES:,}")
+    return samples
+
+
+def microbatch_size(profile: Profile) -> int | None:
+    """Samples in the micro-batch that the profile describes; None where it does not say."""
+    size = profile.meta.get("microbatch_size")
+    whole = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_SAMPLES
+    return size if whole else None  # type: ignore[return-value]
+
+
+def required_size(profile: Profile) -> int:
+    """Samples in the micro-batch that the profile describes.
+
+    Raises:
+        BadInput: it does not say.
+    """
+    size = microbatch_size(profile)
+    if size is None:
+        raise BadInput(
+            f"does not say how many samples a micro-batch of {profile.model} has",
+            where="profile",
+            do="give --microbatch-size",
+        )
+    return size
+
+
+def with_microbatch_size(profile: Profile, samples: int) -> Profile:
+    """The profile, saying that its micro-batch has so many samples."""
+    return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "--microbatch-size")})
+
+
+def rescaled(profile: Profile, samples: int) -> Profile:
+    """The profile of a micro-batch of so many samples, all but W in proportion; see this module.
+
+    Raises:
+        BadInput: the profile does not say how many samples it describes, or a figure grows beyond all bounds.
+    """
+    own = required_size(profile)
+    require_samples(samples, "micro-batch size")
+    if samples == own:
+        return profile
+    factor, arrays = samples / own, {}
+    for name in ("C", "C_fwd", "A", "stash"):
+        with np.errstate(over="ignore"):
+            arrays[name] = factor * getattr(profile, name)
+        if not np.isfinite(arrays[name]).all() or (name == "C" and not arrays[name].any()):
+            raise BadInput(f"{name} leaves the range of numbers at {samples} samples", where="profile", do="check it")
+        arrays[name].setflags(write=False)
+    origin = {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}
+    return replace(profile, **arrays, meta={**profile.meta, "microbatch_size": samples, _ORIGIN: origin})
+
+
+def profiled_size(profile: Profile) -> int | None:
+    """Samples in the micro-batch that was profiled, whatever the profile was rescaled to; None where nothing says."""
+    origin = profile.meta.get(_ORIGIN)
+    return origin["microbatch_size"] if isinstance(origin, Mapping) else microbatch_size(profile)
+
+
+def profiled_fingerprint(profile: Profile) -> str:
+    """Fingerprint of the profile before it was rescaled."""
+    origin = profile.meta.get(_ORIGIN)
+    return origin["fingerprint"] if isinstance(origin, Mapping) else profile.fingerprint
