@@ -16,7 +16,13 @@ PLANNERS: dict[str, dict[str, str]] = {
         "data-parallel": "automap_models.planners.baselines:DataParallelPlanner",
         "auto": "automap_models.planners.auto:AutoPlanner",
     },
-    "placement": {},
+    "placement": {
+        "metis": "automap_models.planners.placement_metis:MetisPlanner",
+        "greedy": "automap_models.planners.placement_heuristics:GreedyPlanner",
+        "local-search": "automap_models.planners.placement_local_search:LocalSearchPlanner",
+        "expert": "automap_models.planners.placement_heuristics:ExpertPlanner",
+        "single": "automap_models.planners.placement_heuristics:SinglePlanner",
+    },
     "operator": {
         "milp": "automap_models.planners.sharding_milp:ShardingMilpPlanner",
     },

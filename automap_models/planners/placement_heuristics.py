@@ -1,0 +1,295 @@
+"""Placements as people and compilers make them: one device, list scheduling, an expert's split.
+
+There is no data-parallel planner here: a placement puts every operator on one device, and a replica of the model on
+each of them is none. For profiles in execution order `automap-infer --planner data-parallel` plans that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from automap_models.core.contraction import Contraction, contract
+from automap_models.core.dag import topological_order
+from automap_models.core.placement import ROUNDING, PlacementPlan, PlacementProblem, model_name
+from automap_models.core.placement_graph import BoolArray, IntArray
+from automap_models.cost.placement import latency_s, throughput_s
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.split_json import read_split
+from automap_models.planners.base import PlacementPlanner, PlannerOptions
+
+BISECTIONS = 40
+"""Halvings of the interval in which the smallest load that can be met lies."""
+
+
+class SinglePlanner(PlacementPlanner):
+    """Everything on one accelerator, or on one CPU where that is impossible: what all others are compared with."""
+
+    name: ClassVar[str] = "single"
+
+    def plan(self, problem: PlacementProblem) -> PlacementPlan:
+        """The placement.
+
+        Raises:
+            Infeasible: an accelerator's memory is too small, and there is no CPU.
+        """
+        total = float(problem.graph.memory_bytes.sum())
+        fits = total <= problem.memory_bytes * (1.0 + ROUNDING) and bool(problem.graph.supported.all())
+        if not (problem.accelerators and fits) and not problem.cpus:
+            raise no_placement(problem, self.name)
+        device = 0 if problem.accelerators and fits else problem.accelerators
+        return placement_plan(problem, self.name, np.full(len(problem.graph), device))
+
+
+class GreedyPlanner(PlacementPlanner):
+    """List scheduling: device after device filled in topological order.
+
+    For latency as published (latency-greedy of dnn-partitioning): as much as its memory holds on every accelerator, the
+    rest on the CPUs. For throughput as much as a load that all devices have to keep to, the smallest that works. Of
+    several topological orders the one with the best result counts.
+    """
+
+    name: ClassVar[str] = "greedy"
+
+    def plan(self, problem: PlacementProblem) -> PlacementPlan:
+        """The placement.
+
+        Raises:
+            Infeasible: filled like this, the accelerators do not hold everything, and there is no CPU.
+        """
+        units = contract(problem)
+        device = unit_greedy(problem, units)
+        if device is None:
+            raise no_placement(problem, self.name)
+        return placement_plan(problem, self.name, units.expand(device))
+
+
+class ExpertPlanner(PlacementPlanner):
+    """A human expert's split from a file; without one, equally many layers on every accelerator.
+
+    Args:
+        options: ignored.
+        split: a split file (formats.split_json).
+    """
+
+    name: ClassVar[str] = "expert"
+
+    def __init__(self, options: PlannerOptions | None = None, split: Path | None = None) -> None:
+        super().__init__(options)
+        self.split = split
+
+    def plan(self, problem: PlacementProblem) -> PlacementPlan:
+        """The placement.
+
+        Raises:
+            BadInput: the split file is none, or one of another graph.
+            Infeasible: the split does not fit the memory.
+        """
+        if self.split is not None:
+            assignment = read_split(self.split, problem)
+            ok, why = PlacementPlan(self.name, assignment).check_valid(problem)
+            if not ok:
+                raise BadInput(why, where=str(self.split), do="give a split made for this graph and these devices")
+            return PlacementPlan(self.name, assignment)
+        return placement_plan(problem, self.name, _equal_layers(problem))
+
+
+def placement_plan(problem: PlacementProblem, planner: str, assignment: IntArray) -> PlacementPlan:
+    """The plan, when it is valid.
+
+    Raises:
+        Infeasible: it is not, saying why.
+    """
+    plan = PlacementPlan(planner, assignment)
+    ok, why = plan.check_valid(problem)
+    if not ok:
+        raise Infeasible(why, where=f"planner {planner}", do="try another planner, more devices or more memory")
+    return plan
+
+
+def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
+    """The error of a heuristic that found nothing that fits; it proves nothing."""
+    need, have = float(problem.graph.memory_bytes.sum()), problem.memory_bytes
+    return Infeasible(
+        f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
+        f"accelerator(s) of {have / 1e9:.3g} GB and {problem.cpus} CPU(s)",
+        where=f"planner {planner}",
+        do="try more devices, more memory or planner milp",
+    )
+
+
+def supported_devices(problem: PlacementProblem, units: Contraction) -> BoolArray:
+    """[m, D] whether a unit may be placed on a device, on its own."""
+    on_accelerator = units.supported & (units.memory_bytes <= problem.memory_bytes * (1.0 + ROUNDING))
+    is_cpu = np.arange(problem.devices) >= problem.accelerators
+    allowed: BoolArray = is_cpu[None, :] | on_accelerator[:, None]
+    return allowed
+
+
+def unit_greedy(problem: PlacementProblem, units: Contraction) -> IntArray | None:
+    """[m] devices of the units in the best greedy placement; None where none fits."""
+    best, best_value = None, np.inf
+    for order in topological_orders(units):
+        for device in _fillings(problem, units, order):
+            assignment = units.expand(device)
+            if problem.objective == "throughput":
+                value = throughput_s(problem, assignment)
+            else:
+                value = latency_s(problem, PlacementPlan("", assignment))
+            if value < best_value:
+                best, best_value = device, value
+    return best
+
+
+def topological_orders(units: Contraction) -> Iterator[list[int]]:
+    """Orders of the units: the first in the file first; depth first, by either end of each unit's readers.
+
+    The published greedy is the depth-first one; which of a unit's readers comes first is up to its hash tables.
+    """
+    successors: list[list[int]] = [[] for _ in range(len(units))]
+    for before, after in units.order.tolist():
+        successors[before].append(after)
+    yield topological_order(successors)
+    yield _depth_first(successors)
+    yield _depth_first([after[::-1] for after in successors])
+
+
+def _depth_first(successors: Sequence[Sequence[int]]) -> list[int]:
+    missing = np.bincount([after for row in successors for after in row], minlength=len(successors)).tolist()
+    ready, order = [unit for unit, count in enumerate(missing) if not count], []
+    while ready:
+        unit = ready.pop()
+        order.append(unit)
+        for after in successors[unit]:
+            missing[after] -= 1
+            if not missing[after]:
+                ready.append(after)
+    return order
+
+
+def _fillings(problem: PlacementProblem, units: Contraction, order: list[int]) -> Iterator[IntArray]:
+    """[m] placements that fill device after device in this order; the last is not always the best."""
+    if problem.objective == "latency":
+        device = _filled_for_latency(problem, units, order)
+        if device is not None:
+            yield device
+        return
+    low, high = 0.0, float(np.maximum(units.accelerator_s, units.cpu_s).sum() + units.net_s.sum())
+    widest = _filled_up_to(problem, units, order, high)
+    if widest is None:
+        return
+    yield widest
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        device = _filled_up_to(problem, units, order, middle)
+        if device is None:
+            low = middle
+        else:
+            yield device
+            high = middle
+
+
+def _filled_for_latency(problem: PlacementProblem, units: Contraction, order: list[int]) -> IntArray | None:
+    """As much as its memory holds on every accelerator, the rest on the CPUs; None where that needs CPUs there are not.
+
+    A unit that depends on the accelerator at hand by way of a CPU begins the next one: subgraphs are contiguous.
+    """
+    allowed = supported_devices(problem, units)
+    before: list[list[int]] = [[] for _ in range(len(units))]
+    for producer, consumer in units.order.tolist():
+        before[consumer].append(producer)
+    device = np.full(len(units), problem.accelerators)
+    now, used, limit = 0, 0.0, problem.memory_bytes * (1.0 + ROUNDING)
+    through_cpu: set[int] = set()  # units on CPUs that depend on the accelerator at hand
+    for unit in order:
+        held = float(units.memory_bytes[unit])
+        if now < problem.accelerators and allowed[unit, 0]:
+            if used + held > limit or through_cpu.intersection(before[unit]):
+                now, used = now + 1, 0.0
+                through_cpu.clear()
+            if now < problem.accelerators:
+                device[unit], used = now, used + held
+                continue
+        if not problem.cpus:
+            return None
+        if any(device[b] == now or b in through_cpu for b in before[unit]):
+            through_cpu.add(unit)
+    return device
+
+
+def _filled_up_to(problem: PlacementProblem, units: Contraction, order: list[int], load_s: float) -> IntArray | None:
+    """Every device filled as far as its load stays within the limit and its bytes fit; None where units are left."""
+    allowed = supported_devices(problem, units)
+    device = np.full(len(units), -1)
+    accelerated = [unit for unit in order if problem.accelerators and allowed[unit, 0]]
+    nets = _nets_of(units)
+    start = 0
+    for accelerator in range(problem.accelerators):
+        stop = _furthest(problem, units, nets, accelerated, start, load_s)
+        device[accelerated[start:stop]] = accelerator
+        start = stop
+    cpu, busy = problem.accelerators, 0.0
+    cpu_s = units.cpu_s.sum(axis=0)
+    for unit in order:
+        if device[unit] >= 0:
+            continue
+        if busy and busy + cpu_s[unit] > load_s:
+            cpu, busy = cpu + 1, 0.0
+        if cpu >= problem.devices or busy + cpu_s[unit] > load_s:
+            return None
+        device[unit], busy = cpu, busy + float(cpu_s[unit])
+    return device
+
+
+def _nets_of(units: Contraction) -> list[list[int]]:
+    """[m] nets of every unit."""
+    nets: list[list[int]] = [[] for _ in range(len(units))]
+    for net in range(units.net_s.size):
+        for unit in units.net_units[units.net_start[net] : units.net_start[net + 1]].tolist():
+            nets[unit].append(net)
+    return nets
+
+
+def _furthest(
+    problem: PlacementProblem,
+    units: Contraction,
+    nets: list[list[int]],
+    order: list[int],
+    start: int,
+    load_s: float,
+) -> int:
+    """One past the last unit that an accelerator beginning with unit `start` of the order can end with.
+
+    Its load can fall again with one unit more, where that saves a transfer: all ends within its time are looked at.
+    """
+    times, sizes = units.accelerator_s.sum(axis=0), np.diff(units.net_start).tolist()
+    held: dict[int, int] = {}
+    compute = transfer = memory = 0.0
+    furthest = start
+    for at in range(start, len(order)):
+        unit = order[at]
+        compute, memory = compute + float(times[unit]), memory + float(units.memory_bytes[unit])
+        if compute > load_s or memory > problem.memory_bytes * (1.0 + ROUNDING):
+            break
+        for net in nets[unit]:
+            held[net] = held.get(net, 0) + 1
+            transfer += float(units.net_s[net]) * ((held[net] == 1) - (held[net] == sizes[net]))
+        load = max(compute, transfer) if problem.communication == "max" else compute + transfer
+        if load <= load_s:
+            furthest = at + 1
+    return furthest
+
+
+def _equal_layers(problem: PlacementProblem) -> IntArray:
+    """[n] as many layers, in topological order, on every accelerator; what accelerators do not support on the CPUs."""
+    units = contract(problem)
+    (order, *_) = topological_orders(units)
+    allowed = supported_devices(problem, units)
+    layers = np.array([unit for unit in order if allowed[unit, 0]], dtype=np.int64)
+    device = np.full(len(units), problem.accelerators)
+    if problem.accelerators:
+        device[layers] = np.arange(layers.size) * problem.accelerators // max(layers.size, 1)
+    return units.expand(device)
