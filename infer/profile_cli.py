@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ from automap_models import __version__
 from automap_models.errors import BadInput
 
 from .console import CommandParser, run_command
+from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
     from automap_models.core.profile import Profile
 
 NAME = "automap-profile"
-LARGEST = 2**31 - 1  # number given as an argument
 EXAMPLES = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
@@ -62,15 +62,7 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--framework", choices=("jax", "torch"), help="what a factory's model is written in (default jax)"
     )
-    model.add_argument("--batch", metavar="N", type=_at_least(1), help="samples in a micro-batch")
-    model.add_argument("--sequence", metavar="N", type=_at_least(1), help="tokens in a sample")
-    model.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
-    model.add_argument(
-        "--trainable",
-        metavar="PATTERN",
-        action="append",
-        help="for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated",
-    )
+    add_step_arguments(model)
     model.add_argument("--model", metavar="NAME", help="name of the model, as plans will tell it")
     times = made.add_argument_group("where the times come from")
     times.add_argument(
@@ -80,13 +72,13 @@ def parser() -> argparse.ArgumentParser:
     times.add_argument(
         "--repeats",
         metavar="N",
-        type=_at_least(1),
+        type=at_least(1),
         help="runs of which the median counts (default 5 for JAX, 10 for PyTorch)",
     )
     times.add_argument(
-        "--warmup", metavar="N", type=_at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"
+        "--warmup", metavar="N", type=at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"
     )
-    times.add_argument("--seed", metavar="N", type=_at_least(0), help="of the random inputs (default 0)")
+    times.add_argument("--seed", metavar="N", type=at_least(0), help="of the random inputs (default 0)")
     out = made.add_argument_group("what to write")
     out.add_argument("-o", "--out", metavar="FILE", type=Path, help="profile.npz to write")
     out.add_argument("--show", action="store_true", help="print totals, heaviest parts and cheapest cuts")
@@ -94,19 +86,6 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--json", action="store_true", help="print what --show does as JSON and nothing else")
     out.add_argument("--plot", metavar="FILE", type=Path, help="draw the arrays (.png, .svg, .pdf)")
     return made
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    """An argument's type: a whole number from `least` to LARGEST."""
-
-    def number(text: str) -> int:
-        if text.isascii() and text.isdigit() and int(text) >= least:
-            if int(text) > LARGEST:
-                raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST:,}")
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number ≥ {least}")
-
-    return number
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from automap_models.formats.files import holds_module, read_profile
 from .progress import Steps
 
 if TYPE_CHECKING:
+    from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.profile import Profile
     from automap_models.cost.roofline import Device
     from automap_models.hlo.adapter import Module
@@ -48,6 +49,10 @@ APPLIES: Mapping[str, tuple[Kind, ...]] = {
     "trainable": (Kind.MODULE,),
     "device": STEPS,
     "measure": STEPS,
+    "nodes": STEPS,
+    "accelerator": STEPS,
+    "host": STEPS,
+    "link": STEPS,
 }
 """Option → what it can be given for."""
 
@@ -110,9 +115,7 @@ def require_fitting(kind: Kind, arguments: argparse.Namespace) -> None:
     Raises:
         BadInput: naming the option.
     """
-    for name, kinds in APPLIES.items():
-        if getattr(arguments, name) and kind not in kinds:
-            raise _superfluous(name, f"{arguments.what} {kind.value}")
+    require_applicable(kind, arguments)
     if kind is Kind.WORKLOAD and arguments.framework == "torch":
         raise _superfluous("framework", f"{arguments.what} {kind.value}")
     if arguments.measure and arguments.device:
@@ -120,6 +123,17 @@ def require_fitting(kind: Kind, arguments: argparse.Namespace) -> None:
     for name in MEASURING:
         if getattr(arguments, name) is not None and not arguments.measure:
             raise _superfluous(name, "nothing is measured without --measure")
+
+
+def require_applicable(kind: Kind, arguments: argparse.Namespace) -> None:
+    """Of the options in APPLIES, those that a command has and that were given apply to what was given.
+
+    Raises:
+        BadInput: naming the option.
+    """
+    for name, kinds in APPLIES.items():
+        if getattr(arguments, name, None) and kind not in kinds:
+            raise _superfluous(name, f"{arguments.what} {kind.value}")
 
 
 def _superfluous(name: str, why: str) -> BadInput:
@@ -146,13 +160,9 @@ def profile_of(kind: Kind, arguments: argparse.Namespace) -> Profile:
 
 
 def _jax_profile(kind: Kind, arguments: argparse.Namespace, device: Device | None, steps: Steps) -> Profile:
-    steps.begin(f"tracing {arguments.what}" if kind in MODELS else f"reading {arguments.what}")
-    from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import profile_from_graph
 
-    module = _module(kind, arguments)
-    steps.begin(f"costing {len(module.operations):,} instructions")
-    graph = instruction_graph(module)
+    module, graph = traced(kind, arguments, steps)
     if device is None:
         from automap_models.hlo.measure import measure_times
 
@@ -164,7 +174,28 @@ def _jax_profile(kind: Kind, arguments: argparse.Namespace, device: Device | Non
     return profile_from_graph(graph, roofline_times(graph, device), meta)
 
 
-def _module(kind: Kind, arguments: argparse.Namespace) -> Module:
+def traced(kind: Kind, arguments: argparse.Namespace, steps: Steps) -> tuple[Module, InstructionGraph]:
+    """The module of an HLO file or of a JAX model's training step, and its instruction graph.
+
+    Raises:
+        BadInput: it cannot be read or traced.
+        UserCodeError: the user's own code raised.
+    """
+    steps.begin(f"tracing {arguments.what}" if kind in MODELS else f"reading {arguments.what}")
+    from automap_models.hlo.graph import instruction_graph
+
+    module = module_of(kind, arguments)
+    steps.begin(f"costing {len(module.operations):,} instructions")
+    return module, instruction_graph(module)
+
+
+def module_of(kind: Kind, arguments: argparse.Namespace) -> Module:
+    """The module of an HLO file or of a JAX model's training step.
+
+    Raises:
+        BadInput: it cannot be read or traced.
+        UserCodeError: the user's own code raised.
+    """
     from automap_models.hlo.adapter import read_module, trace
 
     if kind is Kind.MODULE:

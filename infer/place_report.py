@@ -1,0 +1,128 @@
+"""A placement as people read it: a table of devices, what it is worth, and how near the best it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from automap_models.core.placement import PlacementProblem, model_name
+from automap_models.formats.placement_plan import PlacementReport
+
+from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
+from .units import counted, percent, seconds, size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ROUNDING = 1e-9  # values that differ relatively by no more are equal
+NUMBERS_WIDTH = 42  # of the table of devices: all its columns but the last
+
+
+def print_placement(report: PlacementReport, files: Mapping[str, Path]) -> None:
+    """Print a placement for people; `files` maps what was written (placement, plot) to where."""
+    screen = console()
+    problem = report.problem
+    screen.print(f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}")
+    took = f", planned in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
+    nodes = f"{len(problem.graph):,} nodes, {describe_objective(problem)}"
+    screen.print(f"placement by [bold]{plain(report.plan.planner)}[/bold]: {nodes}{took}\n")
+    screen.print(device_table(report, screen.width))
+    screen.print()
+    screen.print(fact_table(facts(report), report.notes))
+    for what, path in files.items():
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
+
+
+def describe_devices(problem: PlacementProblem) -> str:
+    """`6 accelerators with 17.2 GB and 1 CPU`."""
+    accelerators = f"{counted(problem.accelerators, 'accelerator')} with {size(problem.memory_bytes)}"
+    return " and ".join(
+        text
+        for count, text in (
+            (problem.accelerators, accelerators),
+            (problem.cpus, counted(problem.cpus, "CPU")),
+        )
+        if count
+    )
+
+
+def describe_objective(problem: PlacementProblem) -> str:
+    """`throughput, transfers beside compute`."""
+    if problem.objective == "latency":
+        return "latency" + (f", up to {problem.pieces} subgraphs an accelerator" if problem.pieces > 1 else "")
+    passes = ", passes apart" if problem.split_passes else ""
+    return "throughput" + (", transfers beside compute" if problem.communication == "max" else "") + passes
+
+
+def device_name(problem: PlacementProblem, device: int) -> str:
+    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them."""
+    return str(device) if device < problem.accelerators else f"CPU {device}"
+
+
+def device_table(report: PlacementReport, width: int) -> Table:
+    """One row a device: its nodes, its times for one sample, its memory."""
+    problem, cost = report.problem, report.cost
+    gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
+    table = columns(gap)
+    for heading in ("device", "nodes", "compute", "transfer", "load", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("from … to", no_wrap=True)
+    for device in range(problem.devices):
+        held = np.flatnonzero(report.plan.assignment == device)
+        table.add_row(
+            device_name(problem, device),
+            str(held.size),
+            seconds(float(cost.compute_s[device])),
+            seconds(float(cost.transfer_s[device])),
+            seconds(float(cost.loads_s[device])),
+            size(float(cost.memory_bytes[device])),
+            plain(_ends(problem, held.tolist(), max(16, width - NUMBERS_WIDTH - 6 * gap))),
+        )
+    return table
+
+
+def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:
+    """First and last forward node of a device by number, with their names where the graph has some."""
+    graph = problem.graph
+    shown = [node for node in held if not graph.backward[node]] or held
+    ends = [shown[0], shown[-1]] if len(shown) > 1 else shown
+    labels = [f"{graph.ids[node]} {graph.names[node]}".strip() for node in ends]
+    return " … ".join(shortened(label, room // 2 - 1) for label in labels)
+
+
+def facts(report: PlacementReport) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the table."""
+    problem, value_s = report.problem, report.cost.value_s
+    if problem.objective == "latency":
+        yield "latency", f"{seconds(value_s)} from a sample's first operator to its last"
+    else:
+        yield "time", f"{seconds(value_s)} a sample in steady state, {what_sets_the_pace(report)}"
+    if report.one_device_s is None:
+        yield "speed-up", "unknown: it does not fit one device"
+    elif value_s:
+        yield "speed-up", f"{report.one_device_s / value_s:.2f}× over one device"
+    yield "optimum", optimality_in_words(report)
+
+
+def what_sets_the_pace(report: PlacementReport) -> str:
+    """The device with the largest load."""
+    device = int(report.cost.loads_s.argmax())
+    name = device_name(report.problem, device)
+    busiest = name if device >= report.problem.accelerators else f"device {name}"
+    if report.problem.split_passes:
+        return f"largest forward and largest backward load; {busiest} is busiest"
+    return f"the load of {busiest}"
+
+
+def optimality_in_words(report: PlacementReport) -> str:
+    """How far the value can be from the best one among the plans that the planner chooses from."""
+    planner = report.plan.planner
+    if report.plan.status == "optimal":
+        return f"proven: no placement that {planner} chooses from is better"
+    if report.gap is None:
+        return "nothing is proven"
+    bound = seconds(report.plan.bound_s or 0.0)
+    return f"at most {percent(report.gap)} above the best that {planner} chooses from (proven lower bound {bound})"
