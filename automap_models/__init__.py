@@ -1,7 +1,70 @@
 """automap: from a profiled training step and a cluster to the best way of training the one on the other.
 
-Importing this package imports numpy at most; torch, onnxruntime, hydra and lightning are imported only
-inside the modules that need them.
+Importing this package imports nothing but the standard library: what it offers is imported when first used, and torch,
+onnxruntime, hydra and lightning only inside the modules that need them.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.plan import PipelinePlan
+    from automap_models.core.problem import PipelineProblem
+    from automap_models.core.profile import Profile
+    from automap_models.cost.pipeline import plan_cost
+    from automap_models.errors import AutomapError, BadInput, Infeasible
+    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.files import read_profile
+    from automap_models.planners.base import PlannerOptions
+    from automap_models.planners.many_problems import Outcome, plan_batch
+    from automap_models.planners.registry import make_planner
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AutomapError",
+    "BadInput",
+    "Cluster",
+    "Infeasible",
+    "Outcome",
+    "PipelinePlan",
+    "PipelineProblem",
+    "PlannerOptions",
+    "Profile",
+    "make_planner",
+    "plan_batch",
+    "plan_cost",
+    "read_cluster",
+    "read_profile",
+]
+
+_WHERE = {
+    "AutomapError": "automap_models.errors",
+    "BadInput": "automap_models.errors",
+    "Cluster": "automap_models.core.cluster",
+    "Infeasible": "automap_models.errors",
+    "Outcome": "automap_models.planners.many_problems",
+    "PipelinePlan": "automap_models.core.plan",
+    "PipelineProblem": "automap_models.core.problem",
+    "PlannerOptions": "automap_models.planners.base",
+    "Profile": "automap_models.core.profile",
+    "make_planner": "automap_models.planners.registry",
+    "plan_batch": "automap_models.planners.many_problems",
+    "plan_cost": "automap_models.cost.pipeline",
+    "read_cluster": "automap_models.formats.cluster_yaml",
+    "read_profile": "automap_models.formats.files",
+}
+"""Public name → the module that defines it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
