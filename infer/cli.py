@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models import __version__
 from automap_models.errors import BadInput
@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
   automap-infer bert.npz --topo C --json | jq .length_s      for machines
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before
+  automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
 
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours
 """
@@ -122,6 +123,21 @@ def parser() -> argparse.ArgumentParser:
     )
     how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
     how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")
+    running = made.add_argument_group("what a running job says")
+    running.add_argument(
+        "--observed",
+        metavar="FILE",
+        type=Path,
+        help="measured stage times (times.json or a trace) of the job that runs --plan: correct the profile, plan again",
+    )
+    running.add_argument(
+        "--attribute",
+        choices=("instructions", "devices"),
+        help="what a stage all of whose devices are slow is put down to (default: instructions, or devices where the "
+        "profile was corrected before)",
+    )
+    running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
+    running.add_argument("--corrected", metavar="FILE", type=Path, help="write the corrected profile (.npz)")
     out = made.add_argument_group("what to write")
     out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
     out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
@@ -143,12 +159,19 @@ def _number_or_auto(text: str) -> int | str:
 def _run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
     _require_outputs(arguments)
+    if arguments.observed:
+        return _adjust(arguments)
+    for name in ("attribute", "restart", "corrected"):
+        if getattr(arguments, name) is not None:
+            raise BadInput("is about measured times", where=f"--{name}", do="give these with --observed")
     from .planning import planned, shown
 
     report = shown(arguments) if arguments.plan else planned(arguments)
     files = _write(arguments, report)
     if arguments.json:
-        _print_json(report)
+        from automap_models.formats.plan_json import plan_document
+
+        _print_json(plan_document(report))
     else:
         from .report import print_report
 
@@ -156,12 +179,24 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_json(report: PlanReport) -> None:
-    from automap_models.formats.plan_json import dumps, plan_document
+def _adjust(arguments: argparse.Namespace) -> int:
+    from .adjust import adjusted, adjustment_document, print_adjustment, write_adjustment
+
+    found, report, observed = adjusted(arguments)
+    write_adjustment(arguments, found, report)
+    if arguments.json:
+        _print_json(adjustment_document(found, report))
+    else:
+        print_adjustment(found, report, observed, _outputs(arguments))
+    return 0
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    from automap_models.formats.plan_json import dumps
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: JSON has only this one
-    print(dumps(plan_document(report)))
+    print(dumps(document))
 
 
 def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]:
@@ -187,7 +222,12 @@ def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]
 
 def _outputs(arguments: argparse.Namespace) -> dict[str, Path]:
     """What shall be written → where."""
-    asked = {"plan": arguments.out, "plot": arguments.plot, "trace": arguments.trace}
+    asked = {
+        "plan": arguments.out,
+        "plot": arguments.plot,
+        "trace": arguments.trace,
+        "corrected profile": arguments.corrected,
+    }
     return {what: path for what, path in asked.items() if path is not None}
 
 
@@ -195,7 +235,8 @@ def _require_outputs(arguments: argparse.Namespace) -> None:
     """Every output can be written, and none over another one or over an input."""
     from automap_models.formats.files import require_writable
 
-    taken = {path.resolve(): "an input" for path in (arguments.profile, arguments.plan, arguments.policy) if path}
+    inputs = (arguments.profile, arguments.plan, arguments.policy, arguments.observed)
+    taken = {path.resolve(): "an input" for path in inputs if path}
     for what, path in _outputs(arguments).items():
         if path.resolve() in taken:
             raise BadInput(f"is {taken[path.resolve()]}, too", where=f"{path} for the {what}", do="give another name")

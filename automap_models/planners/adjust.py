@@ -9,7 +9,7 @@ they serve best; and the move is held against what it saves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -76,7 +76,7 @@ def adjust(
     observed: Observed,
     *,
     attribute: Attribution | None = None,
-    starts: Sequence[PipelinePlan] = (),
+    starts: Callable[[PipelineProblem], Sequence[PipelinePlan]] = lambda _: (),
     restart_s: float = 0.0,
 ) -> Adjustment:
     """Correct the profile by what was measured and plan again.
@@ -86,7 +86,7 @@ def adjust(
         running: the plan that runs, with its devices.
         observed: its measured times.
         attribute: see planners.adjust_speeds; None: "devices" where the profile was corrected before.
-        starts: plans from whose device cuts to search, beside the running one.
+        starts: makes plans of the corrected problem from whose device cuts to search, beside the running one.
         restart_s: what a move takes beside moving bytes.
 
     Raises:
@@ -99,7 +99,7 @@ def adjust(
         attribute or ("devices" if is_corrected(problem.profile) else "instructions"),
     )
     corrected = replace(problem, profile=corrected_profile(problem.profile, running.plan, speeds))
-    after = replan(corrected, running, speeds.slowdown, starts)
+    after = replan(corrected, running, speeds.slowdown, starts(corrected))
     return Adjustment(
         corrected,
         speeds,
@@ -126,16 +126,29 @@ def corrected_profile(profile: Profile, plan: PipelinePlan, speeds: Speeds) -> P
     stage = np.searchsorted([cut + 1 for cut in plan.cuts], np.arange(len(profile)), side="right")
     forward = profile.C_fwd * speeds.forward_scale[stage]
     backward = (profile.C - profile.C_fwd) * speeds.backward_scale[stage]
-    times = int(str(profile.meta.get("corrections", 0)))
-    meta = {**profile.meta, "corrections": times + 1}
+    meta = {key: value for key, value in profile.meta.items() if key != "rescaled_from"}  # it is a measured one now
+    meta["corrections"] = _corrections(profile) + 1
     return Profile.create(
-        forward + backward, profile.A, profile.W, forward, profile.stash, profile.names, profile.layers, meta
+        C=forward + backward,
+        A=profile.A,
+        W=profile.W,
+        C_fwd=forward,
+        stash=profile.stash,
+        names=profile.names,
+        layers=profile.layers,
+        meta=meta,
     )
 
 
 def is_corrected(profile: Profile) -> bool:
     """Whether measured times of a job have gone into the profile."""
-    return "corrections" in profile.meta
+    return _corrections(profile) > 0
+
+
+def _corrections(profile: Profile) -> int:
+    """How often measured times of a job have gone into the profile."""
+    count = profile.meta.get("corrections")
+    return count if isinstance(count, int) else 0
 
 
 def placed_cost(problem: PipelineProblem, placed: Placed, slowdown: FloatArray) -> PipelineCost:
