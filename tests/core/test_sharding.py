@@ -1,0 +1,134 @@
+"""Sharding problems and plans: what they refuse, and what they say to the frameworks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.errors import BadInput
+
+CLUSTER = Cluster(2, 8, 130e9, 3e9, 16e9, "test")
+
+# y = w2 · relu(w1 · x + b1), with w1's moment; the classes: 0 input features, 1 hidden, 2 outputs (7, prime), 3 batch
+VARIABLES = (
+    Variable("params/l1/kernel", (6, 8), "f32", 192.0, "parameter"),
+    Variable("params/l1/bias", (8,), "f32", 32.0, "parameter"),
+    Variable("params/l2/kernel", (8, 7), "f32", 224.0, "parameter"),
+    Variable("state/mu/l1/kernel", (6, 8), "f32", 192.0, "state"),
+    Variable("state/count", (), "i32", 4.0, "state"),
+    Variable("x", (4, 6), "f32", 96.0, "input"),
+)
+CLASSES = ShardingClasses(
+    variables=VARIABLES,
+    dim_classes=np.array([0, 1, 1, 1, 2, 0, 1, 3, 0]),
+    divisors=np.array([6, 8, 7, 4]),
+    conflicts=np.array([[0, 1], [0, 3], [1, 2], [1, 3]]),
+)
+
+
+def problem(kind: Any = "operator", axis_size: int = 2) -> ShardingProblem:
+    return ShardingProblem("mlp", kind, CLASSES, CLUSTER, axis_size)
+
+
+def plan(dims: tuple[int, ...], kind: Any = "operator", axis_size: int = 2) -> ShardingPlan:
+    return ShardingPlan(kind, axis_size, VARIABLES, dims, "by hand")
+
+
+COLUMN_ROW = (1, 0, 0, 1, -1, -1)
+"""Column-parallel first layer, row-parallel second: Megatron-LM's (arXiv 1909.08053) feed-forward layer."""
+
+
+def test_weights_count_candidates_and_their_bytes() -> None:
+    assert problem().weights.tolist() == [1, 3, 1, 0]
+    assert problem().weights_bytes.tolist() == [192.0, 448.0, 224.0, 0.0]
+    assert problem("data").weights.tolist() == [1, 0, 0, 1]
+
+
+def test_megatrons_plan_is_valid_and_counts_parameters_alone() -> None:
+    made = plan(COLUMN_ROW)
+    assert made.check_valid(problem()) == (True, "")
+    assert made.partitioned == 3
+    assert CLASSES.dims([1]) == COLUMN_ROW
+
+
+@pytest.mark.parametrize(
+    ("dims", "why"),
+    [
+        ((1, -1, 0, 1, -1, -1), "undecided"),
+        ((0, 0, 0, 1, -1, 1), "dimension 0 of params/l1/kernel and dimension 1 of params/l1/kernel cannot both"),
+        ((-1, -1, 1, -1, -1, -1), "dimension 1 of params/l2/kernel cannot be partitioned by 2"),
+        ((2, -1, -1, -1, -1, -1), "does not have"),
+        ((-1,), "other variables"),
+    ],
+)
+def test_a_plan_that_propagation_contradicts_says_where(dims: tuple[int, ...], why: str) -> None:
+    valid, told = plan(dims).check_valid(problem())
+    assert not valid
+    assert why in told
+
+
+def test_a_plan_for_another_axis_or_kind_is_not_valid() -> None:
+    assert not plan(COLUMN_ROW).check_valid(problem(axis_size=4))[0]
+    assert not plan(COLUMN_ROW).check_valid(problem("data"))[0]
+
+
+def test_an_axis_that_divides_nothing_is_refused_with_the_sizes_that_do() -> None:
+    with pytest.raises(BadInput, match=r"by 5 .* dimension 1 of params/l1/kernel by a divisor of 8"):
+        problem(axis_size=5)
+
+
+@pytest.mark.parametrize("axis_size", [-1, 0, 1, 17])
+def test_an_axis_is_at_least_two_and_at_most_all_devices(axis_size: int) -> None:
+    with pytest.raises(BadInput, match="give 2 to 16"):
+        problem(axis_size=axis_size)
+
+
+def test_a_step_without_parameters_is_refused() -> None:
+    inputs = tuple(replace(variable, kind="input") for variable in VARIABLES)
+    with pytest.raises(BadInput, match="no trainable parameters"):
+        ShardingProblem("mlp", "operator", replace(CLASSES, variables=inputs), CLUSTER, 2)
+
+
+class TestPartitionSpecs:
+    @pytest.fixture(autouse=True)
+    def _jax(self) -> None:
+        self.jax = pytest.importorskip("jax")
+
+    def leaf(self, *shape: int) -> Any:
+        return self.jax.ShapeDtypeStruct(shape, "float32")
+
+    def test_they_have_the_tree_of_the_parameters(self) -> None:
+        P = self.jax.sharding.PartitionSpec
+        params = {"l1": {"kernel": self.leaf(6, 8), "bias": self.leaf(8)}, "l2": {"kernel": self.leaf(8, 7)}}
+        found = plan(COLUMN_ROW).partition_specs(params, axis="x")
+        assert found == {"l1": {"kernel": P(None, "x"), "bias": P("x")}, "l2": {"kernel": P("x")}}
+
+    def test_the_state_is_found_by_its_own_path(self) -> None:
+        P = self.jax.sharding.PartitionSpec
+        state = {"mu": {"l1": {"kernel": self.leaf(6, 8)}}, "count": self.leaf()}
+        found = plan(COLUMN_ROW).partition_specs(state)
+        assert found == {"mu": {"l1": {"kernel": P(None, "model")}}, "count": P()}
+
+    def test_an_unknown_leaf_another_shape_and_an_ambiguous_path_are_refused(self) -> None:
+        made = plan(COLUMN_ROW)
+        for tree, said in (
+            ({"l3": {"kernel": self.leaf(8, 7)}}, "none of the plan's variables"),
+            ({"l1": {"kernel": self.leaf(6, 9)}}, "has the shape"),
+            ({"kernel": self.leaf(6, 8)}, "may be"),
+        ):
+            with pytest.raises(BadInput, match=said):
+                made.partition_specs(tree)
+
+
+def test_dtensor_placements_go_by_name() -> None:
+    torch = pytest.importorskip("torch.distributed.tensor")
+    found = plan(COLUMN_ROW).placements()
+    assert found["params/l1/kernel"] == [torch.Shard(1)]
+    assert found["state/count"] == [torch.Replicate()]
+    assert set(found) == {variable.name for variable in VARIABLES}

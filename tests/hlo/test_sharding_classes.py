@@ -1,0 +1,221 @@
+"""The closed form of propagation held against Shardy's own pipeline, class by class, and what rule sets change."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap_models.core.sharding_classes import ShardingClasses
+from automap_models.errors import BadInput
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.module import Module
+from automap_models.hlo.rule_sets import RuleSet, read_rule_set
+from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
+from automap_models.hlo.shardy import collectives, sharding_rules
+from automap_models.hlo.step import TrainingStep
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.resnet import ResNetConfig
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.vgg import VggConfig
+
+TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
+    "bert": (BertConfig(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
+    "gpt2": (Gpt2Config(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
+    "t5": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40), (2, 10)),
+    "moe": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40, experts=4), (2, 10)),
+    "vgg": (VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=6, image=8), (4,)),
+    "resnet": (ResNetConfig(stages=(1, 2), width=4, classes=6, image=32), (4,)),
+}
+SHARDY = RuleSet("shardy", "")
+BLOCKS = [(stack, i) for stack in ("encoder", "decoder") for i in (0, 1)]
+
+
+@cache
+def tiny(name: str) -> tuple[Module, ModuleSharding]:
+    architecture, labels = TINY[name]
+    module = trace(training_step(name, architecture, labels, "float32"))
+    return module, sharding_classes(module, sharding_rules(module), SHARDY)
+
+
+def sharded(function: Any, *arguments: Any, rule_set: RuleSet = SHARDY) -> tuple[Module, ShardingClasses]:
+    module = trace(TrainingStep("step", function, arguments, 0, (len(arguments) - 1,), 1))
+    return module, sharding_classes(module, sharding_rules(module), rule_set).classes
+
+
+def f32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def live(classes: ShardingClasses, axis_size: int = 2) -> list[int]:
+    return np.flatnonzero(classes.divisors % axis_size == 0).tolist()
+
+
+def inserted(module: Module, dims: tuple[int, ...]) -> set[str]:
+    return {collective.kind for collective in collectives(module, dims, 2)}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_sharding_one_class_needs_no_resharding(name: str) -> None:
+    module, sharding = tiny(name)
+    assert live(sharding.classes)
+    for c in live(sharding.classes):
+        assert inserted(module, sharding.classes.dims([c])) <= {"all_reduce"}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_sharding_every_set_of_classes_without_conflicts_needs_none_either(name: str) -> None:
+    module, sharding = tiny(name)
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        chosen: list[int] = []
+        for c in random.permutation(live(sharding.classes)).tolist():
+            if not sharding.classes.adjacency[c, chosen].any():
+                chosen.append(c)
+        assert inserted(module, sharding.classes.dims(chosen)) <= {"all_reduce"}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_two_classes_in_conflict_make_shardy_reshard(name: str) -> None:
+    module, sharding = tiny(name)
+    classes, checked = sharding.classes, 0
+    for pair in combinations(live(classes), 2):
+        first, second = (classes.dims([c]) for c in pair)
+        if classes.adjacency[pair] and not any(a >= 0 <= b for a, b in zip(first, second, strict=True)):
+            assert "reshard" in inserted(module, tuple(map(max, first, second)))
+            checked += 1
+    assert checked
+
+
+def test_the_classes_of_two_dense_layers_are_those_of_the_textbook() -> None:
+    def step(w: Any, v: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (jax.nn.relu(x @ w) @ v).sum())(w)
+
+    _, classes = sharded(step, f32(6, 8), f32(8, 10), f32(4, 6))
+    features, hidden, hidden_too, outputs, batch, features_too = classes.dim_classes.tolist()
+    assert features == features_too
+    assert hidden == hidden_too
+    assert len({features, hidden, outputs, batch}) == 4
+    assert [int(classes.divisors[c]) for c in (features, hidden, outputs, batch)] == [6, 8, 10, 4]
+    assert not classes.adjacency[features, outputs]
+    assert classes.adjacency[features, hidden]
+    assert classes.adjacency[hidden, outputs]
+    assert classes.adjacency[batch, hidden]
+
+
+def test_a_merged_dimension_follows_its_major_factor_and_the_minor_one_stays_whole() -> None:
+    def step(w: Any, x: Any) -> Any:
+        return jax.value_and_grad(lambda w: (x @ w.reshape(24, 3)).sum())(w)
+
+    _, classes = sharded(step, f32(4, 6, 3), f32(5, 24))
+    major, minor, _, _, merged = classes.dim_classes.tolist()
+    assert major == merged
+    assert classes.divisors[[major, minor]].tolist() == [4, 1]
+
+
+def test_a_class_that_meets_itself_cannot_be_sharded() -> None:
+    def step(w: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (w @ w.T * x).sum())(w)
+
+    _, classes = sharded(step, f32(4, 6), f32(4, 4))
+    rows, columns = classes.dim_classes[:2].tolist()
+    assert classes.divisors[[rows, columns]].tolist() == [1, 6]
+
+
+def test_what_a_loop_passes_on_is_tied_from_round_to_round() -> None:
+    def step(ws: Any, x: Any) -> Any:
+        def loss(ws: Any) -> Any:
+            return jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, ws)[0].sum()
+
+        return jax.grad(loss)(ws)
+
+    module, classes = sharded(step, f32(3, 8, 8), f32(4, 8))
+    assert any(op.opcode == "while" for op in module.operations)
+    rounds, rows, columns, batch, features = classes.dim_classes.tolist()
+    assert rows == columns == features
+    assert classes.divisors[[rounds, rows, batch]].tolist() == [1, 1, 4]  # y @ w ties w's dimensions to each other
+    assert inserted(module, classes.dims([batch])) <= {"all_reduce"}
+
+
+def test_constants_tie_nothing_together() -> None:
+    def step(w: Any, x: Any) -> Any:
+        mask = jnp.arange(8) < 5
+        return jax.grad(lambda w: (jnp.where(mask, w, 0) * jnp.where(mask[:, None], x, 0).sum(1)).sum())(w), mask
+
+    module, classes = sharded(step, f32(8), f32(8, 8))
+    assert classes.divisors[classes.dim_classes].tolist() == [8, 8, 8]
+    assert inserted(module, classes.dims([int(classes.dim_classes[2])])) <= {"all_reduce"}
+
+
+def with_an_unruled_operation(rule_set: RuleSet) -> tuple[Module, ShardingClasses]:
+    def step(w: Any, x: Any) -> Any:
+        return jax.grad(lambda w: (w * x).sum())(w), jnp.linalg.eigh(x @ x.T)[0]
+
+    return sharded(step, f32(6, 6), f32(6, 6), rule_set=rule_set)
+
+
+def test_an_operation_without_a_rule_is_named() -> None:
+    with pytest.raises(BadInput, match=r"step: Shardy has no sharding rule for .*custom_call of lapack"):
+        with_an_unruled_operation(SHARDY)
+
+
+def test_a_rule_set_can_keep_such_an_operation_whole(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("description: no eigenvalues\nforbid: [{opcode: custom_call, factor: any}]\n")
+    _, classes = with_an_unruled_operation(read_rule_set(file))
+    assert 6 in classes.divisors
+
+
+def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
+    module, sharding = tiny("t5")
+    file = tmp_path / "mine.yaml"
+
+    def frozen(restriction: str) -> set[str]:
+        """The dimensions of parameters that the restriction keeps whole."""
+        file.write_text(f"description: mine\nforbid: [{restriction}]\n")
+        classes = sharding_classes(module, sharding.rules, read_rule_set(file)).classes
+        dead = (classes.divisors == 1) & (sharding.classes.divisors > 1)
+        return {classes.describe(i) for i in np.flatnonzero(dead[classes.dim_classes]).tolist()}
+
+    wo = {f"dimension 0 of params/{stack}/block_{i}/feed_forward/wo/kernel" for stack, i in BLOCKS}
+    assert wo <= frozen("{opcode: dot_general, phase: forward, scope: wo}")
+    assert wo <= frozen("{scope: '*/feed_forward/wo'}")
+    assert wo <= frozen("{scope: wo, factor: any}")
+    assert not wo & frozen("{opcode: dot_general, phase: forward, scope: q}")
+    for nothing in ("opcode: no_such_operation", "opcode: dot_general, phase: update", "scope: wo, except: [wo]"):
+        assert not frozen(f"{{{nothing}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1, 2]", "key: value"),
+        ("description: x", "forbid is missing"),
+        ("description: x\nforbid: reduce", "forbid is no list"),
+        ("description: x\nforbid: [reduce]", "key: value"),
+        ("description: x\nforbid: [{opcod: reduce}]", "unknown key 'opcod'"),
+        ("description: x\nforbid: [{phase: sideways}]", "choose from any, forward, backward, update"),
+        ("description: x\nforbid: [{factor: all}]", "choose from reduction, any"),
+        ("description: x\nforbid: [{except: loss}]", "no list of scopes"),
+        ("description: x\nforbid: [{opcode: 3}]", "opcode is 3"),
+        ("description: [x", "not valid YAML"),
+    ],
+)
+def test_a_wrong_rules_file_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        read_rule_set(file)
+
+
+def test_an_unknown_rule_set_lists_the_shipped_ones() -> None:
+    with pytest.raises(BadInput, match="paper, shardy"):
+        read_rule_set("papr")
