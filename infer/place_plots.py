@@ -12,6 +12,7 @@ from automap_models.formats.placement_plan import PlacementReport
 
 from .place_report import describe_objective, device_name
 from .plots import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR, save_figure
+from .tables import shortened
 from .units import seconds, size, size_unit, time_unit
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def draw_placement(report: PlacementReport) -> Figure:
 
 
 def placement_title(report: PlacementReport) -> str:
-    """Model, objective, planner and value in one line."""
+    """The model, and below it objective, planner and value."""
     what = "latency" if report.problem.objective == "latency" else "time a sample"
     return (
-        f"{model_name(report.problem.graph)}  ·  {describe_objective(report.problem)}  ·  "
+        f"{shortened(model_name(report.problem.graph), 80)}\n{describe_objective(report.problem)}  ·  "
         f"planner: {report.plan.planner}  ·  {what} = {seconds(report.cost.value_s)}"
     )
 

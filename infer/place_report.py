@@ -63,14 +63,14 @@ def device_name(problem: PlacementProblem, device: int) -> str:
 
 
 def device_table(report: PlacementReport, width: int) -> Table:
-    """One row a device: its nodes, its times for one sample, its memory."""
+    """One row a device that has nodes: how many, its times for one sample, its memory."""
     problem, cost = report.problem, report.cost
     gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
     table = columns(gap)
     for heading in ("device", "nodes", "compute", "transfer", "load", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("from … to", no_wrap=True)
-    for device in range(problem.devices):
+    for device in np.unique(report.plan.assignment).tolist():
         held = np.flatnonzero(report.plan.assignment == device)
         table.add_row(
             device_name(problem, device),
@@ -105,6 +105,9 @@ def facts(report: PlacementReport) -> Iterator[tuple[str, str]]:
     elif value_s:
         yield "speed-up", f"{report.one_device_s / value_s:.2f}× over one device"
     yield "optimum", optimality_in_words(report)
+    idle = problem.devices - np.unique(report.plan.assignment).size
+    if idle:
+        yield "idle", counted(idle, "device")
 
 
 def what_sets_the_pace(report: PlacementReport) -> str:

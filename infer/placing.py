@@ -123,7 +123,7 @@ def _read_graph(path: str) -> PlacementGraph:
 
 def _graph_of_model(kind: Kind, arguments: argparse.Namespace) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
-    if arguments.devices is None:
+    if arguments.devices is None and not arguments.plan:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
     accelerator, host = read_device(arguments.accelerator or DEFAULT_DEVICE), read_device(arguments.host or "cpu")
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
@@ -138,7 +138,7 @@ def _graph_of_model(kind: Kind, arguments: argparse.Namespace) -> PlacementGraph
             roofline_times(graph, host),
             nodes=arguments.nodes or DEFAULT_NODES,
             link_bytes_per_s=DEFAULT_LINK_BYTES_PER_S if arguments.link is None else arguments.link,
-            accelerators=arguments.devices,
+            accelerators=arguments.devices or 0,  # a placement read back brings its own
             cpus=arguments.cpus or 0,
             accelerator_bytes=DEFAULT_MEMORY_BYTES if arguments.memory is None else arguments.memory,
             meta={"times": "roofline, not measured", "accelerator": accelerator.name, "host": host.name},

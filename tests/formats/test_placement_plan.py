@@ -1,0 +1,148 @@
+"""placement.json: what is written is read back, and a file that contradicts itself is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.cost.placement import placement_cost
+from automap_models.errors import BadInput
+from automap_models.formats.json_fields import Fields
+from automap_models.formats.placement_json import parse_placement
+from automap_models.formats.placement_plan import (
+    PlacementReport,
+    placement_document,
+    read_placement_plan,
+    write_placement_plan,
+)
+
+GRAPH = parse_placement(
+    Fields(
+        {
+            "maxSizePerFPGA": 100,
+            "maxFPGAs": 2,
+            "maxCPUs": 1,
+            "nodes": [
+                {"id": i, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": i, "isBackwardNode": 0, "size": 20}
+                for i in (1, 2, 3)
+            ],
+            "edges": [{"sourceId": 1, "destId": 2, "cost": 5}, {"sourceId": 2, "destId": 3, "cost": 6}],
+        },
+        "g.json",
+    ),
+    model="g",
+)
+
+
+def report(**changes: Any) -> PlacementReport:
+    """Nodes 1 and 2 on accelerator 0, node 3 on accelerator 1: loads 1 + 2 + 6 and 3 + 6 ms."""
+    problem = PlacementProblem.of(GRAPH)
+    plan = PlacementPlan("by hand", np.array([0, 0, 1]), bound_s=0.006)
+    made = PlacementReport(problem, plan, placement_cost(problem, plan), 0.25, 0.006, seed=3, time_limit_s=9.0)
+    return replace(made, **changes)
+
+
+def latency_report() -> PlacementReport:
+    problem = PlacementProblem.of(GRAPH, objective="latency", pieces=2)
+    plan = PlacementPlan("by hand", np.array([0, 2, 0]), np.array([0, 0, 1]), status="optimal")
+    return PlacementReport(problem, plan, placement_cost(problem, plan), 0.25, None)
+
+
+def test_the_document_says_what_the_plan_is_worth() -> None:
+    document = placement_document(report())
+    expected = {
+        "schema": 1,
+        "kind": "placement",
+        "model": "g",
+        "planner": "by hand",
+        "objective": "throughput",
+        "value": pytest.approx(0.009),
+        "bound": 0.006,
+        "gap": pytest.approx(0.5),
+        "status": "feasible",
+        "loads_s": pytest.approx([0.009, 0.009, 0.0]),
+        "memory_bytes": [40.0, 20.0, 0.0],
+        "assignment": {"1": 0, "2": 0, "3": 1},
+        "pieces": None,
+        "seconds": 0.25,
+    }
+    assert {key: document[key] for key in expected} == expected
+    assert document["provenance"]["seed"] == 3
+
+
+@pytest.mark.parametrize("made", [report(), latency_report()], ids=["throughput", "latency"])
+def test_what_is_written_is_read_back(made: PlacementReport, tmp_path: Path) -> None:
+    write_placement_plan(tmp_path / "p.json", made)
+    problem, plan = read_placement_plan(tmp_path / "p.json", GRAPH)
+    again = replace(made, problem=problem, plan=plan, cost=placement_cost(problem, plan))
+    assert placement_document(again) == placement_document(made)
+    assert json.loads((tmp_path / "p.json").read_text()) == placement_document(made)
+
+
+def _set(*path: Any, to: Any) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        for key in path[:-1]:
+            document = document[key]
+        document[path[-1]] = to
+
+    return change
+
+
+def _drop(*path: Any) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        for key in path[:-1]:
+            document = document[key]
+        del document[path[-1]]
+
+    return change
+
+
+REFUSED = [
+    (_set("schema", to=2), r"p\.json: schema is 2, not 1, which this version reads"),
+    (_set("kind", to="pipeline"), r"kind is 'pipeline', not 'placement'"),
+    (_set("provenance", "graph_fingerprint", to="0" * 64), r"belongs to another graph than g"),
+    (_set("accelerators", to=10**12), r"1000000000000 devices"),
+    (_set("cpus", to=-1), r"-1 devices"),
+    (_set("pieces_per_accelerator", to=10**9), r"1000000000 subgraphs"),
+    (_set("objective", to="speed"), r"objective is 'speed', not throughput or latency"),
+    (_set("accelerator_bytes", to="much"), r"accelerator_bytes is 'much', not a finite number"),
+    (_set("assignment", "9", to=0), r"assignment: there is no node with id 9"),
+    (_drop("assignment", "3"), r"assignment: 3 is missing"),
+    (_set("assignment", "3", to=1.5), r"assignment: 3 is 1\.5, not a whole number"),
+    (_set("assignment", "3", to=10**30), r"assignment is .*, not devices or subgraphs by number"),
+    (_set("assignment", "3", to=7), r"node 3 is on a device outside 0\.\.2"),
+    (_set("assignment", "3", to=0), r"value is 0\.009.*, not 0\.006.* as its assignment makes it"),
+    (_set("assignment", to=[0, 0, 1]), r"assignment: is \[0, 0, 1\], not a JSON object"),
+    (_set("value", to=0.008), r"value is 0\.008, not 0\.009.* as its assignment makes it"),
+    (_set("loads_s", 0, to=0.008), r"loads_s is .*, not \[0\.009.*, 0\.009.*, 0\.0\] as its assignment makes it"),
+    (_set("memory_bytes", to=[40.0]), r"memory_bytes is \[40\.0\], not \[40\.0, 20\.0, 0\.0\]"),
+    (_set("memory_bytes", to=None), r"memory_bytes is None, not \[40\.0, 20\.0, 0\.0\]"),
+    (_set("bound", to=1.0), r"bound is 1\.0, not a lower bound of value"),
+    (_set("status", to="perfect"), r"status is 'perfect', not optimal or feasible"),
+    (_set("accelerator_bytes", to=30.0), r"device 0 needs 4e-08 GB, an accelerator has 3e-08 GB"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_a_file_that_is_wrong_is_refused_in_one_sentence(
+    spoil: Callable[[Any], None], message: str, tmp_path: Path
+) -> None:
+    document = placement_document(report())
+    spoil(document)
+    (tmp_path / "p.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=message) as refusal:
+        read_placement_plan(tmp_path / "p.json", GRAPH)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_bound_of_zero_leaves_no_gap() -> None:
+    made = report()
+    assert replace(made, plan=replace(made.plan, bound_s=0.0)).gap is None
+    assert replace(made, plan=replace(made.plan, bound_s=None)).gap is None
