@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
         "metis, greedy, local-search, expert, single, data-parallel",
     )
+    how.add_argument("--split", metavar="FILE", type=Path, help="for expert: a split file of dnn-partitioning")
     how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
     how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
     how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this placement.json")
@@ -151,7 +152,7 @@ def _require_outputs(arguments: argparse.Namespace) -> None:
     """Every output can be written, and none over another one or over an input."""
     from automap_models.formats.files import require_writable
 
-    taken = {path.resolve(): "an input" for path in (Path(arguments.what), arguments.plan) if path}
+    taken = {path.resolve(): "an input" for path in (Path(arguments.what), arguments.plan, arguments.split) if path}
     for what, path in _outputs(arguments).items():
         if path.resolve() in taken:
             raise BadInput(f"is {taken[path.resolve()]}, too", where=f"{path} for the {what}", do="give another name")

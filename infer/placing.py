@@ -68,7 +68,7 @@ def shown(arguments: argparse.Namespace) -> PlacementReport:
     Raises:
         BadInput: the file is none, or belongs to another graph, or an argument asks for another placement.
     """
-    for name in (*_PROBLEM, "planner", "time_limit", "seed", "split_passes"):
+    for name in (*_PROBLEM, "planner", "time_limit", "seed", "split", "split_passes"):
         if getattr(arguments, name) not in (None, False):
             raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
     problem, plan = read_placement_plan(arguments.plan, _graph(arguments))
@@ -80,7 +80,9 @@ def _options(arguments: argparse.Namespace) -> PlannerOptions:
     limit = arguments.time_limit
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise BadInput(f"{limit:g} seconds", where="--time-limit", do="give a positive number")
-    return PlannerOptions(time_limit_s=limit, seed=arguments.seed or 0)
+    if arguments.split is not None and arguments.planner != "expert":
+        raise BadInput("is for --planner expert", where="--split", do="leave it out")
+    return PlannerOptions(time_limit_s=limit, seed=arguments.seed or 0, split=arguments.split)
 
 
 def _problem(graph: PlacementGraph, arguments: argparse.Namespace) -> PlacementProblem:

@@ -31,6 +31,7 @@ class PlannerOptions:
         schedule: schedule whose simulated length that shall shorten; None is the length L.
         time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
         seed: of every random draw.
+        split: an expert's placement in a file (formats.split_json); None is one that needs no expert.
     """
 
     beam: int = 4
@@ -40,6 +41,7 @@ class PlannerOptions:
     schedule: str | None = None
     time_limit_s: float | None = None
     seed: int = 0
+    split: Path | None = None
 
 
 class Planner(ABC, Generic[ProblemT, PlanT]):

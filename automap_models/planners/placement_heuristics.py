@@ -7,7 +7,6 @@ each of them is none. For profiles in execution order `automap-infer --planner d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from automap_models.core.placement_graph import BoolArray, IntArray
 from automap_models.cost.placement import latency_s, throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.split_json import read_split
-from automap_models.planners.base import PlacementPlanner, PlannerOptions
+from automap_models.planners.base import PlacementPlanner
 
 BISECTIONS = 40
 """Halvings of the interval in which the smallest load that can be met lies."""
@@ -68,18 +67,9 @@ class GreedyPlanner(PlacementPlanner):
 
 
 class ExpertPlanner(PlacementPlanner):
-    """A human expert's split from a file; without one, equally many layers on every accelerator.
-
-    Args:
-        options: ignored.
-        split: a split file (formats.split_json).
-    """
+    """A human expert's split from a file (`PlannerOptions.split`), or else equally many layers on every accelerator."""
 
     name: ClassVar[str] = "expert"
-
-    def __init__(self, options: PlannerOptions | None = None, split: Path | None = None) -> None:
-        super().__init__(options)
-        self.split = split
 
     def plan(self, problem: PlacementProblem) -> PlacementPlan:
         """The placement.
@@ -88,11 +78,12 @@ class ExpertPlanner(PlacementPlanner):
             BadInput: the split file is none, or one of another graph.
             Infeasible: the split does not fit the memory.
         """
-        if self.split is not None:
-            assignment = read_split(self.split, problem)
+        split = self.options.split
+        if split is not None:
+            assignment = read_split(split, problem)
             ok, why = PlacementPlan(self.name, assignment).check_valid(problem)
             if not ok:
-                raise BadInput(why, where=str(self.split), do="give a split made for this graph and these devices")
+                raise BadInput(why, where=str(split), do="give a split made for this graph and these devices")
             return PlacementPlan(self.name, assignment)
         return placement_plan(problem, self.name, _equal_layers(problem))
 

@@ -165,6 +165,15 @@ def test_options_of_the_cost_model_change_the_value(folder: Path, capsys: pytest
     assert split["value"] >= both["value"]
 
 
+def test_an_expert_s_split_is_taken_from_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = [[1, 2], [3, 4], [5, 6]]
+    split = {"fpgas": [{"nodes": nodes} for nodes in held], "cpus": [{"nodes": []}], "maxLoad": -1}
+    Path("split.json").write_text(json.dumps(split), encoding="utf-8")
+    plan = told(capsys, "line.json", "--planner", "expert", "--split", "split.json")
+    assert plan["loads_s"] == pytest.approx([0.042, 0.044, 0.042, 0.0])
+    assert [plan["assignment"][str(node)] for nodes in held for node in nodes] == [0, 0, 1, 1, 2, 2]
+
+
 def test_a_placement_read_back_is_costed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = told(capsys, "line.json", "--planner", "greedy", "--devices", "2", "--out", "p.json")
     again = told(capsys, "line.json", "--plan", "p.json")
@@ -215,6 +224,8 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--time-limit", "0"], "--time-limit: 0 seconds"),
         (["line.json", "--time-limit", "inf"], "--time-limit: inf seconds"),
         (["line.json", "--objective", "latency"], "line: has a backward pass"),
+        (["line.json", "--planner", "greedy", "--split", "s.json"], "--split: is for --planner expert"),
+        (["line.json", "--planner", "expert", "--split", "s.json"], "s.json: cannot be read"),
         (["line.json", "--pieces", "2"], "--pieces: 2 subgraphs a device; they are for latency only"),
         (["line.json", "--cpus", "0", "--memory", "1e9"], "line: nodes 1, 11, which must share a device, need 2 GB"),
         (["line.json", "--out", "line.json"], "line.json for the placement: is an input, too"),

@@ -122,14 +122,14 @@ def test_contiguous_heuristics_come_within_3_per_cent_of_the_optimum_and_not_bel
 def test_an_expert_s_split_costs_what_was_published(name: str, shared_data: Path) -> None:
     problem = published(shared_data, f"{THROUGHPUT}{name}")
     split = shared_data / "placement_graphs" / f"human-experts_{name}_expert.json"
-    plan = ExpertPlanner(split=split).plan(problem)
+    plan = ExpertPlanner(PlannerOptions(split=split)).plan(problem)
     assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(EXPERT_MS[name], abs=0.005)
 
 
 def test_an_inference_split_takes_the_backward_nodes_along(shared_data: Path) -> None:
     problem = published(shared_data, f"{THROUGHPUT}resnet50_training")
     split = shared_data / "placement_graphs" / "human-experts_resnet50_inference_expert.json"
-    plan = ExpertPlanner(split=split).plan(problem)
+    plan = ExpertPlanner(PlannerOptions(split=split)).plan(problem)
     assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(112.11, abs=0.005)
 
 
@@ -284,4 +284,4 @@ def test_a_split_that_is_none_is_refused(change: dict[str, object], words: str, 
     path = tmp_path / "split.json"
     path.write_text(json.dumps({"cpus": [], **change}), encoding="utf-8")
     with pytest.raises(BadInput, match=words):
-        ExpertPlanner(split=path).plan(problem)
+        ExpertPlanner(PlannerOptions(split=path)).plan(problem)
