@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   automap-infer bert.npz --topo C --stages auto --micro-batches auto --global-batch 256 --verbose
   automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
   automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
+  automap-infer bert.npz --sweep sweep.yaml --plot sweep.png  what if: other clusters, stages, micro-batches
   automap-infer bert.npz --topo C --json | jq .length_s      for machines
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before
   automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
@@ -122,19 +123,27 @@ def parser() -> argparse.ArgumentParser:
         f"(default {SCHEDULE_NAMES[0]})",
     )
     how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
+    how.add_argument(
+        "--sweep",
+        metavar="FILE",
+        type=Path,
+        help="what if: lengths over the clusters, stages and micro-batches of a YAML file; --out writes .csv or .json, "
+        "--plot draws them",
+    )
     how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")
     running = made.add_argument_group("what a running job says")
     running.add_argument(
         "--observed",
         metavar="FILE",
         type=Path,
-        help="measured stage times (times.json or a trace) of the job that runs --plan: correct the profile, plan again",
+        help="measured stage times (times.json or a trace) of the job that runs --plan: they correct the profile, and "
+        "the job is planned again",
     )
     running.add_argument(
         "--attribute",
         choices=("instructions", "devices"),
-        help="what a stage all of whose devices are slow is put down to (default: instructions, or devices where the "
-        "profile was corrected before)",
+        help="what a stage all of whose devices are slow is put down to (default: devices where the profile was "
+        "corrected under the same cuts, instructions otherwise)",
     )
     running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
     running.add_argument("--corrected", metavar="FILE", type=Path, help="write the corrected profile (.npz)")
@@ -159,6 +168,8 @@ def _number_or_auto(text: str) -> int | str:
 def _run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
     _require_outputs(arguments)
+    if arguments.sweep:
+        return _sweep(arguments)
     if arguments.observed:
         return _adjust(arguments)
     for name in ("attribute", "restart", "corrected"):
@@ -176,6 +187,15 @@ def _run(arguments: argparse.Namespace) -> int:
         from .report import print_report
 
         print_report(report, files, verbose=arguments.verbose)
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from .sweep_command import run_sweep
+
+    document = run_sweep(arguments, {"rows" if what == "plan" else what: at for what, at in _outputs(arguments).items()})
+    if arguments.json:
+        _print_json(document)
     return 0
 
 
@@ -235,7 +255,7 @@ def _require_outputs(arguments: argparse.Namespace) -> None:
     """Every output can be written, and none over another one or over an input."""
     from automap_models.formats.files import require_writable
 
-    inputs = (arguments.profile, arguments.plan, arguments.policy, arguments.observed)
+    inputs = (arguments.profile, arguments.plan, arguments.policy, arguments.observed, arguments.sweep)
     taken = {path.resolve(): "an input" for path in inputs if path}
     for what, path in _outputs(arguments).items():
         if path.resolve() in taken:

@@ -29,8 +29,8 @@ def planned(arguments: argparse.Namespace) -> PlanReport:
         BadInput: an argument or a file cannot be used.
         Infeasible: no plan fits the memory.
     """
-    _refuse_wrong_options(arguments)
-    options, make = _options(arguments), remembering()
+    refuse_wrong_options(arguments)
+    options, make = planner_options(arguments), remembering()
     planner, asked = make(arguments.planner, options), asked_for(arguments)
     start = time.perf_counter()
     if planner.name == "auto":
@@ -93,7 +93,12 @@ def shown(arguments: argparse.Namespace) -> PlanReport:
     return evaluate(problem, plan, planning_s=0.0, notes=(f"read from {arguments.plan}, costed again",))
 
 
-def _options(arguments: argparse.Namespace) -> PlannerOptions:
+def planner_options(arguments: argparse.Namespace) -> PlannerOptions:
+    """The arguments that planners read.
+
+    Raises:
+        BadInput: a value out of range.
+    """
     options = PlannerOptions(policy=arguments.policy, schedule=arguments.schedule)
     if arguments.beam is not None:
         if arguments.beam < 1:
@@ -120,7 +125,12 @@ def _policy_label(options: PlannerOptions) -> str:
     return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
-def _refuse_wrong_options(arguments: argparse.Namespace) -> None:
+def refuse_wrong_options(arguments: argparse.Namespace) -> None:
+    """Refuse options that the planner asked for does not read.
+
+    Raises:
+        BadInput: naming the first.
+    """
     if arguments.planner == "data-parallel" and arguments.stages not in (None, 1):
         raise BadInput(
             f"data parallelism has one stage, not {arguments.stages}", where="--stages", do="leave --stages out"

@@ -1,0 +1,222 @@
+"""What if: one profile on many clusters, in many numbers of stages and micro-batches, planned in large batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import microbatch_size, required_size, rescaled
+from automap_models.core.problem import DEFAULT_MICRO_BATCHES, PipelineProblem
+from automap_models.core.profile import Profile
+from automap_models.errors import AutomapError, BadInput, Infeasible
+from automap_models.formats.sweep_yaml import SweepSpec, require_few
+from automap_models.planners.auto import default_stages
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.candidates import OutOfRange, candidates, stage_numbers
+from automap_models.planners.many_problems import Outcome, plan_batch
+
+TIE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One combination and what came of it.
+
+    Attributes:
+        cluster, stages, micro_batches: where, S and M.
+        microbatch_size: samples in a micro-batch, where the profile says so.
+        outcome: its plan, or why there is none.
+    """
+
+    cluster: Cluster
+    stages: int
+    micro_batches: int
+    microbatch_size: int | None
+    outcome: Outcome
+
+    @property
+    def length_s(self) -> float | None:
+        """The length L of its plan; None where there is none."""
+        return self.outcome.length_s
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds for a sample, or for a micro-batch where their size is unknown; inf without a plan.
+
+        Rows of one global batch are in the order of their lengths; others can be compared all the same.
+        """
+        if self.length_s is None:
+            return math.inf
+        return self.length_s / self.micro_batches / (self.microbatch_size or 1)
+
+    @property
+    def efficiency(self) -> float | None:
+        """How much of the devices' time computes: ideal / L with the ideal Σ C·M / D."""
+        if self.outcome.problem is None or self.length_s is None:
+            return None
+        work_s = float(self.outcome.problem.profile.C.sum()) * self.micro_batches
+        return work_s / self.cluster.devices / self.length_s
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all combinations; see core.problem. None is the default."""
+
+    state_factor: float | None = None
+    granularity: int | None = None
+
+    def problem(self, profile: Profile, cluster: Cluster, stages: int, micro_batches: int) -> PipelineProblem:
+        """One combination as a problem.
+
+        Raises:
+            BadInput: it is none.
+        """
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return PipelineProblem(profile, cluster, stages, micro_batches, **given)
+
+
+Combination = tuple[Cluster, int, int, PipelineProblem | AutomapError]
+
+
+def combinations(
+    spec: SweepSpec, profile: Profile, settings: Settings, out_of_range: OutOfRange, where: str
+) -> list[Combination]:
+    """Every combination with its problem, or with what is wrong about it.
+
+    Args:
+        out_of_range: says for which problems a policy is not made; `auto` leaves those out.
+        where: the sweep's file, for messages.
+
+    Raises:
+        BadInput: there are too many of them, or the profile does not say how many samples it describes.
+    """
+    made: list[Combination] = []
+    for cluster in spec.clusters:
+        for each in _on_cluster(spec, profile, cluster, settings, out_of_range):
+            made.append(each)
+            require_few(len(made), where)
+    return made
+
+
+def _on_cluster(
+    spec: SweepSpec, profile: Profile, cluster: Cluster, settings: Settings, out_of_range: OutOfRange
+) -> Iterator[Combination]:
+    one_stage = settings.problem(profile, cluster, 1, DEFAULT_MICRO_BATCHES)
+    stages = _stages(spec, one_stage)
+    if spec.micro_batches == "auto":
+        try:
+            problems = candidates(one_stage, stages, spec.global_batch, out_of_range).problems
+        except BadInput as error:
+            required_size(profile)  # that this profile has none is not this cluster's fault
+            yield from ((cluster, S, 1, error) for S in stages)
+            return
+        yield from ((cluster, p.stages, p.micro_batches, p) for p in problems)
+        return
+    sized = {M: _sized(spec, profile, M) for M in _micro_batches(spec, profile)}
+    for S, (M, own) in itertools.product(stages, sized.items()):
+        problem = own if isinstance(own, AutomapError) else _attempt(settings, own, cluster, S, M)
+        outside = isinstance(problem, PipelineProblem) and S > 1 and out_of_range(problem) is not None
+        if spec.stages != "auto" or not outside:
+            yield cluster, S, M, problem
+
+
+def _stages(spec: SweepSpec, one_stage: PipelineProblem) -> tuple[int, ...]:
+    if isinstance(spec.stages, tuple):
+        return spec.stages
+    if spec.stages == "auto":
+        return tuple(stage_numbers(one_stage))
+    default = default_stages(one_stage.profile, one_stage.cluster, one_stage.granularity)
+    return tuple(sorted({1, default}))
+
+
+def _micro_batches(spec: SweepSpec, profile: Profile) -> tuple[int, ...]:
+    if isinstance(spec.micro_batches, tuple):
+        return spec.micro_batches
+    if spec.global_batch is None:
+        return (DEFAULT_MICRO_BATCHES,)
+    size = required_size(profile)
+    if spec.global_batch % size:
+        do = "give a multiple, or micro_batches"
+        raise BadInput(
+            f"{spec.global_batch} samples are no multiple of the {size} profiled", where="global_batch", do=do
+        )
+    return (spec.global_batch // size,)
+
+
+def _sized(spec: SweepSpec, profile: Profile, micro_batches: int) -> Profile | AutomapError:
+    """The profile of a micro-batch of B / M samples."""
+    if spec.global_batch is None:
+        return profile
+    required_size(profile)
+    if spec.global_batch % micro_batches:
+        what = f"{spec.global_batch} samples do not make {micro_batches} equal micro-batches"
+        return BadInput(what, where="micro_batches", do="give divisors of global_batch")
+    return rescaled(profile, spec.global_batch // micro_batches)
+
+
+def _attempt(
+    settings: Settings, profile: Profile, cluster: Cluster, stages: int, micro_batches: int
+) -> PipelineProblem | AutomapError:
+    try:
+        return settings.problem(profile, cluster, stages, micro_batches)
+    except BadInput as error:
+        return error
+
+
+def sweep(
+    asked: list[Combination],
+    planner: str | None,
+    options: PlannerOptions,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Plan every combination.
+
+    Args:
+        asked: see `combinations`.
+        planner: a planner's name; None is the shorter of the policy's plan and uniform cuts, unproven and unrefined.
+        options: for the planner.
+        progress: called with how many problems are done and how many there are.
+    """
+    problems = [problem for *_, problem in asked if isinstance(problem, PipelineProblem)]
+    outcomes = iter(
+        _better(problems, options, progress) if planner is None else plan_batch(problems, planner, options, progress)
+    )
+    return [
+        Row(
+            cluster,
+            S,
+            M,
+            microbatch_size(problem.profile) if isinstance(problem, PipelineProblem) else None,
+            next(outcomes) if isinstance(problem, PipelineProblem) else Outcome(None, error=problem),
+        )
+        for cluster, S, M, problem in asked
+    ]
+
+
+def _better(
+    problems: list[PipelineProblem], options: PlannerOptions, progress: Callable[[int, int], None] | None
+) -> Iterator[Outcome]:
+    """The shorter of the policy's plan and uniform cuts for each problem; both planners' errors lead to one."""
+    by_policy, uniform = plan_batch(problems, "policy", options, progress), plan_batch(problems, "uniform")
+    for problem, ours, theirs in zip(problems, by_policy, uniform, strict=True):
+        if problem.stages == 1:
+            yield from plan_batch([problem], "data-parallel")
+        elif theirs.length_s is not None and (ours.length_s is None or theirs.length_s < ours.length_s):
+            yield replace(theirs, outside=ours.outside)
+        elif ours.ok or isinstance(ours.error, Infeasible):
+            yield ours
+        else:  # too large for the policy
+            yield replace(theirs, outside=ours.outside)
+
+
+def best_rows(rows: list[Row]) -> dict[str, Row]:
+    """Cluster name → its row with the best pace, the first of those that tie, where any has a plan."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        held = best.get(row.cluster.name)
+        if row.outcome.ok and (held is None or row.pace_s < held.pace_s * (1.0 - TIE)):
+            best[row.cluster.name] = row
+    return best
