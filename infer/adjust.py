@@ -14,10 +14,11 @@ import numpy as np
 
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.json_fields import read_json
+from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.npz import write_npz
 from automap_models.formats.observed_json import Observed, read_observed
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan
@@ -65,12 +66,14 @@ def adjusted(arguments: argparse.Namespace) -> tuple[Adjustment, PlanReport, Obs
     problem, plan = read_plan(arguments.plan, sized_profile(arguments), cluster)
     observed = read_observed(arguments.observed)
     options = PlannerOptions(policy=arguments.policy, certify_s=0.0, refine_s=0.0)
+    running, known = _running(arguments.plan, plan, problem.cluster.devices)
     start = time.perf_counter()
     found = adjust(
         problem,
-        _running(arguments.plan, plan, problem.cluster.devices),
+        running,
         observed,
         attribute=arguments.attribute,
+        known=known,
         starts=lambda corrected: _plans_for_equal_devices(corrected, options),
         restart_s=arguments.restart or 0.0,
     )
@@ -157,7 +160,7 @@ def _facts(found: Adjustment, observed: Observed) -> Iterator[tuple[str, str]]:
     yield "pays", f"the move{restart} after {counted(pays or 0, 'step')}"
 
 
-def _slow_devices(slowdown: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+def _slow_devices(slowdown: FloatArray) -> str:
     other = np.flatnonzero(slowdown != 1.0)
     if not other.size:
         return "all alike"
@@ -181,15 +184,15 @@ def _notes(found: Adjustment, files: dict[str, Path]) -> Iterator[str]:
         yield "the plan belongs to the corrected profile, which --corrected FILE writes"
 
 
-def _running(path: Path, plan: PipelinePlan, devices: int) -> Placed:
-    """The plan with its devices: as they are numbered, or as an earlier adjustment put them.
+def _running(path: Path, plan: PipelinePlan, devices: int) -> tuple[Placed, FloatArray]:
+    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns.
 
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
     document = read_json(path)
     if "adjustment" not in document:
-        return Placed(plan, tuple(range(devices)))
+        return Placed(plan, tuple(range(devices))), np.ones(devices)
     earlier = document.object("adjustment")
     order, idle = earlier.wholes("device_order"), earlier.wholes("idle")
     if sorted(order) != list(range(devices)):
@@ -197,9 +200,18 @@ def _running(path: Path, plan: PipelinePlan, devices: int) -> Placed:
     if not set(idle) <= set(order):
         earlier.refuse("idle", f"some of the devices 0 to {devices - 1}")
     running = Placed(plan, order, idle)
-    if set(running.stage_of_device().tolist()) - {-1} != set(range(plan.stages)):
+    if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
         earlier.refuse("idle", "devices that leave every stage one that works")
-    return running
+    return running, _slowdowns(earlier, devices)
+
+
+def _slowdowns(earlier: Fields, devices: int) -> FloatArray:
+    """[D] slowdowns that an earlier adjustment found."""
+    written = earlier.any("slowdown")
+    values = [finite(each) for each in written] if isinstance(written, list) else []
+    if len(values) != devices or any(value is None or value <= 0 for value in values):
+        earlier.refuse("slowdown", f"{devices} positive numbers")
+    return np.array(values, dtype=np.float64)
 
 
 def _plans_for_equal_devices(problem: PipelineProblem, options: PlannerOptions) -> list[PipelinePlan]:

@@ -27,6 +27,8 @@ from automap_models.planners.adjust_search import search
 from automap_models.planners.adjust_speeds import Attribution, Speeds, fit_speeds
 
 PLANNER = "adjusted"
+CORRECTED = "corrected_under"
+"""Key of a profile's meta: cuts of the plan whose measured times corrected it."""
 WORTH = 1e-3
 """A plan that moves more must be shorter by this share to be preferred."""
 MOST_NODES_PERMUTED = 5
@@ -76,6 +78,7 @@ def adjust(
     observed: Observed,
     *,
     attribute: Attribution | None = None,
+    known: FloatArray | None = None,
     starts: Callable[[PipelineProblem], Sequence[PipelinePlan]] = lambda _: (),
     restart_s: float = 0.0,
 ) -> Adjustment:
@@ -85,7 +88,8 @@ def adjust(
         problem: with the profile that the running plan was made for.
         running: the plan that runs, with its devices.
         observed: its measured times.
-        attribute: see planners.adjust_speeds; None: "devices" where the profile was corrected before.
+        attribute: see planners.adjust_speeds; None: "devices" where the profile was corrected under the same cuts.
+        known: [D] slowdowns found before.
         starts: makes plans of the corrected problem from whose device cuts to search, beside the running one.
         restart_s: what a move takes beside moving bytes.
 
@@ -96,7 +100,8 @@ def adjust(
         observed,
         *healthy_times(problem.profile, running),
         running.stage_of_device(),
-        attribute or ("devices" if is_corrected(problem.profile) else "instructions"),
+        attribute or ("devices" if is_corrected_under(problem.profile, running.plan) else "instructions"),
+        known,
     )
     corrected = replace(problem, profile=corrected_profile(problem.profile, running.plan, speeds))
     after = replan(corrected, running, speeds.slowdown, starts(corrected))
@@ -114,8 +119,7 @@ def adjust(
 
 def healthy_times(profile: Profile, running: Placed) -> tuple[FloatArray, FloatArray]:
     """[S], [S] forward and backward time of a device's part of a micro-batch, as predicted for a healthy one."""
-    stage = running.stage_of_device()
-    replicas = np.bincount(stage[stage >= 0], minlength=running.plan.stages)
+    replicas = np.bincount(running.stage_of_device()[running.working()], minlength=running.plan.stages)
     first = [0, *(cut + 1 for cut in running.plan.cuts)]
     forward, both = (np.add.reduceat(array, first) for array in (profile.C_fwd, profile.C))
     return forward / replicas, (both - forward) / replicas
@@ -127,7 +131,7 @@ def corrected_profile(profile: Profile, plan: PipelinePlan, speeds: Speeds) -> P
     forward = profile.C_fwd * speeds.forward_scale[stage]
     backward = (profile.C - profile.C_fwd) * speeds.backward_scale[stage]
     meta = {key: value for key, value in profile.meta.items() if key != "rescaled_from"}  # it is a measured one now
-    meta["corrections"] = _corrections(profile) + 1
+    meta[CORRECTED] = list(plan.cuts)
     return Profile.create(
         C=forward + backward,
         A=profile.A,
@@ -140,15 +144,9 @@ def corrected_profile(profile: Profile, plan: PipelinePlan, speeds: Speeds) -> P
     )
 
 
-def is_corrected(profile: Profile) -> bool:
-    """Whether measured times of a job have gone into the profile."""
-    return _corrections(profile) > 0
-
-
-def _corrections(profile: Profile) -> int:
-    """How often measured times of a job have gone into the profile."""
-    count = profile.meta.get("corrections")
-    return count if isinstance(count, int) else 0
+def is_corrected_under(profile: Profile, plan: PipelinePlan) -> bool:
+    """Whether the last measured times that went into the profile were those of stages cut like this."""
+    return profile.meta.get(CORRECTED) == list(plan.cuts)
 
 
 def placed_cost(problem: PipelineProblem, placed: Placed, slowdown: FloatArray) -> PipelineCost:

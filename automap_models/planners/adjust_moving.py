@@ -30,12 +30,17 @@ class Placed:
     idle: tuple[int, ...] = ()
 
     def stage_of_device(self) -> NDArray[np.int64]:
-        """[D] the stage that each device works for; -1 where it stands idle."""
+        """[D] the stage that each device belongs to, whether it works or stands idle."""
         bound = (0, *self.plan.device_cuts, len(self.order))
         stage = np.empty(len(self.order), dtype=np.int64)
         stage[list(self.order)] = np.repeat(np.arange(self.plan.stages), np.diff(bound))
-        stage[list(self.idle)] = -1
         return stage
+
+    def working(self) -> BoolArray:
+        """[D] whether each device works."""
+        works = np.ones(len(self.order), dtype=np.bool_)
+        works[list(self.idle)] = False
+        return works
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def _holds(placed: Placed, pieces: NDArray[np.int64]) -> BoolArray:
     ends = [cut + 1 for cut in placed.plan.cuts]
     stage_of_piece = np.searchsorted(ends, pieces[:-1], side="right")
     holds: BoolArray = placed.stage_of_device()[:, None] == stage_of_piece[None, :]
-    return holds
+    return holds & placed.working()[:, None]
 
 
 def _between_nodes(

@@ -2,14 +2,14 @@
 
 A device d of stage s needs for its part of a micro-batch, in pass p (forward or backward),
 
-    log measured = log predicted + a_{s,p} + b_d + noise
+    log measured = log predicted + log known slowdown of d + a_{s,p} + b_d + noise
 
-with a, how far off the profile is for the stage's instructions, and b, how much slower than the others the device is.
+with a, how far off the profile is for the stage's instructions, and b, how much slower than thought the device is.
 Samples enter by their median, which a stall in fewer than half of them does not move; a is Huber's M-estimate over the
 devices, which stragglers among them hardly move (Huber, "Robust Estimation of a Location Parameter", 1964). One run
 cannot tell a stage all of whose devices are slow from one whose instructions take longer than the profile says, so
-that has to be said: `attribute` is "instructions" for a profile that has not been held against this job yet, and
-"devices" for one that has been corrected by it; then a is one number for the whole job.
+that has to be said: `attribute` is "instructions" for a profile that was not measured under these cuts before, and
+"devices" for one that was, whose instructions cannot have changed since; then a is one number for the whole job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Speeds:
 
     Attributes:
         forward_scale, backward_scale: [S] measured over predicted time of a stage's instructions on a healthy device.
-        slowdown: [D] time of each device over that of a healthy one; 1 where no difference can be told.
+        slowdown: [D] time of each device over that of a healthy one; 1 where no difference can be told, and as known
+            where it was not measured.
         error: [D] relative standard error of that; 0 for devices that were not measured.
     """
 
@@ -63,14 +64,17 @@ def fit_speeds(
     backward_s: FloatArray,
     stage_of_device: IntArray,
     attribute: Attribution,
+    known: FloatArray | None = None,
 ) -> Speeds:
     """Scales of stages and slowdowns of devices from measured times.
 
     Args:
         observed: times of stages or devices; those of a stage count for all of its devices alike.
         forward_s, backward_s: [S] predicted time of a device's part of a micro-batch.
-        stage_of_device: [D] the stage that each device works for; -1 where it stands idle.
+        stage_of_device: [D] the stage that each device belongs to. One that stands idle may have been measured at a
+            working one's part; if not, it is as slow as known.
         attribute: what a stage's common deviation is due to.
+        known: [D] slowdowns found before; None where nothing is known.
 
     Raises:
         BadInput: a stage or device that the plan does not have, or a stage nothing was measured of.
@@ -78,23 +82,38 @@ def fit_speeds(
     owner = _owners(observed, stage_of_device, forward_s.size)
     units = np.array(sorted(owner))
     stage = np.array([owner[unit] for unit in units.tolist()])
-    predicted = np.stack([forward_s, backward_s])[:, stage]
+    known = np.ones(stage_of_device.size) if known is None else known
+    before = _of_units(observed, units, stage_of_device, known)
+    predicted = np.stack([forward_s, backward_s])[:, stage] * before
     measured, error = _medians(observed, units)
-    group = (
-        np.zeros_like(predicted, dtype=np.int64)
-        if attribute == "devices"
-        else np.stack([stage, stage + forward_s.size])
-    )
-    known = predicted > 0  # a pass that is predicted to take no time says nothing
-    log_scale = huber_locations(np.log(measured[known] / predicted[known]), error[known], group[known])
-    scale = np.exp([log_scale.get(g, 0.0) for g in range(2 * forward_s.size)]).reshape(2, -1)
+    group = np.zeros_like(stage) if attribute == "devices" else stage
+    scale = _scales(measured, predicted, error, group, forward_s.size)
     if attribute == "devices":
         scale[:] = scale[0, 0]
     both, expected = measured.sum(axis=0), (scale[:, stage] * predicted).sum(axis=0)
-    spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / both
-    ratio = both / np.where(expected > 0, expected, both)
-    told = np.abs(np.log(ratio)) > SURE * spread
-    return _per_device(observed, units, stage_of_device, scale, np.where(told, ratio, 1.0), spread)
+    timed = (both > 0) & (expected > 0)
+    spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / np.where(timed, both, 1.0)
+    slowdown = before * np.where(timed, both, 1.0) / np.where(timed, expected, 1.0)
+    told = np.abs(np.log(slowdown)) > SURE * spread
+    return _per_device(observed, units, stage_of_device, scale, np.where(told, slowdown, 1.0), spread, known)
+
+
+def _scales(measured: FloatArray, predicted: FloatArray, error: FloatArray, group: IntArray, stages: int) -> FloatArray:
+    """[2, S] location of measured over predicted times, both [2, u], in each group of units; forward and backward.
+
+    A single group has one scale for both passes, in the first place.
+    """
+    both = np.stack([group, group + (stages if group.any() else 0)])
+    timed = (predicted > 0) & (measured > 0)  # a pass that takes no time says nothing
+    log_scale = huber_locations(np.log(measured[timed] / predicted[timed]), error[timed], both[timed])
+    return np.exp([log_scale.get(g, 0.0) for g in range(2 * stages)]).reshape(2, -1)
+
+
+def _of_units(observed: Observed, units: IntArray, stage_of_device: IntArray, slowdown: FloatArray) -> FloatArray:
+    """[u] slowdown of each measured device, or of a measured stage's slowest."""
+    if observed.unit == "device":
+        return slowdown[units]
+    return np.array([slowdown[stage_of_device == stage].max() for stage in units.tolist()])
 
 
 def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> dict[int, float]:
@@ -135,7 +154,7 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
                 where=observed.where,
                 do="give the plan that was running with --plan",
             )
-    owner = {unit: everyone[unit] for unit in observed.forward_s if everyone[unit] >= 0}
+    owner = {unit: everyone[unit] for unit in observed.forward_s}
     for stage in range(stages):
         if stage not in owner.values():
             raise BadInput(
@@ -154,6 +173,8 @@ def _medians(observed: Observed, units: IntArray) -> tuple[FloatArray, FloatArra
 
 def _relative_error(samples: FloatArray) -> float:
     median = float(np.median(samples))
+    if not median:
+        return 0.0
     deviation = NORMAL_MAD * float(np.median(np.abs(samples - median)))
     return MEDIAN_ERROR * deviation / math.sqrt(samples.size) / median
 
@@ -165,9 +186,10 @@ def _per_device(
     scale: FloatArray,
     slowdown: FloatArray,
     error: FloatArray,
+    known: FloatArray,
 ) -> Speeds:
     """The result, with a stage's slowdown passed on to all its devices where only stages were measured."""
-    by_device, its_error = np.ones(stage_of_device.size), np.zeros(stage_of_device.size)
+    by_device, its_error = known.copy(), np.zeros(stage_of_device.size)
     for unit, slow, spread in zip(units.tolist(), slowdown, error, strict=True):
         own = stage_of_device == unit if observed.unit == "stage" else unit
         by_device[own], its_error[own] = slow, spread
