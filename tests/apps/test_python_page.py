@@ -1,0 +1,32 @@
+"""docs/python.md as its readers use it: every program runs and prints what the page says, numbers of plans apart."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = re.compile(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", re.S)
+PROGRAMS = PROGRAM.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+
+
+def without_numbers(text: str) -> str:
+    """Another policy makes other plans; what kind of thing is printed stays."""
+    return re.sub(r"\d+(\.\d+)?", "#", text)
+
+
+def test_the_page_holds_programs() -> None:
+    assert len(PROGRAMS) == 3
+
+
+@pytest.mark.parametrize(("code", "printed"), PROGRAMS)
+def test_a_program_prints_what_the_page_says(code: str, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "docs/python.md", "exec"), {})
+    assert without_numbers(out.getvalue()) == without_numbers(printed)
