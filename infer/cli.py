@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from automap_models import __version__
 from automap_models.errors import BadInput
 
-from .console import CommandParser, run_command
+from .console import CommandParser, print_json, run_command
 
 if TYPE_CHECKING:
     from automap_models.formats.plan_json import PlanReport
@@ -182,7 +180,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from automap_models.formats.plan_json import plan_document
 
-        _print_json(plan_document(report))
+        print_json(plan_document(report))
     else:
         from .report import print_report
 
@@ -193,9 +191,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from .sweep_command import run_sweep
 
-    document = run_sweep(arguments, {"rows" if what == "plan" else what: at for what, at in _outputs(arguments).items()})
+    document = run_sweep(
+        arguments, {"rows" if what == "plan" else what: at for what, at in _outputs(arguments).items()}
+    )
     if arguments.json:
-        _print_json(document)
+        print_json(document)
     return 0
 
 
@@ -205,18 +205,10 @@ def _adjust(arguments: argparse.Namespace) -> int:
     found, report, observed = adjusted(arguments)
     write_adjustment(arguments, found, report)
     if arguments.json:
-        _print_json(adjustment_document(found, report))
+        print_json(adjustment_document(found, report))
     else:
         print_adjustment(found, report, observed, _outputs(arguments))
     return 0
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    from automap_models.formats.plan_json import dumps
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: JSON has only this one
-    print(dumps(document))
 
 
 def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]:

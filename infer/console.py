@@ -6,8 +6,8 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 
@@ -58,6 +58,19 @@ def run_command(name: str, body: Callable[[], int]) -> int:
     except SystemExit as leaving:  # --help and --version
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return code
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a plan's document as JSON, in UTF-8 whatever the terminal's encoding is: JSON has only this one.
+
+    Raises:
+        BadInput: a figure in it is not finite.
+    """
+    from automap_models.formats.plan_json import dumps
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    print(dumps(document))
 
 
 def _say(name: str, message: str, code: int) -> int:

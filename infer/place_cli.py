@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 from automap_models import __version__
 from automap_models.errors import BadInput
 
-from .console import CommandParser, run_command
+from .console import CommandParser, print_json, run_command
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
@@ -113,21 +111,14 @@ def _run(arguments: argparse.Namespace) -> int:
     report = shown(arguments) if arguments.plan else placed(arguments)
     _write(arguments, report)
     if arguments.json:
-        _print_json(report)
+        from automap_models.formats.placement_plan import placement_document
+
+        print_json(placement_document(report))
     else:
         from .place_report import print_placement
 
         print_placement(report, _outputs(arguments))
     return 0
-
-
-def _print_json(report: PlacementReport) -> None:
-    from automap_models.formats.placement_plan import placement_document
-    from automap_models.formats.plan_json import dumps
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's is: JSON has only this one
-    print(dumps(placement_document(report)))
 
 
 def _write(arguments: argparse.Namespace, report: PlacementReport) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from automap_models import __version__
 from automap_models.errors import BadInput
 
-from .console import CommandParser, run_command
+from .console import CommandParser, print_json, run_command
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
@@ -121,11 +121,9 @@ def _sharding(arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace, result: Found, files: Mapping[str, Path]) -> None:
     if arguments.json:
-        from automap_models.formats.plan_json import dumps
-
         from .search_report import search_document
 
-        print(dumps(search_document(result, groups=arguments.show_groups)))
+        print_json(search_document(result, groups=arguments.show_groups))
     else:
         from .search_report import print_search
 
