@@ -17,6 +17,9 @@ PLANNERS: dict[str, dict[str, str]] = {
         "auto": "automap_models.planners.auto:AutoPlanner",
     },
     "placement": {
+        "milp": "automap_models.planners.placement_milp:MilpPlanner",
+        "milp-contiguous": "automap_models.planners.placement_milp:MilpContiguousPlanner",
+        "milp-ordered": "automap_models.planners.placement_milp:MilpOrderedPlanner",
         "metis": "automap_models.planners.placement_metis:MetisPlanner",
         "greedy": "automap_models.planners.placement_heuristics:GreedyPlanner",
         "local-search": "automap_models.planners.placement_local_search:LocalSearchPlanner",
