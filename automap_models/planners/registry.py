@@ -17,6 +17,8 @@ PLANNERS: dict[str, dict[str, str]] = {
         "auto": "automap_models.planners.auto:AutoPlanner",
     },
     "placement": {
+        "ideals": "automap_models.planners.ideals:IdealsPlanner",
+        "linear": "automap_models.planners.ideals:LinearPlanner",
         "milp": "automap_models.planners.placement_milp:MilpPlanner",
         "milp-contiguous": "automap_models.planners.placement_milp:MilpContiguousPlanner",
         "milp-ordered": "automap_models.planners.placement_milp:MilpOrderedPlanner",
