@@ -155,6 +155,50 @@ def test_constants_tie_nothing_together() -> None:
     assert inserted(module, classes.dims([int(classes.dim_classes[2])])) <= {"all_reduce"}
 
 
+def tanh_layer(w: Any, x: Any) -> Any:
+    return jnp.tanh(x @ w)
+
+
+def dropout(w: Any, x: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, (4, 8)), x @ w, 0)
+
+
+def branch(w: Any, x: Any) -> Any:
+    return jax.lax.cond(x.sum() > 0, tanh_layer, lambda w, x: x @ w, w, x)
+
+
+UNUSUAL: dict[str, tuple[Any, set[str]]] = {
+    "dropout": (dropout, {"while", "xor"}),
+    "a branch": (branch, {"case"}),
+    "rematerialisation": (jax.checkpoint(tanh_layer), {"optimization_barrier"}),
+    "sorting": (lambda w, x: jnp.sort(x @ w, axis=1), {"sort"}),
+    "slices": (lambda w, x: (x @ w)[:, 2:6], {"slice", "pad"}),
+    "joining": (lambda w, x: jnp.concatenate([x @ w, x], axis=1), {"concatenate"}),
+    "cumulative sums": (lambda w, x: jnp.cumsum(x @ w, axis=1), {"reduce_window"}),
+    "Fourier transforms": (lambda w, x: jnp.abs(jnp.fft.fft(x @ w)), {"fft"}),
+}
+"""What a model may do between its parameters and its loss, and operations of which it is then made."""
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_whatever_a_model_is_made_of_the_batch_can_be_sharded_and_shardy_agrees(name: str) -> None:
+    function, opcodes = UNUSUAL[name]
+
+    def step(w: Any, x: Any) -> Any:
+        return jax.value_and_grad(lambda w: jnp.square(function(w, x)).sum())(w)
+
+    module, classes = sharded(step, f32(8, 8), f32(4, 8))
+    assert opcodes <= {op.opcode for op in module.operations}
+    assert int(classes.dim_classes[2]) in live(classes, 4)  # the batch
+    for c in live(classes):
+        assert inserted(module, classes.dims([c])) <= {"all_reduce"}
+
+
+def test_a_step_of_scalars_has_no_classes() -> None:
+    _, classes = sharded(lambda w, x: jax.grad(lambda w: w * x)(w), f32(), f32())
+    assert (len(classes), classes.dim_classes.size, len(classes.conflicts)) == (0, 0, 0)
+
+
 def with_an_unruled_operation(rule_set: RuleSet) -> tuple[Module, ShardingClasses]:
     def step(w: Any, x: Any) -> Any:
         return jax.grad(lambda w: (w * x).sum())(w), jnp.linalg.eigh(x @ x.T)[0]
