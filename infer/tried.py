@@ -9,7 +9,7 @@ from automap_models.core.plan import Tried
 from automap_models.formats.plan_json import PlanReport
 
 from .tables import columns, plain
-from .units import counted, rounds, seconds
+from .units import counted, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,19 +23,12 @@ _OUTCOMES = {
 
 
 def field_in_words(report: PlanReport) -> str:
-    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `1 to 4 stages and 8 to 64 micro-batches`."""
+    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
+    if len({each.micro_batches for each in report.tried}) > 1:
+        return f"any of the {len(report.tried)} combinations tried"
     stages = sorted({each.stages for each in report.tried}) or [report.plan.stages]
-    counts = sorted({each.micro_batches for each in report.tried})
-    if len(counts) <= 1:
-        return _several(stages, counted(stages[-1], "stage"))
-    return f"{_several(stages, counted(stages[-1], 'stage'))} and {_several(counts, rounds(counts[-1]))}"
-
-
-def _several(numbers: Sequence[int], last: str) -> str:
-    """The least and the largest number, the latter with its noun."""
-    if len(numbers) == 1:
-        return last
-    return f"{numbers[0]} {'or' if len(numbers) == 2 else 'to'} {last}"
+    last = counted(stages[-1], "stage")
+    return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
 
 
 def tried_table(tried: Sequence[Tried]) -> Table:
