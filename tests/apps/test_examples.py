@@ -49,7 +49,11 @@ def test_the_files_read_as_profiles_that_say_where_they_come_from(key: str) -> N
 def test_there_is_a_file_for_each_command_and_each_row_and_no_other() -> None:
     assert dict(COMMAND.findall(README)) == {key: f"{key}_v100.npz" for key in PARAMETERS}
     assert {row[0] for row in ROW.findall(README)} == {f"{key}_v100" for key in PARAMETERS}
-    assert {path.name for path in EXAMPLES.iterdir()} == {"README.md", *(f"{key}_v100.npz" for key in PARAMETERS)}
+    assert {path.name for path in EXAMPLES.iterdir()} == {
+        "README.md",
+        "sweep.yaml",
+        *(f"{key}_v100.npz" for key in PARAMETERS),
+    }
 
 
 def test_files_are_small(key: str) -> None:
