@@ -234,7 +234,6 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--out", "p.png", "--plot", "p.png"], "p.png for the plot: is where the placement goes, too"),
         (["line.json", "--plan", "line.json"], "line.json: schema is missing"),
         (["line.json", "--plan", "p.json", "--seed", "1"], "--seed: the placement read has its own"),
-        (["vgg19", "--devices", "2", "--link", "0"], "--link: 0.0 bytes/s; give a positive bandwidth"),
     ],
 )
 def test_a_mistake_costs_one_line(arguments: list[str], message: str, refused: Callable[..., str]) -> None:

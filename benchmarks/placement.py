@@ -1,0 +1,148 @@
+"""Every planner of placements on published graphs, beside the published values.
+
+    OMP_NUM_THREADS=1 python benchmarks/placement.py FOLDER [--planners ideals,milp] [--time-limit 60] [--only TEXT]
+
+FOLDER holds graphs of the dnn-partitioning artifact (Tarnawski et al., NeurIPS 2020) with `_` for each `/` in their
+paths, such as `throughput-inputs_LayerGraphs_bert24_training.json`, and the experts' splits likewise. Each planner
+plans a small graph first, so that what it compiles or imports is not counted; one that is not made for the objective,
+or an expert who left no split, is left out. Values and bounds are in milliseconds, as in the paper; seconds are CPU
+time of the process, all threads together.
+
+The published values were computed by the authors' programs: their dynamic program, linearised and not, local search,
+the experts' splits and the greedy baseline; `milp` stands beside the best values known of placements that are not
+contiguous, from half a minute to a minute of HiGHS or CP-SAT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+from rich.progress import track
+
+from automap_models.core.placement import Objective, PlacementProblem
+from automap_models.cost.placement import placement_cost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.placement_json import read_placement
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.registry import make_planner, planner_names
+
+WARM_UP = "LayerGraphs_bert24_inference"
+PUBLISHED_MS: Mapping[tuple[str, str], Mapping[str, float]] = {
+    ("throughput", "LayerGraphs_bert24_inference"): {
+        "single": 92.41, "expert": 20.08, "local-search": 17.78, "linear": 17.79, "ideals": 17.79, "milp": 17.715,
+    },
+    ("throughput", "LayerGraphs_bert24_training"): {
+        "single": 217.81, "expert": 49.40, "local-search": 39.94, "linear": 41.75, "ideals": 41.75, "milp": 39.79,
+    },
+    ("throughput", "LayerGraphs_resnet50_inference"): {
+        "single": 201.45, "expert": 43.92, "local-search": 35.89, "linear": 33.77, "ideals": 33.77, "milp": 33.305,
+    },
+    ("throughput", "LayerGraphs_resnet50_training"): {
+        "single": 462.38, "expert": 112.11, "linear": 78.65, "ideals": 78.63,
+    },
+    ("throughput", "OperatorGraphs_bert_l-3_inference"): {
+        "single": 49.35, "local-search": 27.57, "linear": 27.92, "ideals": 27.92, "milp": 21.91,
+    },
+    ("throughput", "OperatorGraphs_bert_l-3_training"): {"single": 122.99, "linear": 65.30, "ideals": 65.30},
+    ("latency", "LayerGraphs_bert24_inference"): {"greedy": 100.22, "milp": 100.22},
+    ("latency", "LayerGraphs_resnet50_inference"): {"greedy": 4197.06, "milp": 1443.79},
+    ("latency", "OperatorGraphs_bert_l-3_inference"): {"greedy": 416.20, "milp": 408.47},
+}  # fmt: skip
+"""Objective and graph → planner → value in ms."""
+
+EXPERTS = {
+    "LayerGraphs_bert24_inference": "bert24_inference",
+    "LayerGraphs_bert24_training": "bert24_training",
+    "LayerGraphs_resnet50_inference": "resnet50_inference",
+    "LayerGraphs_resnet50_training": "resnet50_inference",
+}
+"""Graph → the expert's split; that of the training graph follows from the colours of the inference graph."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One planner on one graph; ms and CPU seconds, or why it has no plan."""
+
+    value_ms: float | None
+    bound_ms: float | None
+    status: str
+    cpu_s: float
+
+    def cells(self, published_ms: float | None) -> tuple[str, ...]:
+        """Value, bound, gap, status, seconds and the published value, as the table has them."""
+        if self.value_ms is None:
+            return "–", "–", "–", self.status, f"{self.cpu_s:.2f}", _number(published_ms)
+        gap = "–" if not self.bound_ms else f"{100 * max(0.0, self.value_ms / self.bound_ms - 1):.2f} %"
+        return (
+            f"{self.value_ms:.3f}", _number(self.bound_ms), gap, self.status, f"{self.cpu_s:.2f}", _number(published_ms)
+        )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def plan(problem: PlacementProblem, planner: str, options: PlannerOptions) -> Row:
+    """Plan once and cost the plan.
+
+    Raises:
+        BadInput: the planner is not made for the problem.
+    """
+    maker = make_planner(planner, options, "placement")
+    start = time.process_time()
+    try:
+        made = maker.plan(problem)
+    except Infeasible as error:
+        return Row(None, None, error.what, time.process_time() - start)
+    taken = time.process_time() - start
+    cost = placement_cost(problem, made)
+    if not cost.feasible:
+        raise RuntimeError(f"{planner} made an invalid plan: {made.check_valid(problem)[1]}")
+    bound_ms = None if made.bound_s is None else made.bound_s * 1e3
+    return Row(cost.value_s * 1e3, bound_ms, made.status, taken)
+
+
+def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> Iterator[tuple[str, ...]]:
+    """A row a graph and planner, graph by graph."""
+    for objective in get_args(Objective):
+        for path in sorted(folder.glob(f"{objective}-inputs_*.json")):
+            name = path.stem.partition("_")[2]
+            if only not in path.stem:
+                continue
+            problem = PlacementProblem.of(read_placement(path), objective=objective)
+            split = folder / f"human-experts_{EXPERTS.get(name)}_expert.json"
+            options = PlannerOptions(time_limit_s=time_limit_s, split=split)
+            for planner in track(planners, f"{objective} {name}", console=Console(stderr=True), transient=True):
+                published_ms = PUBLISHED_MS.get((objective, name), {}).get(planner)
+                with contextlib.suppress(BadInput):
+                    yield (objective, name, planner, *plan(problem, planner, options).cells(published_ms))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--planners", help="names, separated by commas (default: all)")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solver (default 60)")
+    parser.add_argument("--only", default="", help="graphs with this text in their name")
+    arguments = parser.parse_args()
+    planners = arguments.planners.split(",") if arguments.planners else list(planner_names("placement"))
+    small = PlacementProblem.of(read_placement(arguments.folder / f"throughput-inputs_{WARM_UP}.json"))
+    split = arguments.folder / f"human-experts_{EXPERTS[WARM_UP]}_expert.json"
+    for planner in planners:
+        plan(small, planner, PlannerOptions(time_limit_s=1.0, split=split))
+    headings = ("objective", "graph", "planner", "value", "bound", "gap", "status", "CPU s", "published")
+    for row in (headings, ("---",) * len(headings)):
+        print(f"| {' | '.join(row)} |", flush=True)
+    for row in rows(arguments.folder, planners, arguments.time_limit, arguments.only):
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
