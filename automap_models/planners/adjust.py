@@ -150,14 +150,15 @@ def is_corrected_under(profile: Profile, plan: PipelinePlan) -> bool:
 
 
 def placed_cost(problem: PipelineProblem, placed: Placed, slowdown: FloatArray) -> PipelineCost:
-    """Cost of a plan on its devices, of which the stage's fastest work (planners.adjust_cost).
+    """Cost of a plan on its devices, those that stand idle left out (planners.adjust_cost).
 
     Args:
         problem: with times of healthy devices.
         placed: the plan with its devices.
         slowdown: [D] of every device.
     """
-    return unequal_cost(problem, placed.plan, slowdown[list(placed.order)])
+    idle = [placed.order.index(device) for device in placed.idle]
+    return unequal_cost(problem, placed.plan, slowdown[list(placed.order)], idle)
 
 
 def replan(

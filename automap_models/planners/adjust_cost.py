@@ -13,6 +13,7 @@ cheaper, never dearer. Memory is that of the replicas that work.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -56,19 +57,24 @@ def stage_rates(slowdown: FloatArray) -> StageRates:
     return StageRates(rate, replicas)
 
 
-def unequal_cost(problem: PipelineProblem, plan: PipelinePlan, slowdown: FloatArray) -> PipelineCost:
-    """Cost of a plan whose positions hold devices of unequal speed; `cost.pipeline` where all are 1.
+def unequal_cost(
+    problem: PipelineProblem, plan: PipelinePlan, slowdown: FloatArray, idle: Collection[int] | None = None
+) -> PipelineCost:
+    """Cost of a plan whose positions hold devices of unequal speed; `cost.pipeline` where all are 1 and work.
 
     Args:
         problem: what the plan solves, with times of healthy devices.
         plan: valid for it.
         slowdown: [D] of the device at each position.
+        idle: positions whose devices stand idle; None: those that had better do so.
     """
     equal = plan_cost(problem, plan)
-    bound = np.array([0, *plan.device_cuts, problem.cluster.devices])
-    rates, all_of_it = stage_rates(slowdown), np.diff(bound)
-    working = rates.replicas[bound[:-1], bound[1:]]
-    rate = rates.rate[bound[:-1], bound[1:]] * all_of_it
+    works = np.ones(slowdown.size, dtype=np.bool_)
+    works[list(idle_positions(plan, slowdown) if idle is None else idle)] = False
+    start = np.array([0, *plan.device_cuts])
+    working = np.add.reduceat(works.astype(np.int64), start)
+    rate = np.maximum.reduceat(np.where(works, slowdown, 0.0), start) / working
+    rate *= np.diff([*start, slowdown.size])
     forward, backward = equal.forward_s * rate, equal.backward_s * rate
     first = np.array([0, *(cut + 1 for cut in plan.cuts)])
     weights, stash = (np.add.reduceat(array, first) for array in (problem.profile.W, problem.profile.stash))

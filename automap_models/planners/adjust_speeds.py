@@ -129,15 +129,16 @@ def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> d
     start = np.array([np.median(values[member == g]) for g in range(groups.size)])
     design: FloatArray = (member[:, None] == np.arange(groups.size)) / -error[:, None]
 
-    def residuals(location: FloatArray) -> FloatArray:
-        standardised: FloatArray = (values - location[member]) / error
+    def residuals(shift: FloatArray) -> FloatArray:
+        standardised: FloatArray = (values - (start + shift)[member]) / error
         return standardised
 
     def derivative(_: FloatArray) -> FloatArray:
         return design
 
-    found = least_squares(residuals, start, derivative, loss="huber", f_scale=HUBER)
-    return dict(zip(groups.tolist(), found.x.tolist(), strict=True))
+    # From shifts of zero: scipy's first step is as long as the start is far from the origin, and a tiny one ends it.
+    found = least_squares(residuals, np.zeros(groups.size), derivative, loss="huber", f_scale=HUBER)
+    return dict(zip(groups.tolist(), (start + found.x).tolist(), strict=True))
 
 
 def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[int, int]:
