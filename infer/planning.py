@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from automap_models.core.microbatch import profiled_size
@@ -60,11 +62,23 @@ def planned(arguments: argparse.Namespace) -> PlanReport:
 def _chosen(asked: Asked, options: PlannerOptions, make: MakePlanner) -> Choice:
     """The best of the problems asked for, with a note on those that were not tried."""
     field = asked.candidates(make("policy", options).out_of_range)
-    choice = choose(field.problems, options, make=make)
+    with _watched(len(field.problems)):
+        choice = choose(field.problems, options, make=make)
     if not field.left_out:
         return choice
     note = f"{field.left_out} combination(s) of stages and micro-batches not tried: {field.why}"
     return replace(choice, notes=(*choice.notes, note))
+
+
+def _watched(problems: int) -> AbstractContextManager[object]:
+    """A line on the terminal where the choice is among several problems, which may take seconds."""
+    if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from .progress import Steps
+
+    steps = Steps()
+    steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
+    return steps
 
 
 def shown(arguments: argparse.Namespace) -> PlanReport:

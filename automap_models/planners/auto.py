@@ -158,7 +158,12 @@ def _nothing_fits(contenders: Sequence[Contender], make: MakePlanner) -> Infeasi
     last = contenders[-1]
     nothing = last.nothing or Infeasible("no plan was found that fits the memory", where="planner auto")
     uniform = _uniform(last.problem, make)
-    if isinstance(uniform, Infeasible) and last.problem.stages > 1 and uniform.what != nothing.what:
+    if len(contenders) > 2:
+        proven = all(each.outcome == "does not fit" for each in contenders)
+        what = f"no plan {'' if proven else 'that was found '}fits in any of {len(contenders)} combinations tried"
+        least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"
+        nothing = Infeasible(f"{what}; {least}", where="planner auto", do=nothing.do)
+    elif isinstance(uniform, Infeasible) and last.problem.stages > 1 and uniform.what != nothing.what:
         nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
     tried = {each.problem.stages for each in contenders}
     most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)

@@ -401,6 +401,13 @@ def test_where_nothing_fits_the_code_is_3_and_the_line_says_which_stage_needs_ho
     assert "stage" in line
 
 
+def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried(refused: Callable[..., str]) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", code=3)
+    assert "no plan fits in any of 4 combinations tried" in line
+    assert "GB on each device" in line
+
+
 def test_an_output_that_cannot_be_written_is_found_before_planning(
     folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
