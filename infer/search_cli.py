@@ -14,6 +14,8 @@ from .console import CommandParser, print_json, run_command
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
+    from automap_models.core.sharding import Kind
+
     from .searching import Found
 
 NAME = "automap-search"
@@ -31,7 +33,7 @@ examples:
 
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours
 """
-KINDS = {"opp": "operator", "adp": "data"}
+KINDS: Mapping[str, Kind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 
 _ABOUT = {

@@ -175,11 +175,11 @@ def _optimum(plan: ShardingPlan) -> str:
 def _shardy(found: Found) -> str:
     """What the compiler's own propagation of the plan inserts."""
     parts = [
-        f"{counted(count, kind.replace('_', '-'))} ({size(float(found.collective_bytes[kind]))})"
-        for kind, count in sorted(found.collectives.items())
+        f"{counted(inserted.number, kind.replace('_', '-'))} ({size(inserted.nbytes)})"
+        for kind, inserted in sorted(found.inserted.items())
     ]
     told = ", ".join(parts) or "no communication"
-    return f"its own propagation of the plan gives {told}" + ("" if found.collectives["reshard"] else ", no reshard")
+    return f"its own propagation of the plan gives {told}" + ("" if "reshard" in found.inserted else ", no reshard")
 
 
 def _group_documents(found: Found) -> list[dict[str, Any]]:

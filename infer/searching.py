@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import sys
 import time
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from automap_models.core.sharding import ShardingProblem
+from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.sharding_json import ShardingReport
@@ -18,25 +18,31 @@ from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
 
 from .profile_source import STEPS, kind_of, module_of, require_applicable
+from .profile_source import Kind as Source
 from .progress import Steps
+
+if TYPE_CHECKING:
+    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.rule_sets import RuleSet
+    from automap_models.hlo.sharding_classes import ModuleSharding
+
+
+class Inserted(NamedTuple):
+    """Collective operations of one sort: how many, and the bytes of their results."""
+
+    number: int
+    nbytes: float
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan and what Shardy's own pipeline makes of it.
-
-    Attributes:
-        report: the plan.
-        collectives: Shardy's word → how many it inserts; a legal plan needs no `reshard`.
-        collective_bytes: Shardy's word → bytes of their results.
-    """
+    """A plan and what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`."""
 
     report: ShardingReport
-    collectives: Counter[str]
-    collective_bytes: Counter[str]
+    inserted: Mapping[str, Inserted]
 
 
-def found(arguments: argparse.Namespace, kind: str) -> Found:
+def found(arguments: argparse.Namespace, kind: Kind) -> Found:
     """The plan that was asked for.
 
     Raises:
@@ -44,7 +50,26 @@ def found(arguments: argparse.Namespace, kind: str) -> Found:
         UserCodeError: the user's own code raised.
     """
     begun = time.perf_counter()
-    cluster = read_cluster(arguments.topo)
+    cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
+    planner = make_planner(arguments.planner, None, kind)
+    source = _source(arguments)
+    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+        steps.begin(f"tracing {arguments.what}")
+        module = module_of(source, arguments)
+        steps.begin(f"propagating through {len(module.operations):,} operations")
+        sharding = sharding_of(module, rule_set)
+        axis_size = arguments.mesh or cluster.devices
+        problem = ShardingProblem(module.name, kind, sharding.classes, cluster, axis_size, rule_set.name)
+        steps.begin(f"searching {len(problem.candidate_dims)} dimensions")
+        plan = planner.plan(problem)
+        planning_s = time.perf_counter() - begun
+        steps.begin("checking the plan with Shardy")
+        inserted = inserted_by_shardy(module, plan)
+    return Found(ShardingReport(problem, plan, planning_s, notes=_notes(inserted)), inserted)
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    """What the positional argument is, which the other arguments apply to."""
     source = kind_of(arguments.what)
     if source not in STEPS:
         raise BadInput(
@@ -53,35 +78,28 @@ def found(arguments: argparse.Namespace, kind: str) -> Found:
             do="give a model, a factory or an HLO file",
         )
     require_applicable(source, arguments)
-    planner = make_planner(arguments.planner, None, cast(Literal["operator", "data"], kind))
-    rule_set = read_rule_set(arguments.rules)
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
-        steps.begin(f"tracing {arguments.what}")
-        module = module_of(source, arguments)
-        from automap_models.hlo.sharding_classes import sharding_classes
-        from automap_models.hlo.shardy import collectives, sharding_rules
-
-        steps.begin(f"propagating through {len(module.operations):,} operations")
-        sharding = sharding_classes(module, sharding_rules(module), rule_set)
-        problem = ShardingProblem(
-            model=module.name,
-            kind=cast(Literal["operator", "data"], kind),
-            classes=sharding.classes,
-            cluster=cluster,
-            axis_size=arguments.mesh or cluster.devices,
-            rules=rule_set.name,
-        )
-        steps.begin(f"searching {len(problem.candidate_dims)} dimensions")
-        plan = planner.plan(problem)
-        planning_s = time.perf_counter() - begun
-        steps.begin("checking the plan with Shardy")
-        inserted = collectives(module, plan.dims, plan.axis_size)
-    counts, sizes = Counter(each.kind for each in inserted), Counter[str]()
-    for each in inserted:
-        sizes[each.kind] += int(each.nbytes)
-    return Found(ShardingReport(problem, plan, planning_s, notes=_notes(counts)), counts, sizes)
+    return source
 
 
-def _notes(counts: Counter[str]) -> tuple[str, ...]:
-    reshards = counts["reshard"]
-    return (f"Shardy's own propagation of this plan needs {reshards} reshards",) if reshards else ()
+def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
+    """The classes of a module's variables under a rule set."""
+    from automap_models.hlo.sharding_classes import sharding_classes
+    from automap_models.hlo.shardy import sharding_rules
+
+    return sharding_classes(module, sharding_rules(module), rule_set)
+
+
+def inserted_by_shardy(module: Module, plan: ShardingPlan) -> dict[str, Inserted]:
+    """What Shardy's own propagation of a plan inserts: its word for the operation → number and bytes."""
+    from automap_models.hlo.shardy import collectives
+
+    inserted: dict[str, Inserted] = {}
+    for kind, nbytes in collectives(module, plan.dims, plan.axis_size):
+        number, total = inserted.get(kind, Inserted(0, 0.0))
+        inserted[kind] = Inserted(number + 1, total + nbytes)
+    return inserted
+
+
+def _notes(inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
+    reshards = inserted.get("reshard")
+    return (f"Shardy's own propagation of this plan needs {reshards.number} reshards",) if reshards else ()
