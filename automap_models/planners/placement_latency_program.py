@@ -173,16 +173,17 @@ def _subgraphs_run(
     """A subgraph starts after its inputs and after the one before it; when it has finished, its nodes are ready."""
     inside, into, out = parts
     horizon, reads = times.horizon, np.unique(problem.graph.edges[:, 0]).tolist()
-    for s in range(inside.shape[1]):
+    finish = program.add(len(start), upper=horizon, whole=False).tolist()
+    for s in range(len(start)):
         load = [(int(inside[v, s]), t) for v, t in enumerate(times.accelerator.tolist())]
         load += [(int(columns[u, s]), t) for u, t in enumerate(times.transfer.tolist()) for columns in (into, out)]
+        program.at_most([*load, (int(start[s]), 1), (finish[s], -1)], 0)
         for u in reads:
             program.at_most([(int(ready[u]), 1), (int(into[u, s]), horizon), (int(start[s]), -1)], horizon)
         for v in range(len(inside)):
-            waits = [(int(start[s]), 1.0), (int(inside[v, s]), horizon), (int(ready[v]), -1.0)]
-            program.at_most([*load, *waits], horizon)
+            program.at_most([(finish[s], 1), (int(inside[v, s]), horizon), (int(ready[v]), -1)], horizon)
         if (s + 1) % problem.pieces:
-            program.at_most([*load, (int(start[s]), 1), (int(start[s + 1]), -1)], 0)
+            program.at_most([(finish[s], 1), (int(start[s + 1]), -1)], 0)
 
 
 def _nodes_run(problem: PlacementProblem, program: Program, times: _Times, on_cpu: IntArray, ready: IntArray) -> None:

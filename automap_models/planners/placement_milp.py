@@ -19,7 +19,9 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.placement_graph import IntArray
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlacementPlanner, PlannerOptions
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement_latency_program import LatencyProgram, latency_program
+from automap_models.planners.placement_local_search import improve_latency
 from automap_models.planners.placement_program_search import State, Turn, search
 from automap_models.planners.placement_throughput_program import (
     ThroughputProgram,
@@ -41,7 +43,7 @@ HIGHS_LAST = (Turn("cp-sat", 0.15), Turn("highs", 0.35), Turn("highs", 1.0))
 """Programs without contiguity: HiGHS proves them once it knows a good plan, and starts anew when it found a better."""
 
 
-class _ProgramPlanner(PlacementPlanner):
+class ProgramPlanner(PlacementPlanner):
     """States a program, finds plans to start from and lets solvers take their turns."""
 
     starts: ClassVar[Sequence[str]] = ("linear",)
@@ -53,22 +55,30 @@ class _ProgramPlanner(PlacementPlanner):
             Infeasible: nothing fits the memory, or nothing that does was found in time.
             BadInput: the program is not for such a problem, or OR-tools is not installed.
         """
-        state = self._state(problem)
-        limit_s = DEFAULT_TIME_LIMIT_S if self.options.time_limit_s is None else self.options.time_limit_s
-        options = PlannerOptions(time_limit_s=START_SHARE * limit_s, seed=self.options.seed)
+        state, deadline = self.state(problem), Deadline(self._limit_s)
+        starts, turns = self.starting_plans(problem), self._turns(problem)
+        best = search(problem, state, starts, turns, time_limit_s=deadline.left_s, seed=self.options.seed)
+        return replace(best, planner=self.name)
+
+    def starting_plans(self, problem: PlacementProblem) -> list[PlacementPlan]:
+        """Plans of heuristics that the program allows."""
+        share_s = START_SHARE * self._limit_s
+        options = PlannerOptions(time_limit_s=share_s, seed=self.options.seed)
         starts = [plan for name in self.starts for plan in _plans(name, options, problem)]
         if problem.objective == "latency":
-            split = replace(problem, objective="throughput", pieces=1)
-            starts += _plans("linear", options, split)
-        best = search(problem, state, starts, self._turns(problem), time_limit_s=limit_s, seed=self.options.seed)
-        return replace(best, planner=self.name)
+            starts += _throughput_splits(problem, options, share_s)
+        return starts
+
+    @property
+    def _limit_s(self) -> float:
+        return DEFAULT_TIME_LIMIT_S if self.options.time_limit_s is None else self.options.time_limit_s
 
     def _turns(self, problem: PlacementProblem) -> Sequence[Turn]:
         """Which solver gets how long."""
         return CP_SAT_ONLY
 
     @abstractmethod
-    def _state(self, problem: PlacementProblem) -> State:
+    def state(self, problem: PlacementProblem) -> State:
         """Writes the program down."""
 
 
@@ -80,7 +90,21 @@ def _plans(name: str, options: PlannerOptions, problem: PlacementProblem) -> lis
         return []
 
 
-class MilpPlanner(_ProgramPlanner):
+def _throughput_splits(problem: PlacementProblem, options: PlannerOptions, limit_s: float) -> list[PlacementPlan]:
+    """For latency: the best contiguous split for throughput, as it is and after single moves."""
+    pipeline = replace(problem, objective="throughput", pieces=1)
+    splits = _plans("ideals", options, pipeline) or _plans("linear", options, pipeline)
+    units = contract(problem)
+    first = np.unique(units.unit_of, return_index=True)[1]
+    found = list(splits)
+    for split in splits:
+        start, random = split.assignment[first], np.random.default_rng(options.seed)
+        device = improve_latency(problem, units, start, random, Deadline(limit_s), moves=None)
+        found.append(PlacementPlan(split.planner, units.expand(device)))
+    return [replace(plan, bound_s=None, status="feasible") for plan in found]
+
+
+class MilpPlanner(ProgramPlanner):
     """Throughput: any placement, contiguous or not (§4.1). Latency: `pieces` subgraphs an accelerator (§4.2)."""
 
     name: ClassVar[str] = "milp"
@@ -89,11 +113,12 @@ class MilpPlanner(_ProgramPlanner):
     def _turns(self, problem: PlacementProblem) -> Sequence[Turn]:
         return HIGHS_LAST if problem.objective == "throughput" else CP_SAT_ONLY
 
-    def _state(self, problem: PlacementProblem) -> State:
+    def state(self, problem: PlacementProblem) -> State:
+        """The program of the objective."""
         return partial(_latency, problem) if problem.objective == "latency" else partial(_free, problem)
 
 
-class MilpContiguousPlanner(_ProgramPlanner):
+class MilpContiguousPlanner(ProgramPlanner):
     """Throughput: each device's forward nodes contiguous, as published.
 
     Two devices may still depend on each other both ways, so that the optimum can be below that of `ideals`.
@@ -101,17 +126,27 @@ class MilpContiguousPlanner(_ProgramPlanner):
 
     name: ClassVar[str] = "milp-contiguous"
 
-    def _state(self, problem: PlacementProblem) -> State:
+    def state(self, problem: PlacementProblem) -> State:
+        """The program.
+
+        Raises:
+            BadInput: the objective is latency.
+        """
         _require_throughput(problem, self.name)
         return partial(_contiguous, problem)
 
 
-class MilpOrderedPlanner(_ProgramPlanner):
+class MilpOrderedPlanner(ProgramPlanner):
     """Throughput: devices in an order that no edge of the forward pass leads back in: the problem of `ideals`."""
 
     name: ClassVar[str] = "milp-ordered"
 
-    def _state(self, problem: PlacementProblem) -> State:
+    def state(self, problem: PlacementProblem) -> State:
+        """The program.
+
+        Raises:
+            BadInput: the objective is latency.
+        """
         _require_throughput(problem, self.name)
         return partial(_ordered, problem)
 

@@ -106,7 +106,7 @@ def search(
             break
         if interrupted:
             break
-    return _answer(known, time_limit_s)
+    return _answer(known)
 
 
 def _best(problem: PlacementProblem, plans: Sequence[PlacementPlan]) -> Known:
@@ -150,7 +150,7 @@ def _everything_s(problem: PlacementProblem) -> float:
     return float(np.maximum(graph.accelerator_s, graph.cpu_s).sum() + graph.transfer_s.sum() * (1 + receivers))
 
 
-def _answer(known: Known, time_limit_s: float) -> PlacementPlan:
+def _answer(known: Known) -> PlacementPlan:
     if known.plan is not None:
         return replace(known.plan, bound_s=known.bound_s, status="optimal" if known.closed else "feasible")
     if known.closed:
@@ -160,7 +160,7 @@ def _answer(known: Known, time_limit_s: float) -> PlacementPlan:
             do="try more devices or more memory",
         )
     raise Infeasible(
-        f"no placement was found in {time_limit_s:g} s, nor that there is none",
+        "no placement was found in time, nor a proof that there is none",
         where="integer program",
         do="try a longer --time-limit, more devices or more memory",
     )

@@ -258,7 +258,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("automap_models.planners.placement_program_search.solve_highs", interrupted)
-    state = MilpPlanner()._state(problem)
+    state = MilpPlanner().state(problem)
     plan = search(problem, state, [start], [Turn("highs", 1.0)], time_limit_s=LIMIT_S, seed=0)
     assert plan.assignment.tolist() == [0, 0]
     assert (plan.status, plan.bound_s) == ("feasible", 0.0)
