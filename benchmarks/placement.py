@@ -6,7 +6,7 @@ FOLDER holds graphs of the dnn-partitioning artifact (Tarnawski et al., NeurIPS 
 paths, such as `throughput-inputs_LayerGraphs_bert24_training.json`, and the experts' splits likewise. Each planner
 plans a small graph first, so that what it compiles or imports is not counted; one that is not made for the objective,
 or an expert who left no split, is left out. Values and bounds are in milliseconds, as in the paper; seconds are CPU
-time of the process, all threads together.
+time, all threads together.
 
 The published values were computed by the authors' programs: their dynamic program, linearised and not, local search,
 the experts' splits and the greedy baseline; `milp` stands beside the best values known of placements that are not

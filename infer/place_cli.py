@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search, expert, single, data-parallel",
+        "metis, greedy, local-search, expert, single",
     )
     how.add_argument("--split", metavar="FILE", type=Path, help="for expert: a split file of dnn-partitioning")
     how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
