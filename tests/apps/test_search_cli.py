@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,9 @@ def test_the_input_is_not_overwritten(model: str, tmp_path: Path, capsys: pytest
 def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert "automap-search" in capsys.readouterr().out
+
+
+def test_help_needs_neither_jax_nor_scipy() -> None:
+    code = "import sys; from automap_models.infer.search_cli import main; main(['opp', '--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
