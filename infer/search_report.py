@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
-from automap_models.core.sharding_classes import REPLICATED, Variable
+from automap_models.core.sharding_classes import REPLICATED
 from automap_models.envs.propagation import PARTITIONED, Propagation
 from automap_models.envs.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import sharding_document
 
 from .searching import Found
+from .sharding_rows import rows
 from .tables import columns, console, fact_table, plain
 from .units import counted, percent, seconds, size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NUMBER = re.compile(r"(?<=_)\d+")
 _NOUNS = {"parameter": "trainable parameter", "input": "input"}
-
-
-class Row(NamedTuple):
-    """Variables that are named alike and partitioned alike.
-
-    Attributes:
-        name: their common name: numbers that differ are `*`, and so are names of siblings (`{k,q,v}`).
-        variables: all of them.
-        dim: the partitioned dimension.
-    """
-
-    name: str
-    variables: tuple[Variable, ...]
-    dim: int
 
 
 def search_document(found: Found, *, groups: bool) -> dict[str, Any]:
@@ -76,38 +61,6 @@ def variable_table(plan: ShardingPlan) -> Table:
         style = "dim" if row.dim == REPLICATED else None
         table.add_row(plain(row.name), str(len(row.variables)), shape, str(row.dim), style=style)
     return table
-
-
-def rows(plan: ShardingPlan) -> list[Row]:
-    """The plan's candidates, those that differ in a number or in the name of one sibling together."""
-    prefix = _common_prefix([variable.name for variable in plan.candidates])
-    alike: dict[tuple[str, int], list[Variable]] = {}
-    for variable, dim in plan.candidates.items():
-        name = variable.name[len(prefix) :]
-        alike.setdefault((_NUMBER.sub("*", name), dim), []).append(variable)
-    numbered = [
-        Row(pattern if len(members) > 1 else members[0].name[len(prefix) :], tuple(members), dim)
-        for (pattern, dim), members in alike.items()
-    ]
-    return list(_siblings_together(numbered))
-
-
-def _siblings_together(numbered: list[Row]) -> Iterator[Row]:
-    """Rows whose names differ in the last name but one, and in nothing else, as one."""
-    families: dict[tuple[object, ...], list[Row]] = {}
-    for row in numbered:
-        *above, parent, leaf = ("", "", *row.name.split("/"))
-        shapes = tuple(sorted({variable.shape for variable in row.variables}))
-        families.setdefault((*above, bool(parent), leaf, row.dim, shapes), []).append(row)
-    for family in families.values():
-        if len(family) == 1:
-            yield family[0]
-            continue
-        head, *_ = family[0].name.rpartition("/")[0].rpartition("/")
-        leaf = family[0].name.rpartition("/")[2]
-        names = ",".join(row.name.rpartition("/")[0].rpartition("/")[2] for row in family)
-        joined = "/".join(filter(None, [head, f"{{{names}}}", leaf]))
-        yield Row(joined, tuple(variable for row in family for variable in row.variables), family[0].dim)
 
 
 def group_table(found: Found) -> Table:
@@ -204,9 +157,3 @@ def _group_documents(found: Found) -> list[dict[str, Any]]:
 def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
     """`[768, 3072/4]`."""
     return f"[{', '.join(f'{n}/{devices}' if i == dim else str(n) for i, n in enumerate(shape))}]"
-
-
-def _common_prefix(names: list[str]) -> str:
-    """The first name of all paths with its slash, if they share it and go on."""
-    firsts = {name.partition("/")[:2] for name in names}
-    return "".join(firsts.pop()) if len(firsts) == 1 else ""
