@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -133,6 +134,25 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
         assert plan["planner"] == planner
         assert plan["value"] >= 0.042
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("graph", "objective", "planner"), [("line", "throughput", "ideals"), ("forward", "latency", "milp")]
+)
+def test_each_objective_has_a_planner_of_its_own(
+    graph: str, objective: str, planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = told(capsys, f"{graph}.json", "--objective", objective, "--time-limit", "5")
+    assert (plan["planner"], plan["status"]) == (planner, "optimal")
+
+
+def test_help_names_every_planner(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    listed = re.search(r"--planner NAME (.*?) --split", text)
+    assert listed is not None
+    names = [part.split()[0] for part in listed.group(1).split(", ")]
+    assert sorted(names) == sorted(planner_names("placement"))
 
 
 @pytest.mark.parametrize("planner", ["greedy", "local-search"])
