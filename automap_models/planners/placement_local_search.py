@@ -29,7 +29,7 @@ from automap_models.planners.placement_heuristics import (
     supported_devices,
     unit_greedy,
 )
-from automap_models.planners.placement_moves import TIE, Loads, Score
+from automap_models.planners.placement_moves import TIE, Effort, Loads, Score
 
 STARTS = 10
 """Random starts."""
@@ -54,18 +54,17 @@ class LocalSearchPlanner(PlacementPlanner):
         """
         units = contract(problem)
         limit = self.options.time_limit_s
-        deadline = Deadline(np.inf if limit is None else limit)
         random = np.random.default_rng(self.options.seed)
         if problem.objective == "throughput":
-            device = search_throughput(problem, units, random, deadline)
+            device = search_throughput(problem, units, random, Effort(limit))
         else:
             moves = LATENCY_MOVES if limit is None else None
-            device = search_latency(problem, units, random, deadline, moves)
+            device = search_latency(problem, units, random, Deadline(np.inf if limit is None else limit), moves)
         return placement_plan(problem, self.name, units.expand(device))
 
 
 def search_throughput(
-    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline
+    problem: PlacementProblem, units: Contraction, random: np.random.Generator, effort: Effort
 ) -> IntArray:
     """[m] devices of the units in the best local optimum found, memory first.
 
@@ -78,26 +77,27 @@ def search_throughput(
         start = _start(turn, problem, units, allowed, random) if turn <= STARTS else _kicked(best, allowed, random)
         if start is None:
             continue
-        device, score = descend(Loads(problem, units, start), lambda _: allowed, deadline)
+        device, score = descend(Loads(problem, units, start), lambda _: allowed, effort)
         if best_score is None or score.better_than(best_score):
             best, best_score = device, score
-        if deadline.passed:
+        if effort.spent:
             break
     if best_score is None or best_score.excess > 0:
         raise no_placement(problem, LocalSearchPlanner.name)
     return best
 
 
-def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], deadline: Deadline) -> tuple[IntArray, Score]:
+def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effort) -> tuple[IntArray, Score]:
     """[m] devices in the local optimum that best moves lead to, and its score.
 
     Args:
         loads: the start.
         allowed: from the devices of the units to the [m, D] moves to choose from.
-        deadline: when to stop at the latest.
+        effort: when to stop at the latest.
     """
     score = loads.score()
-    while not deadline.passed:
+    while not effort.spent:
+        effort.spend(loads.work)
         move = loads.best_move(allowed(loads.device))
         if move is None or not move[2].better_than(score):
             break

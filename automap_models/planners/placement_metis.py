@@ -11,6 +11,7 @@ and shorten the slowest device.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,6 @@ from automap_models.core.placement_graph import BoolArray, IntArray
 from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
 from automap_models.planners.base import PlacementPlanner
-from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement_heuristics import (
     no_placement,
     placement_plan,
@@ -29,7 +29,7 @@ from automap_models.planners.placement_heuristics import (
     topological_orders,
 )
 from automap_models.planners.placement_local_search import descend
-from automap_models.planners.placement_moves import Loads
+from automap_models.planners.placement_moves import Effort, Loads
 
 SEEDS = 4
 """Partitions by METIS, each by recursive bisection and by k-way refinement."""
@@ -53,21 +53,19 @@ class MetisPlanner(PlacementPlanner):
         """
         if not problem.accelerators:
             raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
-        limit = self.options.time_limit_s
-        deadline = Deadline(np.inf if limit is None else limit)
-        units = contract(problem)
+        effort, units = Effort(self.options.time_limit_s), contract(problem)
         if not problem.cpus and not _bound(problem, units).all():
             raise no_placement(problem, self.name)  # a cycle of classes too large for any accelerator
+        starts = [
+            Loads(problem, units, device)
+            for parts in _partitions(problem, units, self.options.seed)
+            for device in _acyclic(problem, units, parts)
+        ]
         candidates: list[tuple[float, IntArray]] = []
-        for parts in _partitions(problem, units, self.options.seed):
-            for device in _acyclic(problem, units, parts):
-                found, score = descend(
-                    Loads(problem, units, device), lambda at: acyclic_moves(problem, units, at), deadline
-                )
-                if not score.excess:
-                    candidates.append((_value_s(problem, units, found, score.value_s), found))
-            if deadline.passed:
-                break
+        for loads in sorted(starts, key=lambda each: astuple(each.score())):
+            found, score = descend(loads, lambda at: acyclic_moves(problem, units, at), effort)
+            if not score.excess:
+                candidates.append((_value_s(problem, units, found, score.value_s), found))
         best = min(candidates, key=lambda each: each[0], default=None)
         if best is None or not np.isfinite(best[0]):
             raise no_placement(problem, self.name)

@@ -14,9 +14,36 @@ import numpy as np
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import ROUNDING, PlacementProblem
 from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray
+from automap_models.planners.deadline import Deadline
 
 TIE = 1e-9
 """Scores that differ relatively by no more are equal."""
+
+
+WORK = 2e8
+"""Moves weighed in all without a time limit, each counted once for every net that the moved unit is in: about ten
+seconds on the largest graphs, more than small ones can use up. Unlike seconds it gives the same result everywhere."""
+
+
+class Effort:
+    """How long a search may go on: so many seconds, or without a limit so much work.
+
+    Args:
+        limit_s: seconds from now on.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._deadline = Deadline(np.inf if limit_s is None else limit_s)
+        self._left = WORK if limit_s is None else np.inf
+
+    @property
+    def spent(self) -> bool:
+        """Whether to stop."""
+        return self._left <= 0 or self._deadline.passed
+
+    def spend(self, work: float) -> None:
+        """So much was done."""
+        self._left -= work
 
 
 @dataclass(frozen=True)
@@ -97,6 +124,11 @@ class Loads:
             np.add.at(self._compute_s[c], self.device, self._time_s[c, np.arange(m), self.device])
         self._memory: FloatArray = np.zeros(devices)
         np.add.at(self._memory, self.device, self.units.memory_bytes)
+
+    @property
+    def work(self) -> float:
+        """What weighing all moves once costs, see WORK."""
+        return float(self._net.size * self.problem.devices)
 
     def score(self) -> Score:
         """Of the placement as it is."""
