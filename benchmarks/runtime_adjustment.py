@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +30,19 @@ from automap_models.planners.registry import make_planner
 
 MODELS = ("bert48_v100", "vgg19_v100", "t5_base_v100")
 WORLDS = {
-    "drift of 1.1 %": World(device_straggles=0.0, node_straggles=0.0),
+    "all drift": World(device_straggles=0.0, node_straggles=0.0),
     "devices straggle": World(drift=0.0, node_straggles=0.0),
     "nodes straggle": World(drift=0.0, device_straggles=0.0, node_straggles=0.04),
     "all of it": World(node_straggles=0.04),
 }
 
 
-def problems() -> Iterator[tuple[PipelineProblem, PipelinePlan, Callable[[PipelineProblem], list[PipelinePlan]]]]:
+def problems(
+    models: Sequence[str],
+) -> Iterator[tuple[PipelineProblem, PipelinePlan, Callable[[PipelineProblem], list[PipelinePlan]]]]:
     """Each model on cluster C with its plan, and the planner that made it."""
     planner = make_planner("auto", PlannerOptions(certify_s=0.0, refine_s=0.0))
-    for model in MODELS:
+    for model in models:
         cluster = read_cluster("C")
         problem = PipelineProblem(read_profile(ROOT / "examples" / f"{model}.npz"), cluster, stages=cluster.nodes)
         yield problem, planner.plan(problem), lambda corrected: [planner.plan(corrected)]
@@ -89,12 +92,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--models", nargs="+", default=MODELS, help="profiles in examples/")
+    parser.add_argument("--windows", type=int, default=World.windows)
     parser.add_argument("--plot", type=Path, help="draw the first model's first run with everything going on")
     arguments = parser.parse_args()
     heads = ("static loses", "adjusting loses", "won back", "moves", "time in moves", "CPU per plan")
     table = Table("model", "world", *heads)
-    for problem, plan, starts in problems():
-        for name, world in WORLDS.items():
+    for problem, plan, starts in problems(arguments.models):
+        for name, kind in WORLDS.items():
+            world = replace(kind, windows=arguments.windows)
             begin = time.process_time()
             outcomes = [simulate_job(problem, plan, world, seed, starts) for seed in range(arguments.seeds)]
             table.add_row(problem.profile.model, name, *row(outcomes, world, time.process_time() - begin))

@@ -139,9 +139,9 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument(
         "--attribute",
-        choices=("instructions", "devices"),
-        help="what a stage all of whose devices are slow is put down to (default: devices where the profile was "
-        "corrected under the same cuts, instructions otherwise)",
+        choices=("instructions", "devices", "either"),
+        help="what a stage all of whose devices are slow is put down to (default: instructions; where the profile was "
+        "corrected before, devices under the same cuts, under others either, by how much it is)",
     )
     running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
     running.add_argument("--corrected", metavar="FILE", type=Path, help="write the corrected profile (.npz)")

@@ -88,7 +88,7 @@ def adjust(
         problem: with the profile that the running plan was made for.
         running: the plan that runs, with its devices.
         observed: its measured times.
-        attribute: see planners.adjust_speeds; None: "devices" where the profile was corrected under the same cuts.
+        attribute: see planners.adjust_speeds; None: as the profile's past suggests, see `attribution`.
         known: [D] slowdowns found before.
         starts: makes plans of the corrected problem from whose device cuts to search, beside the running one.
         restart_s: what a move takes beside moving bytes.
@@ -100,7 +100,7 @@ def adjust(
         observed,
         *healthy_times(problem.profile, running),
         running.stage_of_device(),
-        attribute or ("devices" if is_corrected_under(problem.profile, running.plan) else "instructions"),
+        attribute or attribution(problem.profile, running.plan),
         known,
     )
     corrected = replace(problem, profile=corrected_profile(problem.profile, running.plan, speeds))
@@ -144,9 +144,12 @@ def corrected_profile(profile: Profile, plan: PipelinePlan, speeds: Speeds) -> P
     )
 
 
-def is_corrected_under(profile: Profile, plan: PipelinePlan) -> bool:
-    """Whether the last measured times that went into the profile were those of stages cut like this."""
-    return profile.meta.get(CORRECTED) == list(plan.cuts)
+def attribution(profile: Profile, plan: PipelinePlan) -> Attribution:
+    """What a stage's common deviation is due to: a profile corrected under the same cuts is right, if any is."""
+    under = profile.meta.get(CORRECTED)
+    if under is None:
+        return "instructions"
+    return "devices" if under == list(plan.cuts) else "either"
 
 
 def placed_cost(problem: PipelineProblem, placed: Placed, slowdown: FloatArray) -> PipelineCost:

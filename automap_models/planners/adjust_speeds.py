@@ -8,8 +8,10 @@ with a, how far off the profile is for the stage's instructions, and b, how much
 Samples enter by their median, which a stall in fewer than half of them does not move; a is Huber's M-estimate over the
 devices, which stragglers among them hardly move (Huber, "Robust Estimation of a Location Parameter", 1964). One run
 cannot tell a stage all of whose devices are slow from one whose instructions take longer than the profile says, so
-that has to be said: `attribute` is "instructions" for a profile that was not measured under these cuts before, and
-"devices" for one that was, whose instructions cannot have changed since; then a is one number for the whole job.
+that has to be said: `attribute` is "instructions" for a profile that was never measured; "devices" for one that was
+measured under these cuts before, whose instructions cannot have changed since: then a is one number for the whole job;
+"either" for one measured under other cuts, which is nearly right: a stage that is off by more than PROFILE_ERROR
+then has slow devices, and less is put down to its instructions.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.formats.observed_json import Observed
 
-Attribution = Literal["instructions", "devices"]
+Attribution = Literal["instructions", "devices", "either"]
 IntArray = NDArray[np.int64]
 
 NORMAL_MAD = 1.4826
@@ -36,6 +38,8 @@ LEAST_ERROR = 0.005
 """Relative error that any measured time is taken to have at least."""
 HUBER = 1.345
 """Errors beyond so many standard errors count linearly: 95 % efficient where all are normal."""
+PROFILE_ERROR = 0.05
+"""By how much a corrected profile may still be off for instructions that were never timed apart from others."""
 SURE = 4.0
 """A device is slower or faster than the others when it is so by that many standard errors; with 32 devices, fewer
 would make one of them a straggler by chance now and then."""
@@ -90,6 +94,8 @@ def fit_speeds(
     scale = _scales(measured, predicted, error, group, forward_s.size)
     if attribute == "devices":
         scale[:] = scale[0, 0]
+    elif attribute == "either":
+        scale = _within_profile_error(scale)
     both, expected = measured.sum(axis=0), (scale[:, stage] * predicted).sum(axis=0)
     timed = (both > 0) & (expected > 0)
     spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / np.where(timed, both, 1.0)
@@ -107,6 +113,15 @@ def _scales(measured: FloatArray, predicted: FloatArray, error: FloatArray, grou
     timed = (predicted > 0) & (measured > 0)  # a pass that takes no time says nothing
     log_scale = huber_locations(np.log(measured[timed] / predicted[timed]), error[timed], both[timed])
     return np.exp([log_scale.get(g, 0.0) for g in range(2 * stages)]).reshape(2, -1)
+
+
+def _within_profile_error(scale: FloatArray) -> FloatArray:
+    """[2, S] the scales, with that of the whole job for stages that are off by more than PROFILE_ERROR from it."""
+    log_scale = np.log(scale)
+    common = np.median(log_scale)
+    off = np.abs(log_scale.mean(axis=0) - common) > np.log1p(PROFILE_ERROR)
+    within: FloatArray = np.exp(np.where(off, common, log_scale))
+    return within
 
 
 def _of_units(observed: Observed, units: IntArray, stage_of_device: IntArray, slowdown: FloatArray) -> FloatArray:

@@ -91,6 +91,15 @@ def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_was_said(attribute:
         np.testing.assert_allclose(speeds.forward_scale, [1.0, 1.3, 1.0])
 
 
+@pytest.mark.parametrize(("factor", "devices_are_slow"), [(1.03, False), (1.2, True)])
+def test_a_profile_measured_under_other_cuts_is_nearly_right(factor: float, devices_are_slow: bool) -> None:
+    own, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
+    times = three[:, own] * np.where(own == 1, factor, 1.0)
+    speeds = fit_speeds(seen(times), *three, own, "either")
+    np.testing.assert_allclose(speeds.slowdown[4:8], factor if devices_are_slow else 1.0, rtol=1e-6)
+    np.testing.assert_allclose(speeds.forward_scale, [1.0, 1.0 if devices_are_slow else factor, 1.0], rtol=1e-6)
+
+
 def test_times_of_stages_count_for_all_of_their_devices() -> None:
     three = np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
     observed = seen(three * [1.0, 1.0, 1.5], "stage")
