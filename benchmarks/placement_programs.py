@@ -1,6 +1,6 @@
 """Integer programs for placements: value, bound and seconds of each solver alone, and of the planners' turns.
 
-    python benchmarks/placement_programs.py FOLDER [--time-limit 60] [--turns-only]
+    python benchmarks/placement_programs.py FOLDER [--time-limit S] [--turns-only] [--only TEXT]
 
 FOLDER holds device-placement JSON files `{throughput,latency}-inputs_*.json` of dnn-partitioning. A solver alone gets
 the same start as the planner; its seconds are those of the solver.
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of the file names to take")
     asked = parser.parse_args()
     print("| graph | program | solver | value ms | bound ms | gap | s |\n|---|---|---|---|---|---|---|")
-    for path in sorted(asked.folder.glob(f"*-inputs_*{asked.only}*.json")):
+    for path in sorted(p for p in asked.folder.glob("*-inputs_*.json") if asked.only in p.name):
         problem = _problem(path)
         for kind in PLANNERS if problem.objective == "throughput" else [MilpPlanner.name]:
             for solver, plan, seconds in _answers(problem, kind, asked.time_limit, turns_only=asked.turns_only):
