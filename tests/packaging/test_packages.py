@@ -29,7 +29,7 @@ def test_every_data_file_is_matched_by_a_pattern(setuptools_config: dict[str, An
     left_out = []
     for name, folder in trees.items():
         for path in folder.rglob("*"):
-            if path.is_file() and path.suffix not in {".py", ".pyc"}:
+            if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 inside = (name, *path.relative_to(folder).parts)
                 if not any(
                     _matched(setuptools_config["package-data"], inside, depth) for depth in range(1, len(inside))
