@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -39,9 +42,21 @@ def solve_cp_sat(program: Program, time_limit_s: float, hint: Mapping[int, int],
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed
-    status = solver.solve(model)
+    with _own_interrupt():
+        status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return Answer(None, np.inf)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer(None, solver.best_objective_bound)
     return Answer(np.array([solver.value(column) for column in columns], dtype=np.float64), solver.best_objective_bound)
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """CP-SAT takes Ctrl-C for itself and afterwards leaves it to kill the process: Python's handler is put back."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -287,3 +288,19 @@ def test_what_fits_nowhere_is_infeasible(refused: Callable[..., str]) -> None:
     """12 GB of operators, 2 GB a class, on two accelerators of 4 GB."""
     asked = ("line.json", "--devices", "2", "--cpus", "0", "--memory", "4e9")
     assert "line" in refused(*asked, "--planner", "greedy", code=3)
+
+
+def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
+    """CP-SAT takes the signal for itself and left it to kill the process without a word in all that came after."""
+    code = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from automap_models.infer.place_cli import main
+assert main(["line.json", "--planner", "milp-contiguous", "--time-limit", "5"]) == 0
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("caught")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["caught"]), done.stderr
