@@ -39,8 +39,8 @@ START_SHARE = 0.1
 
 CP_SAT_ONLY = (Turn("cp-sat", 1.0),)
 """Programs with contiguity, latency among them: CP-SAT proves more than HiGHS, and sooner."""
-HIGHS_LAST = (Turn("cp-sat", 0.15), Turn("highs", 0.6), Turn("highs", 1.0, slack=0.02))
-"""Programs without contiguity: HiGHS proves them once it knows a good plan, or tells its bound at last."""
+HIGHS_LAST = (Turn("cp-sat", 0.15), Turn("highs", 0.35), Turn("highs", 1.0))
+"""Programs without contiguity: HiGHS proves them once it knows a good plan, and starts anew when it found a better."""
 
 
 class ProgramPlanner(PlacementPlanner):

@@ -54,18 +54,10 @@ State = Callable[[float, float, bool], Formulation]
 
 @dataclass(frozen=True)
 class Turn:
-    """A solver's turn.
-
-    Attributes:
-        solver: whose.
-        share: of the time that is left.
-        slack: by which share solutions may be worse than the best known plan. None worse makes the shortest proofs, but
-            SciPy tells HiGHS's bound only with a solution, and one no worse may take too long to find.
-    """
+    """A solver's turn, and which share of the time that is left it gets."""
 
     solver: Solver
     share: float
-    slack: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +124,7 @@ def _take_turn(
     upper_s = known.value_s if known.plan else _everything_s(problem)
     ticks = CP_SAT_TICKS if turn.solver == "cp-sat" else HIGHS_TICKS
     tick_s = upper_s / ticks or 1.0
-    stated = state(tick_s, float(np.floor(ticks * (1.0 + turn.slack))), turn.solver == "cp-sat")
+    stated = state(tick_s, ticks, turn.solver == "cp-sat")
     if turn.solver == "cp-sat":
         hint = stated.hint(known.plan) if known.plan else {}
         answer = solve_cp_sat(stated.program, clock.left_s, hint, seed)
