@@ -7,8 +7,7 @@ done first, and the others stand idle:
 
     seconds per second of profile on stage s = min over j of (j-th smallest slowdown) / j
 
-Transfers and all-reduces are those of all its devices, idle ones included; a ring with one device less is a little
-cheaper, never dearer. Memory is that of the replicas that work.
+Transfers and all-reduces are those of all its devices, idle ones included. Memory is that of the replicas that work.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ each of them is none. For profiles in execution order `automap-infer --planner d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -79,13 +80,15 @@ class ExpertPlanner(PlacementPlanner):
             Infeasible: the split does not fit the memory.
         """
         split = self.options.split
-        if split is not None:
-            assignment = read_split(split, problem)
-            ok, why = PlacementPlan(self.name, assignment).check_valid(problem)
-            if not ok:
-                raise BadInput(why, where=str(split), do="give a split made for this graph and these devices")
-            return PlacementPlan(self.name, assignment)
-        return placement_plan(problem, self.name, _equal_layers(problem))
+        if split is None:
+            return placement_plan(problem, self.name, _equal_layers(problem))
+        assignment = read_split(split, problem)
+        total = float(problem.graph.memory_bytes.sum())
+        roomy = replace(problem, memory_bytes=max(problem.memory_bytes, total))
+        ok, why = PlacementPlan(self.name, assignment).check_valid(roomy)
+        if not ok:
+            raise BadInput(why, where=str(split), do="give a split made for this graph and these devices")
+        return placement_plan(problem, self.name, assignment)
 
 
 def placement_plan(problem: PlacementProblem, planner: str, assignment: IntArray) -> PlacementPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,14 @@ def test_a_split_that_is_none_is_refused(change: dict[str, object], words: str, 
     path.write_text(json.dumps({"cpus": [], **change}), encoding="utf-8")
     with pytest.raises(BadInput, match=words):
         ExpertPlanner(PlannerOptions(split=path)).plan(problem)
+
+
+def test_a_split_that_needs_more_memory_is_infeasible_and_one_that_parts_a_class_is_wrong(tmp_path: Path) -> None:
+    graph, path = drawn_graph(0, 6), tmp_path / "split.json"
+    path.write_text(json.dumps({"fpgas": [{"nodes": list(graph.ids)}], "cpus": []}), encoding="utf-8")
+    with pytest.raises(Infeasible, match="device 0 needs"):
+        ExpertPlanner(PlannerOptions(split=path)).plan(PlacementProblem.of(graph, memory_bytes=0.1))
+    apart = replace(graph, classes=np.zeros(6, dtype=np.int64))
+    path.write_text(json.dumps({"fpgas": [{"nodes": [10]}, {"nodes": [11, 12, 13, 14, 15]}], "cpus": []}), "utf-8")
+    with pytest.raises(BadInput, match="on another device than its class"):
+        ExpertPlanner(PlannerOptions(split=path)).plan(PlacementProblem.of(apart, memory_bytes=100.0))
