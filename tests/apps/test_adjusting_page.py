@@ -1,0 +1,37 @@
+"""docs/adjusting.md as its readers use it: every command run in order in one folder, printing what the page says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from automap_models.infer.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TIME = re.compile(r"planned in [\d.]+ m?s")
+
+
+@pytest.mark.slow
+def test_the_page_s_commands_print_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    printed, seen = "", 0
+    for language, code in BLOCK.findall((ROOT / "docs" / "adjusting.md").read_text(encoding="utf-8")):
+        if language == "python":
+            exec(compile(code, "adjusting.md", "exec"), {})
+            shutil.copy("times.json", "later.json")
+        elif language == "bash":
+            assert main(shlex.split(code.replace("\\\n", " "))[1:]) == 0
+            printed = capsys.readouterr().out
+        elif code.startswith("bert48"):
+            seen += 1
+            lines = [TIME.sub("planned", line.rstrip()) for line in printed.splitlines()]
+            assert lines == [TIME.sub("planned", line) for line in code.splitlines()]
+    assert seen == 1
