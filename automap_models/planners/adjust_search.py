@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from automap_models.planners.adjust_cost import StageRates, stage_rates, unequal
 from automap_models.planners.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.stage_tables import StageTables, coarse_cuts, stage_tables
 
-DEVICE_STEPS = (-2, -1, 1, 2)
+DEVICE_STEPS = (-4, -2, -1, 1, 2, 4)
 """How far one device cut moves at a time."""
 FINE_CELLS = 2
 """How far, in points of the grid, cuts move off it at most in one step."""
@@ -178,11 +179,14 @@ def _over_device_cuts(
 
 
 def _neighbours(device_cuts: tuple[int, ...], devices: int) -> Iterator[tuple[int, ...]]:
-    bound = (0, *device_cuts, devices)
-    for s in range(1, len(bound) - 1):
-        for step in DEVICE_STEPS:
-            if bound[s - 1] < bound[s] + step < bound[s + 1]:
-                yield (*bound[1:s], bound[s] + step, *bound[s + 1 : -1])
+    """Device cuts after moving one of them by some devices, or two of them by one device each."""
+    stages = range(len(device_cuts))
+    singly = [{s: by} for s in stages for by in DEVICE_STEPS]
+    jointly = [{s: a, t: b} for s, t in combinations(stages, 2) for a, b in product((-1, 1), repeat=2)]
+    for moves in (*singly, *jointly):
+        moved = tuple(cut + moves.get(s, 0) for s, cut in enumerate(device_cuts))
+        if all(a < b for a, b in pairwise((0, *moved, devices))):
+            yield moved
 
 
 def _refined(

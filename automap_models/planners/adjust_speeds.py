@@ -40,6 +40,8 @@ HUBER = 1.345
 """Errors beyond so many standard errors count linearly: 95 % efficient where all are normal."""
 PROFILE_ERROR = 0.05
 """By how much a corrected profile may still be off for instructions that were never timed apart from others."""
+FAR_OFF = 1e5
+"""A factor that no profile is off by."""
 SURE = 4.0
 """A device is slower or faster than the others when it is so by that many standard errors; with 32 devices, fewer
 would make one of them a straggler by chance now and then."""
@@ -90,6 +92,7 @@ def fit_speeds(
     before = _of_units(observed, units, stage_of_device, known)
     predicted = np.stack([forward_s, backward_s])[:, stage] * before
     measured, error = _medians(observed, units)
+    _require_comparable(observed, units, measured, predicted)
     group = np.zeros_like(stage) if attribute == "devices" else stage
     scale = _scales(measured, predicted, error, group, forward_s.size)
     if attribute == "devices":
@@ -185,6 +188,24 @@ def _medians(observed: Observed, units: IntArray) -> tuple[FloatArray, FloatArra
     median = np.array([[np.median(samples) for samples in row] for row in both])
     error = [[_relative_error(samples) for samples in row] for row in both]
     return median, np.maximum(np.array(error), LEAST_ERROR)
+
+
+def _require_comparable(observed: Observed, units: IntArray, measured: FloatArray, predicted: FloatArray) -> None:
+    """No time is so far from what was predicted that it can only be a mistake.
+
+    Raises:
+        BadInput: naming the first unit whose time is.
+    """
+    expected = predicted.sum(axis=0)
+    wrong = (measured.max(axis=0) > FAR_OFF * expected.max()) | (measured.max(axis=0) < expected / FAR_OFF)
+    if wrong.any():
+        unit = int(np.argmax(wrong))
+        raise BadInput(
+            f"{observed.unit} {units[unit]} took {measured[:, unit].max():.3g} s where {expected[unit]:.3g} s were "
+            "predicted",
+            where=observed.where,
+            do="check that the times are seconds, and the plan the one that was running",
+        )
 
 
 def _relative_error(samples: FloatArray) -> float:

@@ -147,6 +147,14 @@ def test_times_of_another_plan_are_refused(change: dict[int, float] | None, word
         fit_speeds(Observed("device", own, own), *predicted(), STAGE, "instructions")
 
 
+@pytest.mark.parametrize("time_s", [1e308, 1e9, 1e-320])
+def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
+    times = predicted()[:, STAGE]
+    times[:, 5] = time_s
+    with pytest.raises(BadInput, match=r"device 5 took .* check that the times are seconds"):
+        fit_speeds(seen(times), *predicted(), STAGE, "instructions")
+
+
 @given(slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=1, max_size=7))
 @settings(max_examples=60, deadline=None)
 def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float]) -> None:
