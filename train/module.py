@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import lightning as L
@@ -19,10 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from automap_models.envs.cost_to_go import POINTS, CostToGo, levels
 from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
-from automap_models.rl.agent import Agent, AgentConfig, empty_transition, transitions
+from automap_models.rl.agent import Agent, AgentConfig
 from automap_models.rl.branching import branch, branch_loss, empty_branches
 from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
+from automap_models.rl.whole_plans import empty_transition, replayed, rollout, transitions
 
 NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
     "look_ahead": LookAheadQNetwork,
@@ -148,7 +148,7 @@ class RainbowModule(L.LightningModule):
         if branches > 1:
             items, reward = branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
         else:
-            episodes = self.agent.rollout(problems, epsilon, self.generator)
+            episodes = rollout(self.agent, problems, epsilon, self.generator)
             items, reward = transitions(index, episodes, skip_last=exact), episodes.reward
         place = {number: row for row, number in enumerate(index.tolist())}
         rows = [place[number] for number in items["problem"].tolist()]
@@ -182,8 +182,11 @@ class RainbowModule(L.LightningModule):
             self.target.load_state_dict(self.online.state_dict())
         rows, items, weights = self.replay.sample(self.learner.batch, self.rng)
         problems = self._replayed(items)
-        learn = self.agent.loss if self.learner.branches == 1 else partial(branch_loss, self.agent)
-        loss, error = learn(problems, items, torch.from_numpy(weights).float().to(self.device))
+        importance = torch.from_numpy(weights).float().to(self.device)
+        if self.learner.branches > 1:
+            loss, error = branch_loss(self.agent, problems, items, importance)
+        else:
+            loss, error = self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
         self.replay.update(rows, error.double().cpu().numpy())
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
@@ -205,7 +208,7 @@ class RainbowModule(L.LightningModule):
         """Greedy lengths of held-out problems over their optima."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         problems = data.validation.take(batch.cpu()).to(self.device)
-        episodes = self.agent.rollout(problems, 0.0, self.generator)
+        episodes = rollout(self.agent, problems, 0.0, self.generator)
         ratio = complete_cost(problems, episodes.complete).length / data.optima[batch.cpu()].to(self.device)
         self._gaps.append(torch.where(episodes.reward > 0, ratio, torch.inf))
 

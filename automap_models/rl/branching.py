@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, Problems, apply, terminal_reward
+from automap_models.envs.pipeline import Partial, Problems, apply, episode_steps, terminal_reward
 from automap_models.rl import targets
-from automap_models.rl.agent import Agent, explore
+from automap_models.rl.agent import explore
 from automap_models.rl.replay import Items
+from automap_models.rl.whole_plans import PipelineAgent
 
 NEAR = 0.05
 """Actions valued this close to the best are tried first: which of them is best decides the plan."""
@@ -26,7 +27,12 @@ CHUNK = 512
 
 
 def play(
-    agent: Agent, problems: Problems, partial: Partial, until: Tensor, epsilon: float, generator: torch.Generator
+    agent: PipelineAgent,
+    problems: Problems,
+    partial: Partial,
+    until: Tensor,
+    epsilon: float,
+    generator: torch.Generator,
 ) -> Partial:
     """Go on with partial plans, ε-greedily, until each has made `until` decisions, int64 [B]."""
     while True:
@@ -64,7 +70,7 @@ def choose_branches(q: Tensor, legal: Tensor, branches: int, generator: torch.Ge
 
 @torch.no_grad()
 def branch(
-    agent: Agent,
+    agent: PipelineAgent,
     index: Tensor,
     problems: Problems,
     branches: int,
@@ -81,7 +87,7 @@ def branch(
         Rows for the replay, and the rewards of the greedy branches [B].
     """
     problems = agent.online.prepare(problems)
-    steps = agent.env.episode_steps(problems)
+    steps = episode_steps(problems)
     draw = torch.rand(len(steps), generator=generator).to(steps.device)
     at = (draw * (steps - skip_last)).long()
     state = play(agent, problems, agent.env.reset(problems), at, epsilon, generator)
@@ -120,7 +126,7 @@ def empty_branches(max_stages: int, branches: int) -> Items:
     }
 
 
-def branch_loss(agent: Agent, problems: Problems, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
+def branch_loss(agent: PipelineAgent, problems: Problems, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted loss of replayed rows of `branch` and their mean absolute errors [B], which become priorities.
 
     The error is taken apart into what the actions of a state have in common and the rest: only the rest orders them.

@@ -13,20 +13,21 @@ from torch import Tensor
 
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
-from automap_models.rl.agent import (
+from automap_models.rl.agent import Agent, AgentConfig, explore
+from automap_models.rl.q_network import FlatQNetwork, NetworkSize
+from automap_models.rl.replay import Items, PrioritisedReplay
+from automap_models.rl.whole_plans import (
     MAX_STEPS,
-    Agent,
-    AgentConfig,
     Episodes,
+    PipelineAgent,
     action_at,
     empty_transition,
-    explore,
     next_explored,
+    replayed,
+    rollout,
     transitions,
     unpack,
 )
-from automap_models.rl.q_network import FlatQNetwork, NetworkSize
-from automap_models.rl.replay import Items, PrioritisedReplay
 
 POINTS = 16
 PLAIN = AgentConfig(log_values=False)
@@ -88,14 +89,14 @@ def test_logarithms_of_rewards_cannot_be_discounted() -> None:
 # --- episodes and transitions ------------------------------------------------------------------------------------
 
 
-def agent(env: PipelineEnv, config: AgentConfig, atoms: int = 1) -> Agent:
+def agent(env: PipelineEnv, config: AgentConfig, atoms: int = 1) -> PipelineAgent:
     """Online and target networks of different random weights."""
     size = NetworkSize(POINTS, env.max_stages, env.max_devices, hidden=16, atoms=atoms)
     return Agent(env, FlatQNetwork(size), FlatQNetwork(size), config)
 
 
 def play(env: PipelineEnv, problems: Problems, epsilon: float = 0.5, seed: int = 0) -> Episodes:
-    return agent(env, PLAIN).rollout(problems, epsilon, generator(seed))
+    return rollout(agent(env, PLAIN), problems, epsilon, generator(seed))
 
 
 def test_episodes_are_legal_complete_and_paid(env: PipelineEnv, problems: Problems) -> None:
@@ -112,7 +113,7 @@ def test_episodes_are_legal_complete_and_paid(env: PipelineEnv, problems: Proble
 
 def test_a_decision_is_marked_where_it_is_not_the_greedy_one(env: PipelineEnv, problems: Problems) -> None:
     learner = agent(env, PLAIN)
-    episodes = learner.rollout(problems, 0.5, generator())
+    episodes = rollout(learner, problems, 0.5, generator())
     for t in range(int(episodes.steps.max())):
         rows = (episodes.steps > t).nonzero().squeeze(1)
         step = torch.full((len(rows),), t)
@@ -121,12 +122,12 @@ def test_a_decision_is_marked_where_it_is_not_the_greedy_one(env: PipelineEnv, p
         other = action_at(episodes.complete.take(rows), step, POINTS) != q.argmax(1)
         assert torch.equal((episodes.explored[rows] >> t) % 2 == 1, other)
     assert not (episodes.explored >> episodes.steps).any()
-    assert not learner.rollout(problems, 0.0, generator()).explored.any()
+    assert not rollout(learner, problems, 0.0, generator()).explored.any()
 
 
 def test_the_same_seed_plays_the_same_episodes(env: PipelineEnv, problems: Problems) -> None:
     learner = agent(env, PLAIN)
-    one, same, other = (learner.rollout(problems, 1.0, generator(seed)) for seed in (1, 1, 2))
+    one, same, other = (rollout(learner, problems, 1.0, generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(one.complete.cuts, same.complete.cuts)
     assert torch.equal(one.reward, same.reward)
     assert not torch.equal(one.complete.cuts, other.complete.cuts)
@@ -171,7 +172,7 @@ def test_the_next_exploratory_decision_lies_strictly_behind() -> None:
 
 
 def slow_target(
-    learner: Agent, problems: Problems, items: Items, i: int
+    learner: PipelineAgent, problems: Problems, items: Items, i: int
 ) -> tuple[float | np.ndarray, int, Partial, Problems]:
     """Target of row i, its action and its state: replayed decision by decision, targets in plain floats."""
     config, row = learner.config, problems.take(torch.tensor([i]))
@@ -198,7 +199,7 @@ def slow_target(
     return _slow_projection(learner, r, discount, value), actions[t], states[t], row
 
 
-def _slow_value(learner: Agent, row: Problems, state: Partial) -> np.ndarray:
+def _slow_value(learner: PipelineAgent, row: Problems, state: Partial) -> np.ndarray:
     """[Z] what the target network says of the action chosen."""
     chooser = learner.online if learner.config.double else learner.target
     with torch.no_grad():
@@ -210,7 +211,7 @@ def _slow_value(learner: Agent, row: Problems, state: Partial) -> np.ndarray:
     return value
 
 
-def _atoms(learner: Agent, count: int) -> np.ndarray:
+def _atoms(learner: PipelineAgent, count: int) -> np.ndarray:
     return np.linspace(learner.config.value_low, learner.config.value_high, count)
 
 
@@ -219,11 +220,11 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return weight / weight.sum()
 
 
-def _slow_expectation(learner: Agent, output: np.ndarray) -> float:
+def _slow_expectation(learner: PipelineAgent, output: np.ndarray) -> float:
     return float(output[0] if len(output) == 1 else _softmax(output) @ _atoms(learner, len(output)))
 
 
-def _slow_projection(learner: Agent, r: float, discount: float, logits: np.ndarray) -> np.ndarray:
+def _slow_projection(learner: PipelineAgent, r: float, discount: float, logits: np.ndarray) -> np.ndarray:
     """Mass shared between the two atoms around each shifted one; all of it at r where the episode has ended."""
     count = learner.online.size.atoms  # type: ignore[attr-defined]
     atoms, result = _atoms(learner, count), np.zeros(count)
@@ -255,8 +256,8 @@ CONFIGS = {
 def test_the_loss_is_the_weighted_huber_loss_against_slow_targets(
     env: PipelineEnv, problems: Problems, config: AgentConfig
 ) -> None:
-    learner, (rows, items, weights) = agent(env, config), replayed(env, problems)
-    loss, errors = learner.loss(rows, items, weights)
+    learner, (rows, items, weights) = agent(env, config), replayable(env, problems)
+    loss, errors = learner.loss(rows, replayed(learner.config, rows, items), weights)
     expected, losses = [], []
     for i in range(len(weights)):
         target, action, state, row = slow_target(learner, rows, items, i)
@@ -281,8 +282,8 @@ def test_the_loss_is_the_weighted_huber_loss_against_slow_targets(
 def test_the_categorical_loss_is_the_cross_entropy_with_slow_target_distributions(
     env: PipelineEnv, problems: Problems, config: AgentConfig
 ) -> None:
-    learner, (rows, items, weights) = agent(env, config, atoms=11), replayed(env, problems)
-    loss, errors = learner.loss(rows, items, weights)
+    learner, (rows, items, weights) = agent(env, config, atoms=11), replayable(env, problems)
+    loss, errors = learner.loss(rows, replayed(learner.config, rows, items), weights)
     expected = []
     for i in range(len(weights)):
         target, action, state, row = slow_target(learner, rows, items, i)
@@ -293,13 +294,13 @@ def test_the_categorical_loss_is_the_cross_entropy_with_slow_target_distribution
 
 
 def test_a_gradient_flows_into_the_online_network_only(env: PipelineEnv, problems: Problems) -> None:
-    learner, (rows, items, weights) = agent(env, CONFIGS["logarithms"]), replayed(env, problems)
-    learner.loss(rows, items, weights)[0].backward()
+    learner, (rows, items, weights) = agent(env, CONFIGS["logarithms"]), replayable(env, problems)
+    learner.loss(rows, replayed(learner.config, rows, items), weights)[0].backward()
     assert any(p.grad is not None and p.grad.any() for p in learner.online.parameters())  # type: ignore[attr-defined]
     assert all(p.grad is None for p in learner.target.parameters())  # type: ignore[attr-defined]
 
 
-def replayed(env: PipelineEnv, problems: Problems) -> tuple[Problems, Items, Tensor]:
+def replayable(env: PipelineEnv, problems: Problems) -> tuple[Problems, Items, Tensor]:
     """All decisions of an episode on each problem, half of them exploratory, in a random order, with weights."""
     episodes = play(env, problems)
     items = transitions(torch.arange(len(problems.stages)), episodes)

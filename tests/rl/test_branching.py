@@ -11,12 +11,13 @@ from automap_models.rl.agent import Agent, AgentConfig
 from automap_models.rl.branching import COMMON, NEAR, branch, branch_loss, choose_branches, empty_branches, play
 from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
+from automap_models.rl.whole_plans import PipelineAgent
 
 BRANCHES = 5
 
 
 @pytest.fixture
-def learner(env: PipelineEnv, problems: Problems) -> Agent:
+def learner(env: PipelineEnv, problems: Problems) -> PipelineAgent:
     torch.manual_seed(0)
     network = LookAheadQNetwork(NetworkSize(problems.points, env.max_stages, env.max_devices, hidden=8))
     return Agent(env, network, network, AgentConfig(huber=0.1))
@@ -45,7 +46,7 @@ def test_actions_valued_near_the_best_are_tried_before_others() -> None:
 
 
 def test_every_branch_is_the_greedy_episode_after_its_action(
-    learner: Agent, env: PipelineEnv, problems: Problems
+    learner: PipelineAgent, env: PipelineEnv, problems: Problems
 ) -> None:
     """Played again one by one, with the public functions of the environment."""
     index = torch.arange(len(problems.stages))
@@ -64,14 +65,14 @@ def test_every_branch_is_the_greedy_episode_after_its_action(
         assert float(greedy[i]) == items["rewards"][i][0]
 
 
-def test_the_same_seed_branches_the_same(learner: Agent, problems: Problems) -> None:
+def test_the_same_seed_branches_the_same(learner: PipelineAgent, problems: Problems) -> None:
     index = torch.arange(len(problems.stages))
     one, same = (branch(learner, index, problems, BRANCHES, 0.5, generator(7))[0] for _ in range(2))
     assert all((one[name] == same[name]).all() for name in one)
 
 
 def test_states_whose_decisions_need_no_learning_are_left_out(
-    learner: Agent, env: PipelineEnv, problems: Problems
+    learner: PipelineAgent, env: PipelineEnv, problems: Problems
 ) -> None:
     many = problems.take((problems.stages > 2).nonzero().squeeze(1).repeat(20))
     items, _ = branch(learner, torch.arange(len(many.stages)), many, 2, 0.5, generator(), skip_last=2)
@@ -79,7 +80,7 @@ def test_states_whose_decisions_need_no_learning_are_left_out(
 
 
 def test_the_loss_takes_the_common_error_of_a_state_s_branches_apart_from_each_one_s_own(
-    learner: Agent, env: PipelineEnv, problems: Problems
+    learner: PipelineAgent, env: PipelineEnv, problems: Problems
 ) -> None:
     """Recomputed branch by branch: Huber losses of log rewards, that of the mean error weighed by COMMON."""
     index = torch.arange(len(problems.stages))
@@ -111,7 +112,7 @@ def slow_huber(error: float) -> float:
 
 
 def test_a_batch_of_which_every_state_has_one_branch_has_the_common_error_only(
-    learner: Agent, problems: Problems
+    learner: PipelineAgent, problems: Problems
 ) -> None:
     items, _ = branch(learner, torch.arange(len(problems.stages)), problems, BRANCHES, 0.5, generator())
     items["taken"][:, 1:] = False
@@ -120,7 +121,9 @@ def test_a_batch_of_which_every_state_has_one_branch_has_the_common_error_only(
     assert float(loss.detach()) == pytest.approx(sum(expected) / len(expected), rel=1e-4)
 
 
-def test_playing_on_stops_each_plan_where_it_is_told(learner: Agent, env: PipelineEnv, problems: Problems) -> None:
+def test_playing_on_stops_each_plan_where_it_is_told(
+    learner: PipelineAgent, env: PipelineEnv, problems: Problems
+) -> None:
     until = torch.arange(len(problems.stages)) % 3
     until = torch.minimum(until, env.episode_steps(problems))
     partial = play(learner, problems, env.reset(problems), until, 0.5, generator())

@@ -13,9 +13,10 @@ import torch
 from automap_models.core.problem import PipelineProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
-from automap_models.rl.agent import Agent, AgentConfig, empty_transition, transitions
+from automap_models.rl.agent import Agent, AgentConfig
 from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
+from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 
 POINTS, MAX_STAGES, MAX_DEVICES = 12, 3, 17
 CONFIG = AgentConfig(n_steps=4, epsilon_start=1.0, epsilon_end=0.2, epsilon_iterations=200)
@@ -36,7 +37,7 @@ def best_reward(record: PipelineProblem, problem: Problems) -> float:
     return float(terminal_reward(everywhere, complete).max())
 
 
-def learn(agent: Agent, online: LookAheadQNetwork, target: LookAheadQNetwork, problems: Problems) -> None:
+def learn(agent: PipelineAgent, online: LookAheadQNetwork, target: LookAheadQNetwork, problems: Problems) -> None:
     """300 iterations of learning from 128 decisions; every fourth plays each problem once."""
     replay = PrioritisedReplay(20_000, empty_transition(MAX_STAGES), alpha=0.5, beta=0.5)
     optimizer = torch.optim.Adam(online.parameters(), lr=3e-3)
@@ -44,10 +45,10 @@ def learn(agent: Agent, online: LookAheadQNetwork, target: LookAheadQNetwork, pr
     index = torch.arange(len(problems.stages))
     for iteration in range(300):
         if iteration % 4 == 0:
-            replay.add(transitions(index, agent.rollout(problems, CONFIG.epsilon(iteration), generator)))
+            replay.add(transitions(index, rollout(agent, problems, CONFIG.epsilon(iteration), generator)))
         rows, items, weights = replay.sample(128, random)
         here = problems.take(torch.from_numpy(items["problem"]))
-        loss, error = agent.loss(here, items, torch.from_numpy(weights).float())
+        loss, error = agent.loss(here, replayed(CONFIG, here, items), torch.from_numpy(weights).float())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -70,7 +71,7 @@ def test_a_few_hundred_iterations_come_close_to_the_optima(
     agent = Agent(PipelineEnv(MAX_STAGES, MAX_DEVICES), online, target, CONFIG)
 
     def greedy() -> torch.Tensor:
-        return agent.rollout(problems, 0.0, torch.Generator()).reward
+        return rollout(agent, problems, 0.0, torch.Generator()).reward
 
     before = greedy()
     assert (before <= best + 1e-5).all()
