@@ -258,7 +258,7 @@ def measured(problem: PipelineProblem, job: Placed, slowdown: FloatArray) -> Obs
     return seen(np.stack(healthy_times(problem.profile, job))[:, job.stage_of_device()] * slowdown)
 
 
-def test_a_straggler_is_left_out_and_the_plan_gets_shorter() -> None:
+def test_nobody_waits_for_a_straggler_and_the_plan_gets_shorter() -> None:
     problem = small_problem()
     job, slowdown = running(problem), np.ones(8)
     slowdown[2] = 2.0
@@ -268,7 +268,8 @@ def test_a_straggler_is_left_out_and_the_plan_gets_shorter() -> None:
     # By hand: with all devices as fast as the seven healthy ones the work of 8 takes 8/7 as long.
     healthy = placed_cost(problem, job, np.ones(8)).length_s
     assert 1.0 < found.after_cost.length_s / healthy < 8 / 7 + 0.03
-    assert found.after.idle == (2,)
+    stage, works = found.after.stage_of_device(), found.after.working()
+    assert not works[2] or (stage == stage[2]).sum() == 1
     assert found.pays_after_steps == math.ceil((found.moving.moving_s + 3.0) / found.saved_s)
 
 
