@@ -166,13 +166,11 @@ def _number_or_auto(text: str) -> int | str:
 def _run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
     _require_outputs(arguments)
+    _require_observed(arguments)
     if arguments.sweep:
         return _sweep(arguments)
     if arguments.observed:
         return _adjust(arguments)
-    for name in ("attribute", "restart", "corrected"):
-        if getattr(arguments, name) is not None:
-            raise BadInput("is about measured times", where=f"--{name}", do="give these with --observed")
     from .planning import planned, shown
 
     report = shown(arguments) if arguments.plan else planned(arguments)
@@ -186,6 +184,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print_report(report, files, verbose=arguments.verbose)
     return 0
+
+
+def _require_observed(arguments: argparse.Namespace) -> None:
+    """Options about measured times come with these, and these with one plan."""
+    if arguments.observed and arguments.sweep:
+        raise BadInput("is about one plan, not a sweep", where="--observed", do="leave it out")
+    for name in ("attribute", "restart", "corrected"):
+        if getattr(arguments, name) is not None and not arguments.observed:
+            raise BadInput("is about measured times", where=f"--{name}", do="give these with --observed")
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -129,6 +129,7 @@ def test_a_trace_will_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         ((*ADJUST[:3], "--observed", "plan.json"), "kind is 'pipeline'"),
         (("vgg.npz", "--plan", "plan.json", "--restart", "3"), "--restart: is about measured times"),
         (("vgg.npz", "--topo", "A", "--corrected", "x.npz"), "--corrected: is about measured times"),
+        (("vgg.npz", "--sweep", "s.yaml", "--observed", "times.json"), "--observed: is about one plan"),
     ],
 )
 def test_a_mistake_costs_one_line(arguments: tuple[str, ...], words: str, refused: Callable[..., str]) -> None:
