@@ -128,6 +128,7 @@ class ShardingPlan:
         search_s: how long the search took.
         episodes: episodes that an agent played; 0 for other planners.
         optimality: what the planner could prove.
+        interrupted: whether the search was cut off, so that this is the best plan until then.
     """
 
     kind: Kind
@@ -140,6 +141,7 @@ class ShardingPlan:
     search_s: float = 0.0
     episodes: int = 0
     optimality: ShardingOptimality | None = None
+    interrupted: bool = False
 
     @property
     def by_variable(self) -> dict[Variable, int]:

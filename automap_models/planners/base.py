@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
@@ -14,6 +14,7 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.pipeline import pipeline_cost
 from automap_models.errors import Infeasible
+from automap_models.planners.rounds import Round
 
 ProblemT = TypeVar("ProblemT")
 PlanT = TypeVar("PlanT")
@@ -32,6 +33,10 @@ class PlannerOptions:
         time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
         seed: of every random draw.
         split: an expert's placement in a file (formats.split_json); None is one that needs no expert.
+        agent: hyper-parameters of an agent that learns while it searches: a shipped config (conf/search) or a file.
+        episodes: that a search plays, at most; None is as many as it takes.
+        stop_at_optimum: whether a search ends with the first plan that is proven to be as good as any.
+        watch: is told of every round of a search's episodes.
     """
 
     beam: int = 4
@@ -42,6 +47,10 @@ class PlannerOptions:
     time_limit_s: float | None = None
     seed: int = 0
     split: Path | None = None
+    agent: str | Path = "paper"
+    episodes: int | None = None
+    stop_at_optimum: bool = False
+    watch: Callable[[Round], None] | None = None
 
 
 class Planner(ABC, Generic[ProblemT, PlanT]):

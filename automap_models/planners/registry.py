@@ -29,10 +29,16 @@ PLANNERS: dict[str, dict[str, str]] = {
         "single": "automap_models.planners.placement_heuristics:SinglePlanner",
     },
     "operator": {
+        "agent": "automap_models.planners.sharding_agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding_milp:ShardingMilpPlanner",
+        "greedy": "automap_models.planners.sharding_baselines:GreedyShardingPlanner",
+        "random": "automap_models.planners.sharding_baselines:RandomShardingPlanner",
     },
     "data": {
+        "agent": "automap_models.planners.sharding_agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding_milp:ShardingMilpPlanner",
+        "greedy": "automap_models.planners.sharding_baselines:GreedyShardingPlanner",
+        "random": "automap_models.planners.sharding_baselines:RandomShardingPlanner",
     },
 }
 """Kind of problem → planner name → module:class."""

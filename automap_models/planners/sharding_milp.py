@@ -56,6 +56,7 @@ def plan_of(
     search_s: float = 0.0,
     episodes: int = 0,
     optimality: ShardingOptimality | None = None,
+    interrupted: bool = False,
 ) -> ShardingPlan:
     """The plan that shards these classes, with the figures of an episode that makes it."""
     propagation = Propagation(problem)
@@ -71,6 +72,7 @@ def plan_of(
         search_s=search_s,
         episodes=episodes,
         optimality=optimality,
+        interrupted=interrupted,
     )
 
 

@@ -91,6 +91,9 @@ class Batch(Protocol):
     def take(self, index: Tensor, /) -> Any:
         """Those selected by an index."""
 
+    def __iter__(self) -> Iterator[Any]:
+        """Its parts."""
+
 
 ProblemsT = TypeVar("ProblemsT", bound=Batch)
 StatesT = TypeVar("StatesT", bound=Batch)

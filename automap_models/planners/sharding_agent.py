@@ -1,0 +1,42 @@
+"""Operator partitioning and auto data parallelism by a learning agent, as Auto-MAP does it (§3.2, §3.3)."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import ClassVar
+
+from automap_models.core.sharding import ShardingProblem
+from automap_models.errors import BadInput
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.sharding_rounds import Search, SearchPlanner
+
+
+class ShardingAgentPlanner(SearchPlanner):
+    """Learns on the one problem, then backtraces; see planners.sharding_search.
+
+    Raises:
+        BadInput: torch is not installed.
+    """
+
+    name: ClassVar[str] = "agent"
+
+    def __init__(self, options: PlannerOptions | None = None) -> None:
+        super().__init__(options)
+        if importlib.util.find_spec("torch") is None:
+            raise BadInput(
+                "the learning agent needs torch",
+                where="--planner agent",
+                do="pip install 'automap-models[torch]' or give --planner milp",
+            )
+
+    def search(self, problem: ShardingProblem) -> Search:
+        """The agent's, with the hyper-parameters of the options' `agent`.
+
+        Raises:
+            BadInput: that is neither a shipped one nor a usable file.
+        """
+        from automap_models.planners.search_config import read_search_config
+        from automap_models.planners.sharding_search import AgentSearch
+
+        config = read_search_config(self.options.agent, problem.kind)
+        return AgentSearch(problem, config, self.options.seed, self.options.watch)
