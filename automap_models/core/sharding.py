@@ -193,7 +193,7 @@ class ShardingPlan:
         Raises:
             BadInput: a leaf that is none of the plan's variables, or that has another shape.
         """
-        return partition_specs(self.by_variable, params, axis)
+        return partition_specs([(axis, self.by_variable)], params)
 
     def placements(self) -> dict[str, list[Any]]:
         """DTensor's placements on a mesh of one axis, for each variable by name.
@@ -201,7 +201,7 @@ class ShardingPlan:
         Raises:
             BadInput: torch is not installed.
         """
-        return placements(self.by_variable)
+        return placements([("model", self.by_variable)])
 
 
 def _first(classes: ShardingClasses, of: int) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.errors import BadInput
 
+Along = Sequence[tuple[str, Mapping[Variable, int]]]
+"""For each mesh axis its name, and which dimension of each variable it partitions; axes partition different ones."""
 
-def partition_specs(dims: Mapping[Variable, int], params: Any, axis: str) -> Any:
-    """See ShardingPlan.partition_specs; `dims` says which dimension of each variable is partitioned."""
+
+def partition_specs(along: Along, params: Any) -> Any:
+    """See ShardingPlan.partition_specs."""
     try:
         import jax
         from jax.sharding import PartitionSpec
@@ -19,26 +22,30 @@ def partition_specs(dims: Mapping[Variable, int], params: Any, axis: str) -> Any
         raise BadInput(
             f"partition specs need the jax extra ({error})", do="pip install 'automap-models[jax]'"
         ) from None
-    ends = _ends(dims)
+    ends = [(axis, _ends(dims)) for axis, dims in along]
 
     def spec(path: Any, leaf: Any) -> PartitionSpec:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        dim = _dim(ends, name, tuple(leaf.shape))
-        axes = () if dim == REPLICATED else (*[None] * dim, axis)
+        found = {_dim(of_axis, name, tuple(leaf.shape)): axis for axis, of_axis in ends}
+        axes = [found.get(dim) for dim in range(1 + max(found))]
         return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
 
     return jax.tree_util.tree_map_with_path(spec, params)
 
 
-def placements(dims: Mapping[Variable, int]) -> dict[str, list[Any]]:
-    """See ShardingPlan.placements; `dims` says which dimension of each variable is partitioned."""
+def placements(along: Along) -> dict[str, list[Any]]:
+    """See ShardingPlan.placements."""
     try:
         from torch.distributed.tensor import Replicate, Shard
     except ImportError as error:
         raise BadInput(
             f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
         ) from None
-    return {variable.name: [Replicate() if dim == REPLICATED else Shard(dim)] for variable, dim in dims.items()}
+    each = [dims for _, dims in along]
+    return {
+        variable.name: [Replicate() if dims[variable] == REPLICATED else Shard(dims[variable]) for dims in each]
+        for variable in each[0]
+    }
 
 
 def _ends(dims: Mapping[Variable, int]) -> dict[str, list[tuple[int, Variable, int]]]:

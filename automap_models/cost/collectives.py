@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,3 +42,30 @@ def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
     held = devices_per_node(cluster, first, stop)
     inside, across = int(held.max()), int(np.count_nonzero(held))
     return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter
+
+
+def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int]) -> tuple[float, ...]:
+    """All-reduce time per byte along each axis of a mesh on the first devices of a cluster.
+
+    All groups of an axis reduce at the same time: those that leave a node share its link. On one axis it is
+    `all_reduce_s_per_byte`.
+
+    Args:
+        sizes: devices along each axis; neighbours along the last one have consecutive numbers.
+    """
+    nodes = (np.arange(math.prod(sizes)) // cluster.devices_per_node).reshape(sizes)
+    return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
+
+
+def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
+    """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
+    keys = np.arange(len(nodes))[:, None] * cluster.nodes + nodes
+    met, held = np.unique(keys, return_counts=True)
+    group, node = np.divmod(met, cluster.nodes)
+    inside = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(inside, group, held)
+    across = np.bincount(group)
+    leaving = np.bincount(node[across[group] > 1])
+    within_s = 2.0 * (inside - 1) / inside / cluster.intra
+    between_s = 2.0 * (across - 1) / across / cluster.inter * leaving.max(initial=0)
+    return float((within_s + between_s).max())

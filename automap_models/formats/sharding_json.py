@@ -71,6 +71,7 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
         "reward": float(plan.reward),
         "search_s": float(plan.search_s),
         "episodes": int(plan.episodes),
+        "interrupted": bool(plan.interrupted),
         "optimality": _optimality_document(plan),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
@@ -104,7 +105,11 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    fields = read_json(path)
+    return sharding_plan(read_json(path), problem)
+
+
+def sharding_plan(fields: Fields, problem: ShardingProblem | None = None) -> ShardingPlan:
+    """The plan in a document; see `read_sharding_plan`."""
     if fields.any("schema") != SCHEMA:
         fields.refuse("schema", f"{SCHEMA}, the one that this version reads")
     plan = _plan(fields)
@@ -147,6 +152,7 @@ def _plan(fields: Fields) -> ShardingPlan:
         reward=fields.number("reward"),
         search_s=fields.number("search_s"),
         episodes=_at_least(0, fields, "episodes"),
+        interrupted="interrupted" in fields and fields.flag("interrupted"),
     )
     return plan if fields.any("optimality") is None else _with_optimality(plan, fields.object("optimality"))
 

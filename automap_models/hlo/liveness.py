@@ -91,13 +91,19 @@ class Liveness:
         return np.cumsum(change)[:-1]
 
     @cached_property
-    def kept_bytes(self) -> FloatArray:
-        """[m] bytes of the activations that each forward instruction makes and a backward instruction reads."""
+    def kept(self) -> NDArray[np.bool_]:
+        """[v] whether a value is an activation that a backward instruction reads."""
         graph = self.graph
         read = np.zeros(len(graph.shapes), dtype=bool)
         read[self.storage[graph.operands[graph.phases[graph.consumers] == Phase.BACKWARD]]] = True
-        kept = read & self.is_activation & (self.born != NEVER)
-        return np.bincount(self.born[kept], graph.value_bytes[kept], minlength=self.forward.size).astype(np.float64)
+        kept: NDArray[np.bool_] = read & self.is_activation & (self.born != NEVER)
+        return kept
+
+    @cached_property
+    def kept_bytes(self) -> FloatArray:
+        """[m] bytes of the activations that each forward instruction makes and a backward instruction reads."""
+        sizes = self.graph.value_bytes[self.kept]
+        return np.bincount(self.born[self.kept], sizes, minlength=self.forward.size).astype(np.float64)
 
     @cached_property
     def parameters(self) -> IntArray:

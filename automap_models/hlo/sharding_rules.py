@@ -52,12 +52,14 @@ class Use(NamedTuple):
         opcode: StableHLO's word without the dialect.
         values: ids of its operands, then of its results.
         rule: None where Shardy has none.
+        results: how many of the values it makes.
     """
 
     operation: int
     opcode: str
     values: tuple[int, ...]
     rule: Rule | None
+    results: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,28 +62,35 @@ def collectives(module: Module, dims: Sequence[int], axis_size: int) -> tuple[Co
         dims: the partitioned dimension of each argument, -1 for none.
         axis_size: devices along the one mesh axis.
     """
+    return mesh_collectives(module, [(dims, axis_size)])
+
+
+def mesh_collectives(module: Module, along: Sequence[tuple[Sequence[int], int]]) -> tuple[Collective, ...]:
+    """The same on a mesh of several axes: for each, the partitioned dimensions and its devices."""
     with module.mlir.context, ir.Location.unknown():
         copy = module.mlir.operation.clone()
-        _annotate(copy, module.argument_types, dims, axis_size)
+        _annotate(copy, module.argument_types, along)
         _run(copy, _PROPAGATE)
         inserted = (op for op in nested_operations(copy) if op.name.startswith("sdy.") and len(op.operands))
         return tuple(Collective(_opcode(op), _tensor(op.results[0].type).nbytes) for op in inserted if len(op.results))
 
 
-def _annotate(mlir: Any, tensors: Sequence[Tensor], dims: Sequence[int], axis_size: int) -> None:
+def _annotate(mlir: Any, tensors: Sequence[Tensor], along: Sequence[tuple[Sequence[int], int]]) -> None:
     """Add a mesh, and a closed sharding to every argument of the entry."""
     block = mlir.regions[0].blocks[0]
+    axes = [sdy.MeshAxisAttr.get(f"{_AXIS}_{i}", size) for i, (_, size) in enumerate(along)]
     with ir.InsertionPoint.at_block_begin(block):
-        sdy.MeshOp(_MESH, sdy.MeshAttr.get([sdy.MeshAxisAttr.get(_AXIS, axis_size)]))
+        sdy.MeshOp(_MESH, sdy.MeshAttr.get(axes))
     function = _entry(mlir).owner.operation
-    shardings = [_sharding(len(tensor.shape), dim) for tensor, dim in zip(tensors, dims, strict=True)]
+    of_argument = zip(*(dims for dims, _ in along), strict=True)
+    shardings = [_sharding(len(tensor.shape), dims) for tensor, dims in zip(tensors, of_argument, strict=True)]
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get({_SHARDING: each}) for each in shardings])
 
 
-def _sharding(rank: int, sharded: int) -> Any:
-    axis = [sdy.AxisRefAttr.get(_AXIS)]
-    shardings = [sdy.DimensionShardingAttr.get(axis if dim == sharded else [], True) for dim in range(rank)]
-    return sdy.TensorShardingAttr.get(_MESH, shardings)
+def _sharding(rank: int, sharded: Sequence[int]) -> Any:
+    """A value's sharding; `sharded` is the dimension that each axis partitions."""
+    axes = [[sdy.AxisRefAttr.get(f"{_AXIS}_{i}") for i, of in enumerate(sharded) if of == dim] for dim in range(rank)]
+    return sdy.TensorShardingAttr.get(_MESH, [sdy.DimensionShardingAttr.get(each, True) for each in axes])
 
 
 def _run(mlir: Any, passes: Sequence[str]) -> None:
@@ -130,7 +137,7 @@ class _Reader:
             if op.name in _DATA_FLOW:
                 yield from self._data_flow(op, index)
             elif _RULE in attributes:
-                yield Use(index, _opcode(op), values, self._rule(attributes[_RULE]))
+                yield Use(index, _opcode(op), values, self._rule(attributes[_RULE]), len(op.results))
             elif len(op.results) and len(op.operands) and any(self.tensors[v].shape for v in values):
                 yield Use(index, _opcode(op), values, None)
 

@@ -1,0 +1,53 @@
+"""Devices along named axes, and plans that partition along each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.sharding import Kind
+from automap_models.errors import BadInput
+
+AXES: dict[str, Kind] = {"data": "data", "model": "operator"}
+"""Name of a mesh axis → the kind of plan made along it."""
+
+
+class MeshAxis(NamedTuple):
+    """An axis of a mesh: "data" partitions inputs, "model" trainable parameters."""
+
+    name: str
+    size: int
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of plan made along it."""
+        return AXES[self.name]
+
+
+Mesh = tuple[MeshAxis, ...]
+"""One or two axes; devices are numbered along the last one first."""
+
+
+def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
+    """The mesh itself if the cluster has the devices for it.
+
+    Raises:
+        BadInput: no axis or more than two, an unknown name, a name twice, an axis of fewer than two devices, or more
+            devices than the cluster has.
+    """
+    where = "--mesh"
+    names = [axis.name for axis in mesh]
+    if not 1 <= len(mesh) <= len(AXES) or len(set(names)) < len(names) or not set(names) <= set(AXES):
+        told = ", ".join(f"{axis.name}={axis.size}" for axis in mesh) or "no axis"
+        raise BadInput(f"{told}", where=where, do="name each axis once: data=2,model=4, or either alone")
+    devices = math.prod(axis.size for axis in mesh)
+    for axis in mesh:
+        if axis.size < 2:
+            raise BadInput(f"axis {axis.name} has {axis.size} device(s)", where=where, do="give 2 or more")
+    if devices > cluster.devices:
+        raise BadInput(
+            f"{devices} devices, cluster {cluster.name} has {cluster.devices}", where=where, do="make an axis smaller"
+        )
+    return tuple(mesh)

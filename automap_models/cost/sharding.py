@@ -1,0 +1,117 @@
+"""What a sharding plan costs on a cluster: time of a step and memory of a device, for any choice of classes.
+
+- An instruction that follows a class which is sharded by an axis of n devices takes 1/n of its time; launches stay.
+- A result that is summed over a sharded class is all-reduced along the axis, at its own sharding along the other one.
+  It costs its bytes over the axis's bandwidth (a ring inside nodes, a ring between them, as in cost-model.md) and, if
+  further layers wait for it, the 2·⌈log2 n⌉ launches of a tree. Data parallelism's gradient all-reduces are of this
+  sort: the batch is a class like any other. Nothing overlaps.
+- Memory: arguments, gradients as large as the parameters, and the activations that the backward pass reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.sharding_work import ShardingWork
+from automap_models.cost.collectives import mesh_all_reduce_s_per_byte
+
+UNUSED = -1
+"""In place of an axis: the class is sharded by none."""
+
+
+class AxisCost(NamedTuple):
+    """An axis of `size` devices: seconds per all-reduced byte, and of each all-reduce whatever its size."""
+
+    size: int
+    s_per_byte: float
+    start_s: float
+
+    @property
+    def saved(self) -> float:
+        """The part of an instruction or a value that sharding by this axis takes away, 1 - 1/size."""
+        return 1.0 - 1.0 / self.size
+
+
+@dataclass(frozen=True)
+class ShardingPrice:
+    """What a step costs on every device under a plan.
+
+    Attributes:
+        compute_s: all instructions, launches among them.
+        all_reduce_s: [axes] time of the all-reduces along each axis.
+        activation_bytes, gradient_bytes: [axes] bytes that they reduce on each device.
+        memory_bytes: of each device.
+    """
+
+    compute_s: float
+    all_reduce_s: tuple[float, ...]
+    activation_bytes: tuple[float, ...]
+    gradient_bytes: tuple[float, ...]
+    memory_bytes: float
+
+    @property
+    def time_s(self) -> float:
+        """Time of a step."""
+        return self.compute_s + sum(self.all_reduce_s)
+
+
+def axis_costs(cluster: Cluster, sizes: Sequence[int], launch_s: float) -> tuple[AxisCost, ...]:
+    """The axes of a mesh on the first devices of a cluster.
+
+    Args:
+        sizes: devices along each axis; neighbours along the last one have consecutive numbers.
+        launch_s: of a kernel.
+    """
+    rates = mesh_all_reduce_s_per_byte(cluster, sizes)
+    return tuple(
+        AxisCost(size, rate, 2 * math.ceil(math.log2(size)) * launch_s) for size, rate in zip(sizes, rates, strict=True)
+    )
+
+
+def sharding_price(work: ShardingWork, axes: Sequence[AxisCost], axis_of: IntArray) -> ShardingPrice:
+    """The price of any legal choice.
+
+    Args:
+        work: over k classes.
+        axes: one or two.
+        axis_of: [k] the axis that shards each class, UNUSED for none; classes in conflict are on different axes.
+    """
+    on = [axis_of == a for a in range(len(axes))]
+    activations, gradients, starts = [], [], []
+    for a in range(len(axes)):
+        activations.append(_summed(work.activation_sums, axes, on, a))
+        gradients.append(_summed(work.gradient_sums, axes, on, a))
+        starts.append(float(work.starts[on[a]].sum()))
+    return ShardingPrice(
+        compute_s=work.launch_s + _divided(work.compute_s, work.compute, axes, on),
+        all_reduce_s=tuple(
+            (activations[a] + gradients[a]) * axis.s_per_byte + starts[a] * axis.start_s for a, axis in enumerate(axes)
+        ),
+        activation_bytes=tuple(activations),
+        gradient_bytes=tuple(gradients),
+        memory_bytes=_divided(work.held_bytes, work.held, axes, on),
+    )
+
+
+def _divided(total: float, shared: FloatArray, axes: Sequence[AxisCost], on: Sequence[np.ndarray]) -> float:
+    """What is left of a total: each part is multiplied by 1/n for every axis that shards one of its classes."""
+    left = total - sum(
+        axis.saved * float(np.diagonal(shared)[chosen].sum()) for axis, chosen in zip(axes, on, strict=True)
+    )
+    if len(axes) == 2:
+        left += axes[0].saved * axes[1].saved * float(shared[np.ix_(on[0], on[1])].sum())
+    return left
+
+
+def _summed(sums: FloatArray, axes: Sequence[AxisCost], on: Sequence[np.ndarray], a: int) -> float:
+    """Bytes that a device all-reduces along axis a."""
+    reduced = float(np.diagonal(sums)[on[a]].sum())
+    others = (b for b in range(len(axes)) if b != a)
+    return reduced - sum(axes[b].saved * float(sums[np.ix_(on[a], on[b])].sum()) for b in others)
