@@ -11,6 +11,7 @@ from automap_models import __version__
 from automap_models.errors import BadInput
 
 from .console import CommandParser, print_json, run_command
+from .search_options import add_search_arguments
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ examples:
   automap-search opp vgg19 --topo A --mesh 8 --rules shardy --show-groups
   automap-search adp t5_base --topo B --mesh 8           which inputs to partition: data parallelism
   automap-search opp my_models:make_step --topo C --out plan.json
+  automap-search opp vgg19 --topo A --mesh 8 --plot search.png --seed 1
   automap-search opp t5_11b --topo C --json | jq .partitioned
 
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours
@@ -90,9 +92,10 @@ def _add_sharding_arguments(made: argparse.ArgumentParser) -> None:
         default="paper",
         help="what may be sharded: paper (default), shardy (all that propagates) or a YAML file of restrictions",
     )
-    asked.add_argument("--planner", metavar="NAME", default="milp", help="who searches (default milp, the optimum)")
+    add_search_arguments(made.add_argument_group("who searches, for how long"))
     out = made.add_argument_group("what to write")
     out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
+    out.add_argument("--plot", metavar="FILE", type=Path, help="draw the score over episodes (.png, .svg, .pdf)")
     out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
     out.add_argument("--show-groups", action="store_true", help="also print the linkage groups")
 
@@ -104,12 +107,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _sharding(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, search, then write: after a mistake nothing is written."""
-    if arguments.out:
-        from automap_models.formats.files import require_writable
-
-        if arguments.out.resolve() == Path(arguments.what).resolve():
-            raise BadInput("is the input, too", where=f"--out {arguments.out}", do="give another name")
-        require_writable(arguments.out)
+    files = {name: path for name, path in (("plan", arguments.out), ("plot", arguments.plot)) if path}
+    _require_files(files, arguments.what)
     from .searching import found
 
     result = found(arguments, KINDS[arguments.search])
@@ -117,8 +116,29 @@ def _sharding(arguments: argparse.Namespace) -> int:
         from automap_models.formats.sharding_json import write_sharding_plan
 
         write_sharding_plan(arguments.out, result.report)
-    _print(arguments, result, {"plan": arguments.out} if arguments.out else {})
+    if arguments.plot:
+        from .search_plots import write_search_plot
+
+        write_search_plot(arguments.plot, result)
+    _print(arguments, result, files)
     return 0
+
+
+def _require_files(files: Mapping[str, Path], what: str) -> None:
+    """Refuse what could not be written, or would overwrite another."""
+    from automap_models.formats.files import require_writable
+
+    taken = {Path(what).resolve(): "is the input, too"}
+    for name, path in files.items():
+        option = "--out" if name == "plan" else "--plot"
+        if path.resolve() in taken:
+            raise BadInput(taken[path.resolve()], where=f"{option} {path}", do="give another name")
+        taken[path.resolve()] = "is the plan's file, too"
+        if name == "plot":
+            from .plots import require_plotting
+
+            require_plotting(path)
+        require_writable(path)
 
 
 def _print(arguments: argparse.Namespace, result: Found, files: Mapping[str, Path]) -> None:

@@ -105,6 +105,9 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
             f"{plan.decided_by_propagation} were decided by propagation"
         ),
     )
+    if plan.episodes:
+        cut_off = ", then interrupted" if plan.interrupted else ""
+        yield "episodes", f"{plan.episodes:,}{cut_off}; the plan's reward is {plan.reward:.1f}"
     yield "optimum", _optimum(plan)
     yield "Shardy", _shardy(found)
     yield "time", f"{seconds(report.planning_s)} from the model to the plan, {seconds(plan.search_s)} of it searching"
@@ -122,7 +125,8 @@ def _optimum(plan: ShardingPlan) -> str:
         return "nothing is proven"
     if proven.proof == "exact" and plan.partitioned >= proven.bound:
         return "proven: no plan without resharding partitions more"
-    return f"proven: no plan partitions more than {int(proven.bound)}"
+    gap = percent(1.0 - plan.partitioned / proven.bound)
+    return f"proven: no plan partitions more than {int(proven.bound)}, the gap is {gap}"
 
 
 def _shardy(found: Found) -> str:

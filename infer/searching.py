@@ -16,10 +16,12 @@ from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
+from automap_models.planners.rounds import Round
 
 from .profile_source import STEPS, kind_of, module_of, require_applicable
 from .profile_source import Kind as Source
 from .progress import Steps
+from .search_options import search_options, seed_of
 
 if TYPE_CHECKING:
     from automap_models.hlo.adapter import Module
@@ -36,10 +38,17 @@ class Inserted(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """A plan and what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`."""
+    """What a search came to.
+
+    Attributes:
+        report: the plan and what is said about it.
+        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`.
+        rounds: of episodes that the search played.
+    """
 
     report: ShardingReport
     inserted: Mapping[str, Inserted]
+    rounds: tuple[Round, ...] = ()
 
 
 def found(arguments: argparse.Namespace, kind: Kind) -> Found:
@@ -51,9 +60,16 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
     """
     begun = time.perf_counter()
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
-    planner = make_planner(arguments.planner, None, kind)
+    rounds: list[Round] = []
+    steps = Steps()
+
+    def watch(told: Round) -> None:
+        rounds.append(told)
+        steps.begin(_progress(told))
+
+    planner = make_planner(arguments.planner, search_options(arguments, watch), kind)
     source = _source(arguments)
-    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+    with contextlib.redirect_stdout(sys.stderr), steps:
         steps.begin(f"tracing {arguments.what}")
         module = module_of(source, arguments)
         steps.begin(f"propagating through {len(module.operations):,} operations")
@@ -65,7 +81,8 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
         planning_s = time.perf_counter() - begun
         steps.begin("checking the plan with Shardy")
         inserted = inserted_by_shardy(module, plan)
-    return Found(ShardingReport(problem, plan, planning_s, notes=_notes(inserted)), inserted)
+    report = ShardingReport(problem, plan, planning_s, seed_of(arguments), _notes(plan, inserted))
+    return Found(report, inserted, tuple(rounds))
 
 
 def _source(arguments: argparse.Namespace) -> Source:
@@ -100,6 +117,15 @@ def inserted_by_shardy(module: Module, plan: ShardingPlan) -> dict[str, Inserted
     return inserted
 
 
-def _notes(inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
-    reshards = inserted.get("reshard")
-    return (f"Shardy's own propagation of this plan needs {reshards.number} reshards",) if reshards else ()
+def _progress(told: Round) -> str:
+    what = f"ε {told.epsilon:.2f}" if told.stage == 1 else "backtracing"
+    return f"episode {told.episodes:,}: best plan partitions {told.best}, {what}"
+
+
+def _notes(plan: ShardingPlan, inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
+    notes = []
+    if plan.interrupted:
+        notes.append(f"interrupted after {plan.episodes:,} episodes: the best plan until then")
+    if reshards := inserted.get("reshard"):
+        notes.append(f"Shardy's own propagation of this plan needs {reshards.number} reshards")
+    return tuple(notes)

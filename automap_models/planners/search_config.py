@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from automap_models.core.sharding import Kind
 from automap_models.errors import BadInput
 from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
 from automap_models.rl.agent import AgentConfig
@@ -51,8 +50,11 @@ class SearchConfig:
     learner: LearnerConfig
 
 
-def read_search_config(name_or_path: str | Path, kind: Kind) -> SearchConfig:
-    """The shipped agent of that name (`paper`), or the one in that YAML file, for plans of that kind.
+def read_search_config(name_or_path: str | Path, kind: str) -> SearchConfig:
+    """The shipped agent of that name (`paper`), or the one in that YAML file.
+
+    Args:
+        kind: of the plans that it shall search for, "operator" or "data".
 
     Raises:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import ClassVar
 
-from automap_models.core.sharding import ShardingProblem
+from automap_models.core.sharding import CANDIDATES, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.sharding_rounds import Search, SearchPlanner
@@ -15,7 +15,7 @@ class ShardingAgentPlanner(SearchPlanner):
     """Learns on the one problem, then backtraces; see planners.sharding_search.
 
     Raises:
-        BadInput: torch is not installed.
+        BadInput: torch is not installed, or the options' `agent` is neither a shipped one nor a usable file.
     """
 
     name: ClassVar[str] = "agent"
@@ -28,15 +28,12 @@ class ShardingAgentPlanner(SearchPlanner):
                 where="--planner agent",
                 do="pip install 'automap-models[torch]' or give --planner milp",
             )
+        from automap_models.planners.search_config import read_search_config
+
+        self._configs = {kind: read_search_config(self.options.agent, kind) for kind in CANDIDATES}
 
     def search(self, problem: ShardingProblem) -> Search:
-        """The agent's, with the hyper-parameters of the options' `agent`.
-
-        Raises:
-            BadInput: that is neither a shipped one nor a usable file.
-        """
-        from automap_models.planners.search_config import read_search_config
+        """The agent's, with the hyper-parameters for that kind of plan."""
         from automap_models.planners.sharding_search import AgentSearch
 
-        config = read_search_config(self.options.agent, problem.kind)
-        return AgentSearch(problem, config, self.options.seed, self.options.watch)
+        return AgentSearch(problem, self._configs[problem.kind], self.options.seed, self.options.watch)

@@ -29,7 +29,8 @@ class AgentConfig:
             far as exploration allows.
         log_values: learn log_rescale(reward) instead of the reward itself; needs gamma 1.
         double: whether the online network chooses the action that the target network rates.
-        epsilon_start, epsilon_end, epsilon_iterations: linear ε schedule, in learner iterations.
+        epsilon_start, epsilon_end, epsilon_iterations: linear ε schedule, in iterations of whoever
+            asks: learner iterations, or decisions made.
         local_share: share of exploratory actions drawn within `local_radius` of the greedy one instead of anywhere.
         value_low, value_high: support of a categorical head.
         huber: error from which the loss grows linearly: the rare large errors must not drown the small differences
