@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from automap_models.core.coarsen import Grid
@@ -19,13 +20,13 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import PipelineCost, pipeline_cost
 from automap_models.envs import cost_to_go, pipeline, pipeline_features
-from automap_models.envs.cost_to_go import END_POINTS, IMPOSSIBLE, POINTS, Rest, choose_points, first_devices
+from automap_models.envs.cost_to_go import END_POINTS, IMPOSSIBLE, POINTS, UNITS, Rest, choose_points, first_devices
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, Problems
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 MANY = settings(max_examples=60, deadline=None, derandomize=True)
-MAX_STAGES, MAX_DEVICES, TINY_DEVICES = 4, 16, 6
+TINY_DEVICES = 6
 FLOAT32 = 1e-5
 """Times are around one ideal length; prefix sums lose 1e-7 of the largest."""
 
@@ -43,21 +44,39 @@ def tiny(random_problems: DrawProblems, seed: int, **changes: Any) -> list[Pipel
     return [problem for problem in drawn if problem.cluster.devices <= TINY_DEVICES][:2]
 
 
-def tensors(records: list[PipelineProblem], max_devices: int = MAX_DEVICES) -> Problems:
+def tensors(records: list[PipelineProblem]) -> Problems:
     """The problems with their tables."""
-    return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES, max_devices)
+    problems = Problems.from_encoded(encode(records))
+    return problems.with_cost_to_go(most_stages(problems))
+
+
+def most_stages(problems: Problems) -> int:
+    return int(problems.stages.max())
+
+
+def most_devices(problems: Problems) -> int:
+    return int(problems.devices.max())
+
+
+def start_of(problems: Problems) -> Partial:
+    return pipeline.reset(len(problems.stages), most_stages(problems))
+
+
+def legal_actions(problems: Problems, partial: Partial) -> Tensor:
+    return pipeline.legal_actions(problems, partial, most_devices(problems))
 
 
 # --- what the tables promise can be had --------------------------------------------------------------------------
 
 
-def estimates(problems: Problems, partial: Partial, max_devices: int) -> Tensor:
-    """[B, P + max_devices - 1] the look-ahead's rewards of the actions, of states that all make the same step."""
+def estimates(problems: Problems, partial: Partial) -> Tensor:
+    """[B, P + D_max - 1] the look-ahead's rewards of the actions, of states that all cut the same."""
+    first = pipeline.device_cuts(problems, most_devices(problems))
     if int(partial.step[0]) % 2:
-        found = pipeline_features.device_features(problems, partial, max_devices)[2]
+        found = pipeline_features.device_features(problems, partial, first)[2]
         return torch.nn.functional.pad(found, (problems.points, 0))
-    found = pipeline_features.instruction_features(problems, partial, max_devices)[2]
-    return torch.nn.functional.pad(found, (0, max_devices - 1))
+    found = pipeline_features.instruction_features(problems, partial)[2]
+    return torch.nn.functional.pad(found, (0, len(first)))
 
 
 def act(problems: Problems, partial: Partial, until: Tensor, score: Callable[..., Tensor]) -> Partial:
@@ -66,8 +85,7 @@ def act(problems: Problems, partial: Partial, until: Tensor, score: Callable[...
         rows = ((partial.step == t) & (until > t)).nonzero().squeeze(1)
         if len(rows):
             here, so_far = problems.take(rows), partial.take(rows)
-            legal = pipeline.legal_actions(here, so_far, MAX_DEVICES)
-            action = torch.where(legal, score(here, so_far, MAX_DEVICES), -torch.inf).argmax(1)
+            action = torch.where(legal_actions(here, so_far), score(here, so_far), -torch.inf).argmax(1)
             after = pipeline.apply(so_far, action, problems.points)
             partial = Partial(*(old.index_put((rows,), new) for old, new in zip(partial, after, strict=True)))
     return partial
@@ -83,10 +101,28 @@ def random_states(problems: Problems, seed: int) -> Partial:
     generator = torch.Generator().manual_seed(seed)
     until = (torch.rand(len(problems.stages), generator=generator) * pipeline.episode_steps(problems)).long()
 
-    def chance(here: Problems, _: Partial, max_devices: int) -> Tensor:
-        return torch.rand(len(here.stages), here.points + max_devices - 1, generator=generator)
+    def chance(here: Problems, _: Partial) -> Tensor:
+        return torch.rand(len(here.stages), here.points + most_devices(here) - 1, generator=generator)
 
-    return act(problems, pipeline.reset(len(until), MAX_STAGES), until, chance)
+    return act(problems, start_of(problems), until, chance)
+
+
+def check_promises(problems: Problems, states: Partial) -> None:
+    """Take every legal action of the states, and go on by the estimates."""
+    for parity in (0, 1):
+        rows = (states.step % 2 == parity).nonzero().squeeze(1)
+        here, partial = problems.take(rows), states.take(rows)
+        if not len(rows):
+            continue
+        promised = estimates(here, partial)
+        row, action = legal_actions(here, partial).nonzero(as_tuple=True)
+        many = here.take(row)
+        end = follow(many, pipeline.apply(partial.take(row), action, problems.points))
+        memory = pipeline.complete_cost(many, end).memory
+        settled = torch.arange(memory.shape[1]) < (partial.step[row] // 2).unsqueeze(1)
+        sure = (promised[row, action] > 0) & torch.where(settled, memory <= 1, True).all(1)
+        earned = pipeline.terminal_reward(many, end)
+        assert (earned >= promised[row, action] * (1 - 1e-4))[sure].all()
 
 
 @MANY
@@ -96,21 +132,7 @@ def test_following_the_estimates_never_ends_longer_than_any_of_them_says(
 ) -> None:
     """For every legal action of random states; on 48 points some lie between those of the tables."""
     problems = tensors(random_problems(seed, 6, **size))
-    states = random_states(problems, seed)
-    for parity in (0, 1):
-        rows = (states.step % 2 == parity).nonzero().squeeze(1)
-        here, partial = problems.take(rows), states.take(rows)
-        if not len(rows):
-            continue
-        promised = estimates(here, partial, MAX_DEVICES)
-        row, action = pipeline.legal_actions(here, partial, MAX_DEVICES).nonzero(as_tuple=True)
-        many = here.take(row)
-        end = follow(many, pipeline.apply(partial.take(row), action, problems.points))
-        memory = pipeline.complete_cost(many, end).memory
-        settled = torch.arange(MAX_STAGES) < (partial.step[row] // 2).unsqueeze(1)
-        sure = (promised[row, action] > 0) & torch.where(settled, memory <= 1, True).all(1)
-        earned = pipeline.terminal_reward(many, end)
-        assert (earned >= promised[row, action] * (1 - 1e-4))[sure].all()
+    check_promises(problems, random_states(problems, seed))
 
 
 @MANY
@@ -121,9 +143,8 @@ def test_no_estimate_is_better_than_the_best_plan_and_the_plan_followed_is_no_wo
     """The best of all plans, tried one and all by the cost model in float64; -1 where none fits."""
     records = tiny(random_problems, seed, stages=(2, 3))
     problems = tensors(records)
-    start = pipeline.reset(len(records), MAX_STAGES)
-    legal = pipeline.legal_actions(problems, start, MAX_DEVICES)
-    promised = torch.where(legal, estimates(problems, start, MAX_DEVICES), -1.0).amax(1)
+    start = start_of(problems)
+    promised = torch.where(legal_actions(problems, start), estimates(problems, start), -1.0).amax(1)
     earned = pipeline.terminal_reward(problems, follow(problems, start))
     for record, least, got in zip(records, promised.tolist(), earned.tolist(), strict=True):
         best = best_reward(record)
@@ -141,7 +162,7 @@ def test_following_the_estimates_is_near_the_optimum(random_problems: DrawProble
     """What makes learned corrections enough. Lengths over the optimum: 1.0002 on average over 400 such problems."""
     records = [record for seed in range(20) for record in tiny(random_problems, seed, memory=(2.0, 20.0))]
     problems = tensors(records)
-    earned = pipeline.terminal_reward(problems, follow(problems, pipeline.reset(len(records), MAX_STAGES)))
+    earned = pipeline.terminal_reward(problems, follow(problems, start_of(problems)))
     gaps = [best_reward(record) / got for record, got in zip(records, earned.tolist(), strict=True)]
     assert all(0 < gap < np.inf for gap in gaps)
     assert float(np.mean(gaps)) < 1.005
@@ -178,32 +199,36 @@ def every_cost(record: PipelineProblem, left: int, point: int, first: int) -> It
 
 
 def rest_of(problems: Problems, left: int, sender: int = 0) -> tuple[Rest, Tensor]:
-    """[B, P, MAX_DEVICES] what follows every point, and the transfer times to it."""
+    """[B, P, UNITS] what follows every point, and the transfer times to it."""
     tables = problems.cost_to_go
     assert tables is not None
     points = torch.arange(problems.points).expand(len(problems.stages), -1)
     column = problems.stages.view(-1, 1, 1)
-    return cost_to_go.the_rest(
+    return cost_to_go.rest_after_points(
         problems.scaled(), tables, torch.full_like(column, left), points, torch.full_like(column, sender)
     )
 
 
-def check_optimal(records: list[PipelineProblem], left: int) -> None:
-    """Every span against the least of all plans that fit; IMPOSSIBLE exactly where none does."""
-    span = rest_of(tensors(records), left)[0].span
+class Place(NamedTuple):
+    """A point of a problem and the device behind it, with T and L of all plans of the rest that fit, [plans, 2]."""
+
+    problem: int
+    point: int
+    first: int
+    real: NDArray[np.float64]
+
+
+def places(records: list[PipelineProblem], left: int) -> Iterator[Place]:
+    """All of them but those where the memory of some plan is too close to the limit to call; in ideal lengths."""
     for i, record in enumerate(records):
         ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
         for point in record.grid.cut_points.tolist():
             for first in range(1, record.cluster.devices):
                 costs = list(every_cost(record, left, point, first))
                 if any(abs(cost.memory_bytes / record.cluster.memory - 1).min() < FLOAT32 for cost in costs):
-                    continue  # too close to the limit to call
-                expected = min((cost.span_s / ideal for cost in costs if cost.feasible), default=np.inf)
-                ours = float(span[i, point, first])
-                if np.isinf(expected):
-                    assert ours >= IMPOSSIBLE, (i, point, first)
-                else:
-                    assert ours == pytest.approx(expected, rel=FLOAT32, abs=FLOAT32), (i, point, first)
+                    continue
+                fitting = [(cost.span_s, cost.length_s) for cost in costs if cost.feasible]
+                yield Place(i, point, first, np.array(fitting).reshape(-1, 2) / ideal)
 
 
 def without_communication(record: PipelineProblem) -> PipelineProblem:
@@ -215,35 +240,31 @@ def without_communication(record: PipelineProblem) -> PipelineProblem:
 @given(st.integers(0, 2**32))
 def test_where_nothing_is_sent_or_reduced_the_spans_are_the_optima(random_problems: DrawProblems, seed: int) -> None:
     """No R trades against T, and no transfer from the stages before, which are guessed, against either."""
-    records = [without_communication(record) for record in tiny(random_problems, seed)]
+    records = [without_communication(record) for record in tiny(random_problems, seed, stages=(4, 4))]
+    problems = tensors(records)
     for left in (2, 3):
-        check_optimal(records, left)
+        span = rest_of(problems, left)[0].span
+        for *place, real in places(records, left):
+            ours, best = float(span[*place]), real[:, 0].min(initial=IMPOSSIBLE)
+            assert ours == pytest.approx(best, rel=FLOAT32, abs=FLOAT32) or min(ours, best) >= IMPOSSIBLE, place
 
 
 @MANY
 @given(st.integers(0, 2**32), st.sampled_from([2, 3]))
 def test_a_span_is_impossible_exactly_where_no_plan_fits(random_problems: DrawProblems, seed: int, left: int) -> None:
     """With weights, which take memory. Where something fits T and R are those of a real plan."""
-    records = tiny(random_problems, seed, memory=(0.3, 4.0))
+    records = tiny(random_problems, seed, stages=(4, 4), memory=(0.3, 4.0))
     rest, _ = rest_of(tensors(records), left)
-    for i, record in enumerate(records):
-        ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
-        for point in record.grid.cut_points.tolist():
-            for first in range(1, record.cluster.devices):
-                costs = list(every_cost(record, left, point, first))
-                if any(abs(cost.memory_bytes / record.cluster.memory - 1).min() < FLOAT32 for cost in costs):
-                    continue
-                real = np.array([(cost.span_s, cost.length_s) for cost in costs if cost.feasible]) / ideal
-                span, reduce = (float(table[i, point, first]) for table in (rest.span, rest.reduce))
-                assert (span >= IMPOSSIBLE) == (not real.size), (i, point, first)
-                if real.size:
-                    same = np.isclose(real, (span, span + reduce), rtol=FLOAT32, atol=FLOAT32)
-                    assert same.all(1).any(), (i, point, first)
+    for *place, real in places(records, left):
+        span, reduce = (float(table[*place]) for table in (rest.span, rest.reduce))
+        assert (span >= IMPOSSIBLE) == (not real.size), place
+        if real.size:
+            assert np.isclose(real, (span, span + reduce), rtol=FLOAT32, atol=FLOAT32).all(1).any(), place
 
 
 def test_some_rests_fit_and_some_do_not(random_problems: DrawProblems) -> None:
     """Guards the test above."""
-    records = [record for seed in range(10) for record in tiny(random_problems, seed, memory=(0.3, 4.0))]
+    records = [record for seed in range(10) for record in tiny(random_problems, seed, stages=(4, 4), memory=(0.3, 4.0))]
     fits = [
         any(cost.feasible for cost in every_cost(record, 2, record.grid.cut_points[0].item(), 1)) for record in records
     ]
@@ -258,7 +279,7 @@ def test_one_stage_left_costs_what_the_cost_model_says(random_problems: DrawProb
     problems = tensors(records)
     scaled = problems.scaled()
     points = torch.arange(problems.points).expand(len(records), -1)
-    alone = cost_to_go.last_stage(scaled, scaled.at(points), first_devices(scaled.arrays, MAX_DEVICES))
+    alone = cost_to_go.last_stage(scaled, scaled.at(points), first_devices(scaled))
     rest, factor = rest_of(problems, left=1)
     for i, record in enumerate(records):
         M, devices = record.micro_batches, record.cluster.devices
@@ -285,29 +306,30 @@ def test_one_stage_left_costs_what_the_cost_model_says(random_problems: DrawProb
 def test_tables_of_a_batch_are_those_of_each_problem_alone(
     random_problems: DrawProblems, seed: int, chunk: int
 ) -> None:
-    """Bit for bit, however many are worked on at a time."""
+    """Bit for bit, however many are worked on at a time: for as many stages as each problem may have left."""
     problems = Problems.from_encoded(encode(random_problems(seed, 5)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cost_to_go.CHUNK, "cpu", chunk)
-        together = problems.with_cost_to_go(MAX_STAGES, MAX_DEVICES).cost_to_go
+        together = problems.with_cost_to_go(4).cost_to_go
     for i in range(5):
-        alone = problems.take(torch.tensor([i])).with_cost_to_go(MAX_STAGES, MAX_DEVICES).cost_to_go
+        alone = problems.take(torch.tensor([i])).with_cost_to_go(4).cost_to_go
         assert together is not None
         assert alone is not None
-        for name, table in alone._asdict().items():
-            assert torch.equal(table[0], getattr(together, name)[i]), name
+        assert torch.equal(alone.points[0], together.points[i])
+        needed = int(problems.stages[i]) - 2
+        for ours, theirs in zip(alone[1:], together[1:], strict=True):
+            assert torch.equal(ours[0, :needed], theirs[i, :needed])
 
 
 def test_more_room_in_the_tables_changes_nothing(random_problems: DrawProblems) -> None:
-    """Tables for more stages and devices than the problems have hold the same where both have something."""
+    """Tables for more stages than the problems have hold the same for as many as they have."""
     problems = Problems.from_encoded(encode(random_problems(3, 4)))
-    small, large = (problems.with_cost_to_go(*size).cost_to_go for size in ((4, 16), (6, 20)))
+    small, large = (problems.with_cost_to_go(stages).cost_to_go for stages in (4, 6))
     assert small is not None
     assert large is not None
-    assert [table.shape[1:] for table in large] == [(16,), *[(4, 16, 20)] * 4]
+    assert [table.shape[1:] for table in large] == [(16,), *[(4, 16, UNITS)] * 4]
     for ours, theirs in zip(small[1:], large[1:], strict=True):
-        for i, devices in enumerate(problems.devices.long().tolist()):
-            assert torch.equal(ours[i, :, :, :devices], theirs[i, :2, :, :devices])
+        assert torch.equal(ours, theirs[:, :2])
 
 
 def test_tables_for_two_stages_are_there_though_never_needed() -> None:
@@ -316,7 +338,7 @@ def test_tables_for_two_stages_are_there_though_never_needed() -> None:
 
 def test_problems_keep_their_tables(random_problems: DrawProblems) -> None:
     problems = tensors(random_problems(0, 4))
-    assert problems.with_cost_to_go(MAX_STAGES, MAX_DEVICES) is problems
+    assert problems.with_cost_to_go(4) is problems
     taken = problems.take(torch.tensor([2, 0]))
     for ours, theirs in zip(taken.cost_to_go or (), problems.cost_to_go or (), strict=True):
         assert torch.equal(ours, theirs[[2, 0]])
@@ -327,7 +349,7 @@ def test_problems_keep_their_tables(random_problems: DrawProblems) -> None:
 def test_a_look_ahead_without_tables_says_what_to_do(random_problems: DrawProblems) -> None:
     problems = Problems.from_encoded(encode(random_problems(0, 4)))
     with pytest.raises(ValueError, match="with_cost_to_go"):
-        pipeline_features.instruction_features(problems, pipeline.reset(4, MAX_STAGES), MAX_DEVICES)
+        pipeline_features.instruction_features(problems, start_of(problems))
 
 
 # --- points ------------------------------------------------------------------------------------------------------

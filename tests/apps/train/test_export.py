@@ -25,6 +25,7 @@ from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import PipelineEnv, Problems, episode_steps, legal_actions, legal_cuts
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.policy import KIND, Policy
+from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train import export, parity
 from automap_models.train.build import build_data, build_module
 from automap_models.train.module import RainbowModule
@@ -143,7 +144,8 @@ def assert_only_legal_states_are_compared(made: Exported, records: list[Pipeline
     """One state at the start; from each first cut that is followed one at each later step."""
     problems = Problems.from_encoded(encode(records))
     count = 0
-    for state in parity.visited(Policy(made.path), made.module.online.prepare(problems), parity.BEAM):
+    look_ahead = isinstance(made.module.online, LookAheadQNetwork)
+    for state in parity.visited(parity.plan(Policy(made.path), problems, parity.BEAM, tables=look_ahead)):
         assert (state.partial.step == state.partial.step[0]).all()
         assert state.cuts == (int(state.partial.step[0]) % 2 == 0)
         done = (state.partial.cuts >= 0).sum(1) + (state.partial.device_cuts >= 0).sum(1)
