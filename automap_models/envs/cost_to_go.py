@@ -16,6 +16,8 @@ All times are in units of the ideal length ΣC·M / D.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -58,12 +60,14 @@ class CostToGo(NamedTuple):
 
     points: int64 [B, K] ascending; the last grid point, which is no cut, fills up where fewer are legal.
     end, stop: [B, L, K, U] index of the point and number of the device at which the first of these stages ends.
+    after: [B, L, K, U] number of the device at which the second one ends; with it the transfer between them is known.
     span, reduce: [B, L, K, U] T from the transfer after that stage on; R of the stages behind it less the transfer.
     """
 
     points: Tensor
     end: Tensor
     stop: Tensor
+    after: Tensor
     span: Tensor
     reduce: Tensor
 
@@ -163,8 +167,8 @@ def last_stage(scaled: Scaled, at: Tensor, first: Tensor) -> Rest:
     return Rest(span, left[:, 2] * factor, scaled.devices.expand_as(span))
 
 
-Plan = tuple[Tensor, Tensor, Tensor, Tensor]
-"""One level of CostToGo: end, stop, span and reduce, [B, K, U]."""
+Plan = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""One level of CostToGo: end, stop, after, span and reduce, [B, K, U]."""
 
 
 class Stages(NamedTuple):
@@ -186,10 +190,9 @@ def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
     per_node, ratio = scaled.per_node, scaled.ratio
     factor = all_reduce_factor(first, first + sizes, per_node, ratio).unsqueeze(1)  # [B, 1, U, R]
     sizes, count = sizes.unsqueeze(1), at.shape[2]
-    step = -(-count // BLOCKS)
     blocks = []
-    for low in range(0, count, step):
-        rows = slice(low, min(low + step, count))
+    for low, high in pairwise(count * block // BLOCKS for block in range(BLOCKS + 1)):
+        rows = slice(low, high)
         stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(4)
         compute, _, weights, forward, stash = stage.unbind(1)  # [B, k, to, 1]
         each = 1 / sizes
@@ -251,11 +254,35 @@ def earlier_stage(
     stop = first + at.new_tensor(STAGE_UNITS)[chosen % len(STAGE_UNITS)] * devices_per_unit(scaled)
     # Where nothing fits, all stages tie, those that end where they begin among them.
     span = torch.where(end > torch.arange(count, device=at.device).view(-1, 1), behind(ahead.span), IMPOSSIBLE)
-    plan = (end.to(at.dtype), stop, span, behind(ahead.reduce))
-    return _stage_in_front(scaled, _gather_points(at, end) - at.unsqueeze(3), first, *plan[1:], left), plan
+    begun = Rest(span, behind(ahead.reduce), stop)
+    plan = (end.to(at.dtype), stop, behind(ahead.stop), begun.span, begun.reduce)
+    compute, _, weights, forward, stash = (gather_points(at, end) - at.unsqueeze(3)).unbind(1)
+    factor = all_reduce_factor(first, stop, scaled.per_node, scaled.ratio)
+    return one_more_stage(scaled, (compute, weights, forward, stash), 1 / (stop - first), factor, begun, left), plan
 
 
-def _gather_points(at: Tensor, index: Tensor) -> Tensor:
+def one_more_stage(
+    scaled: Scaled, stage: Sequence[Tensor], each: Tensor, all_reduce: Tensor, rest: Rest, left: Tensor
+) -> Rest:
+    """The rest that begins with a stage before another rest; all tensors of one shape.
+
+    Args:
+        stage: its computation, parameters, forward computation and stash.
+        each: 1 / its devices.
+        all_reduce: the time of its all-reduce per gradient.
+        rest: T from the transfer behind it on, R behind it less the transfer, and where the stage itself stops.
+        left: stages, this one included.
+    """
+    compute, weights, forward, stash = stage
+    time, backward = compute * each, (compute - forward) * each
+    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash * each
+    span = torch.maximum(scaled.micro * time, time + rest.span)
+    fits = (memory <= 1) & (compute >= 0) & (span < IMPOSSIBLE)
+    reduce = torch.maximum(weights * all_reduce, rest.reduce - backward)
+    return Rest(torch.where(fits, span, IMPOSSIBLE), reduce, rest.stop)
+
+
+def gather_points(at: Tensor, index: Tensor) -> Tensor:
     """[B, 5, K], int64 [B, k, U] → [B, 5, k, U]."""
     flat = index.flatten(1).unsqueeze(1).expand(-1, 5, -1)
     return at.gather(2, flat).view(-1, 5, *index.shape[1:])
@@ -305,147 +332,3 @@ def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
     stop = boundary + stage_devices(scaled).unsqueeze(2)
     per_node, ratio = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3)
     return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio)
-
-
-class _Begun(NamedTuple):
-    """Plans for the stages left with all but the point that they begin at, [B, k, a] each.
-
-    compute, weights, forward, stash: channels at the end of their first stage; each: 1 / its devices; stop: where they
-    end; span, reduce: T and R behind it; all_reduce: its time per gradient; transfer: time per activation to it.
-    """
-
-    compute: Tensor
-    weights: Tensor
-    forward: Tensor
-    stash: Tensor
-    each: Tensor
-    stop: Tensor
-    span: Tensor
-    reduce: Tensor
-    all_reduce: Tensor
-    transfer: Tensor
-
-
-def _known(scaled: Scaled, tables: CostToGo, left: Tensor) -> Tensor:
-    """[B, 7, K, U] the plans for so many stages left: the first seven of _Begun but for `each`."""
-    several = left > 1
-    end, stop, span, reduce = (table.squeeze(1) for table in tables.only(left.long())[1:])
-    ends = torch.where(
-        several.unsqueeze(1), _gather_points(scaled.at(tables.points), end.long()), scaled.total.unsqueeze(3)
-    )
-    # The only stage left has nothing behind it; those that cannot be have no end after their beginning.
-    span, reduce = (torch.where(several, t, -IMPOSSIBLE) for t in (span, reduce))
-    columns = (*(ends[:, c] for c in (0, 2, 3, 4)), torch.where(several, stop, scaled.devices), span, reduce)
-    return torch.stack(torch.broadcast_tensors(*columns), 1)  # type: ignore[no-untyped-call]
-
-
-def _begun(scaled: Scaled, known: Tensor, first: Tensor, sender: Tensor) -> Tensor:
-    """[B, 10, k, a] plans [B, 7, k, a] that begin on the devices from `first` on, in the order of _Begun."""
-    *ends, stop, span, reduce = known.unbind(1)
-    possible = (first < scaled.devices) & (stop > first)
-    stop = torch.maximum(stop, first + 1)
-    columns = (
-        *ends,
-        1 / (stop - first),
-        stop,
-        torch.where(possible, span, IMPOSSIBLE),
-        reduce,
-        all_reduce_factor(first, stop, scaled.per_node, scaled.ratio),
-        transfer_factor(sender, first, stop, scaled.per_node, scaled.ratio),
-    )
-    return torch.stack(torch.broadcast_tensors(*columns), 1)  # type: ignore[no-untyped-call]
-
-
-def _neighbours(tables: CostToGo, points: Tensor) -> tuple[Tensor, Tensor]:
-    """int64 [B, k] the tables' points before and behind others [B, k]; both the point itself where it is one."""
-    behind = (tables.points.unsqueeze(1) < points.unsqueeze(2)).sum(2).clamp(max=tables.points.shape[1] - 1)
-    hit = tables.points.gather(1, behind) == points
-    return torch.where(hit, behind, (behind - 1).clamp(min=0)), behind
-
-
-def rest_after_points(
-    scaled: Scaled, tables: CostToGo, left: Tensor, points: Tensor, sender: Tensor
-) -> tuple[Rest, Tensor]:
-    """What may follow after any points, int64 [B, k], from each unit on: [B, k, U].
-
-    Between two of the tables' points two plans are known: the one from the point before, with a first stage that much
-    shorter, and the one from the point behind, with a first stage that much longer. Both are costed exactly, and the
-    one with the smaller T + R, the transfer to it included, is taken.
-
-    Args:
-        left: [B, 1, 1] stages left; one is all that remains, on all devices.
-        sender: [B, 1, 1] first device of the stage that ends at the points.
-
-    Returns:
-        The rest, and the transfer time per activation from the stage on `sender` … to it.
-    """
-    plans = _begun(scaled, _known(scaled, tables, left), first_devices(scaled), sender).transpose(1, 2)
-    count = tables.points.shape[1]
-    offset = count * torch.arange(points.shape[0], device=points.device).unsqueeze(1)
-
-    def from_points(index: Tensor) -> _Begun:
-        rows = plans.flatten(0, 1).index_select(0, (offset + index).flatten())
-        return _Begun(*rows.view(points.shape[0], points.shape[1], *rows.shape[1:]).unbind(2))
-
-    return _best(scaled, left, scaled.at(points), [from_points(index) for index in _neighbours(tables, points)])
-
-
-def rest_from_devices(
-    scaled: Scaled, tables: CostToGo, left: Tensor, point: Tensor, sender: Tensor, first: Tensor
-) -> tuple[Rest, Tensor]:
-    """What may follow after one point, int64 [B, 1], on the devices from each of `first`, [1, 1, a], on: [B, 1, a].
-
-    As rest_after_points; between two units the plans from both are known.
-    """
-    known, per_unit = _known(scaled, tables, left), devices_per_unit(scaled)
-    below = torch.floor(first / per_unit).clamp(max=UNITS - 1)
-    above = torch.ceil(first / per_unit).clamp(max=UNITS - 1)
-    plans = []
-    for index in _neighbours(tables, point):
-        row = known.gather(2, index.view(-1, 1, 1, 1).expand(-1, 7, 1, UNITS))
-        for unit in (below, above):
-            mine = row.gather(3, unit.long().unsqueeze(1).expand(-1, 7, -1, -1))
-            plans.append(_Begun(*_begun(scaled, mine, first, sender).unbind(1)))
-    return _best(scaled, left, scaled.at(point), plans)
-
-
-def _best(scaled: Scaled, left: Tensor, cut: Tensor, plans: list[_Begun]) -> tuple[Rest, Tensor]:
-    """Cost plans [B, k, a] after cuts with channels [B, 5, k] and take the best of each place."""
-    cut, in_flight = cut.unsqueeze(3), torch.minimum(scaled.micro, left)
-
-    def costed(plan: _Begun) -> Rest:
-        compute, weights = plan.compute - cut[:, 0], plan.weights - cut[:, 2]
-        forward, stash = plan.forward - cut[:, 3], plan.stash - cut[:, 4]
-        time, backward = compute * plan.each, (compute - forward) * plan.each
-        memory = scaled.state * weights + in_flight * stash * plan.each
-        fits = (memory <= 1) & (compute >= 0) & (plan.span < IMPOSSIBLE)
-        span = torch.where(fits, torch.maximum(scaled.micro * time, time + plan.span), IMPOSSIBLE)
-        return Rest(span, torch.maximum(weights * plan.all_reduce, plan.reduce - backward), plan.stop)
-
-    def whole(rest: Rest, factor: Tensor) -> Tensor:
-        transfer = 2 * cut[:, 1] * factor
-        return torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
-
-    rest, factor = costed(plans[0]), plans[0].transfer
-    least = whole(rest, factor)
-    for plan in plans[1:]:
-        other = costed(plan)
-        size = whole(other, plan.transfer)
-        better = size < least
-        rest = Rest(*(torch.where(better, o, r) for o, r in zip(other, rest, strict=True)))
-        factor, least = torch.where(better, plan.transfer, factor), torch.minimum(size, least)
-    return rest, factor
-
-
-def _stage_in_front(
-    scaled: Scaled, stage: Tensor, first: Tensor, stop: Tensor, span: Tensor, reduce: Tensor, left: Tensor
-) -> Rest:
-    """The rest that begins with a stage of channels [B, 5, K, U] on devices first … stop - 1, before a known one."""
-    compute, _, weights, forward, stash = stage.unbind(1)
-    replicas = stop - first
-    time, backward = compute / replicas, (compute - forward) / replicas
-    factor = all_reduce_factor(first, stop, scaled.per_node, scaled.ratio)
-    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash / replicas
-    whole = torch.maximum(scaled.micro * time, time + span)
-    fits = (memory <= 1) & (compute >= 0) & (whole < IMPOSSIBLE)
-    return Rest(torch.where(fits, whole, IMPOSSIBLE), torch.maximum(weights * factor, reduce - backward), stop)

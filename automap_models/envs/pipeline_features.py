@@ -13,15 +13,8 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.pipeline_batch import all_reduce_factor, pipeline_cost_batch, transfer_factor
-from automap_models.envs.cost_to_go import (
-    IMPOSSIBLE,
-    CostToGo,
-    Rest,
-    devices_per_unit,
-    first_devices,
-    rest_after_points,
-    rest_from_devices,
-)
+from automap_models.envs.cost_to_go import IMPOSSIBLE, CostToGo, Rest, devices_per_unit, first_devices
+from automap_models.envs.known_rests import rest_after_points, rest_from_devices
 from automap_models.envs.pipeline import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
 from automap_models.envs.scaled import Scaled
 
@@ -257,6 +250,8 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     possible = (first > done.first) & (first <= scaled.devices - done.left)
     best = _first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
     seen, first = all_seen.at(best), best * devices_per_unit(scaled)
+    # Where stages are as many as devices, none of those left may be the first of a unit: nothing is promised then.
+    seen = seen._replace(reward=torch.where(possible.any(2, keepdim=True), seen.reward, OUT_OF_MEMORY_REWARD))
     estimate = seen.reward.squeeze(2)
     features = describe(scaled, done, seen, scaled.arrays, first).squeeze(2)
     return (
@@ -271,8 +266,8 @@ def _first_best(reward: Tensor) -> Tensor:
 
     Many device cuts tie exactly where something else sets the length; the tolerance keeps every runtime's choice equal.
     """
-    tolerance = 1e-5 * reward.abs().amax(2, keepdim=True)
-    near = reward >= reward.amax(2, keepdim=True) - tolerance
+    best = reward.amax(2, keepdim=True)
+    near = reward >= best - 1e-5 * best.abs()
     unit = torch.arange(reward.shape[2], device=reward.device)
     return torch.where(near, unit, reward.shape[2]).amin(2, keepdim=True).clamp(max=reward.shape[2] - 1)
 
