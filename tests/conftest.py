@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,15 +42,17 @@ def draw_problems(
     stages: tuple[int, int] = (2, 4),
     instructions: tuple[int, int] = (4, 40),
     memory: tuple[float, float] = (0.2, 20.0),
+    clusters: Sequence[tuple[int, int]] = (),
 ) -> list[PipelineProblem]:
     """Problems whose computation, transfers, gradients and memory each decide now and then.
 
     Args:
         stages, instructions: smallest and largest S and n.
         memory: range of the device memory over what one of S equal stages on equal devices needs.
+        clusters: nodes and devices in each to choose from, where not any of one to four.
     """
     random = np.random.default_rng(seed)
-    return [_draw_problem(random, granularity, stages, instructions, memory) for _ in range(count)]
+    return [_draw_problem(random, granularity, stages, instructions, memory, clusters) for _ in range(count)]
 
 
 def _draw_problem(
@@ -59,10 +61,11 @@ def _draw_problem(
     stages: tuple[int, int],
     instructions: tuple[int, int],
     memory: tuple[float, float],
+    clusters: Sequence[tuple[int, int]],
 ) -> PipelineProblem:
     S = int(random.integers(*stages, endpoint=True))
     n = int(random.integers(max(instructions[0], S), max(instructions[1], S), endpoint=True))
-    nodes, per_node = (int(size) for size in random.integers(1, 5, 2))
+    nodes, per_node = (int(size) for size in (random.choice(clusters) if clusters else random.integers(1, 5, 2)))
     while nodes * per_node < S:
         per_node += 1
     inter = 1e9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,17 +92,26 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
 def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> None:
     """Take over the networks of a checkpoint, nothing else.
 
+    A network shared over candidates has the same weights for every number of stages and devices.
+
     Raises:
         BadInput: the file is no checkpoint of such a network.
     """
     checkpoint = read_checkpoint(path, key)
-    _require_same_network(checkpoint, module, path)
+    shared = checkpoint["hyper_parameters"].get("network") == "look_ahead"
+    _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
     module.load_state_dict(checkpoint["state_dict"])
 
 
-def _require_same_network(checkpoint: dict[str, Any], module: RainbowModule, path: Path) -> None:
+def _require_same_network(
+    checkpoint: dict[str, Any], module: RainbowModule, path: Path, but_for: Sequence[str] = ()
+) -> None:
     saved, asked = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
-    differences = [f"{key} {saved.get(key)}, not {value}" for key, value in asked.items() if saved.get(key) != value]
+    differences = [
+        f"{key} {saved.get(key)}, not {value}"
+        for key, value in asked.items()
+        if key not in but_for and saved.get(key) != value
+    ]
     if differences:
         raise BadInput(
             f"holds another network than this run's ({'; '.join(differences)})",
@@ -111,5 +121,5 @@ def _require_same_network(checkpoint: dict[str, Any], module: RainbowModule, pat
 
 
 def _architecture(parameters: Any) -> dict[str, Any]:
-    """Every setting that decides the shapes and the meaning of a network's weights."""
+    """Every setting that decides the shapes and the meaning of a network's weights, and of the replay."""
     return {"network": parameters["network"], **asdict(NetworkSize(**parameters["size"]))}

@@ -67,6 +67,8 @@ class PipelineData(L.LightningDataModule):
         path: folder of a data set (datagen/run.py).
         groups: problems to use, of which the last `validation_groups` are held out; None is all.
         validation_groups: held-out problems, never trained on.
+        validation_devices: most devices of a held-out problem, whose exact optimum takes longer the more there are;
+            None is no limit.
         min_stages: fewest stages of a problem to train on; validation has them all.
         batch: problems per training step and process.
         steps_per_epoch: training steps between validations and checkpoints.
@@ -78,13 +80,14 @@ class PipelineData(L.LightningDataModule):
         path: str,
         groups: int | None,
         validation_groups: int,
+        validation_devices: int | None,
         min_stages: int,
         batch: int,
         steps_per_epoch: int,
         seed: int,
     ) -> None:
         super().__init__()
-        self.min_stages = min_stages
+        self.min_stages, self.validation_devices = min_stages, validation_devices
         self.path, self.groups, self.validation_groups = Path(path), groups, validation_groups
         self.batch, self.steps_per_epoch, self.seed = batch, steps_per_epoch, seed
 
@@ -119,7 +122,10 @@ class PipelineData(L.LightningDataModule):
                 do="generate more groups or hold fewer out",
             )
         split = len(encoded) - self.validation_groups
-        return encoded.take(slice(None, split)), encoded.take(slice(split, None))
+        training, held_out = encoded.take(slice(None, split)), encoded.take(slice(split, None))
+        if self.validation_devices is not None:
+            held_out = held_out.take(held_out.nodes * held_out.devices_per_node <= self.validation_devices)
+        return training, held_out
 
     def _optima(self, held_out: EncodedProblems) -> np.ndarray:
         """[V] exact lengths of the held-out problems, NaN where nothing fits; kept beside the data set."""

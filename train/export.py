@@ -26,6 +26,7 @@ from automap_models.train.onnx_pieces import (
     REST,
     ROW_PROBLEM,
     ROW_TABLES,
+    STAGES,
     START,
     TABLES,
     Begin,
@@ -43,7 +44,8 @@ OPSET = 18
 
 
 BATCH_AXES = {
-    **{name: {0: "batch"} for name in (*PROBLEM, *START, "points", *REST)},
+    **{name: {0: "batch"} for name in (*PROBLEM, *START, *STAGES, "points", *REST)},
+    "first_devices": {0: "devices"},
     **{name: {0: "batch", 1: "levels"} for name in TABLES[1:]},
     **{name: {0: "rows"} for name in (*ROW_PROBLEM, "row_points", *PLAN, "final_row_cuts", "final_row_device_cuts")},
     **{name: {0: "rows", 1: "levels"} for name in ROW_TABLES[1:]},
@@ -94,6 +96,7 @@ def _export(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:
     for chatty in ("onnxscript", "onnx_ir", "torch.onnx"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     axes = {name: torch.export.Dim(name, min=1) for name in ("batch", "rows", "levels")}
+    axes["devices"] = torch.export.Dim("devices", min=2)
     dynamic = tuple({axis: axes[name] for axis, name in BATCH_AXES.get(tensor, {}).items()} for tensor in piece.inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

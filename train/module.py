@@ -15,7 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from automap_models.envs.cost_to_go import POINTS, CostToGo, levels
+from automap_models.envs.cost_to_go import POINTS, UNITS, CostToGo, levels
 from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import Agent, AgentConfig
@@ -152,7 +152,7 @@ class RainbowModule(L.LightningModule):
             items, reward = transitions(index, episodes, skip_last=exact), episodes.reward
         place = {number: row for row, number in enumerate(index.tolist())}
         rows = [place[number] for number in items["problem"].tolist()]
-        self.replay.add(items | {name: table[rows] for name, table in _columns(problems.cost_to_go).items()})
+        self.replay.add(items | self._tables(problems.take(torch.tensor(rows)), items))
         return reward
 
     def _pick(self, index: Tensor) -> Problems:
@@ -164,8 +164,19 @@ class RainbowModule(L.LightningModule):
         if not isinstance(self.online, LookAheadQNetwork):
             return {}
         points = min(POINTS, self.size.points)
-        table = np.zeros((levels(self.size.max_stages), points, self.size.max_devices), dtype=np.float32)
+        depth = 1 if self.learner.branches > 1 else levels(self.size.max_stages)
+        table = np.zeros((depth, points, UNITS), dtype=np.float32)
         return dict.fromkeys(CostToGo._fields, table) | {"points": np.zeros(points, dtype=np.int64)}
+
+    def _tables(self, problems: Problems, items: Items) -> Items:
+        """The tables of the rows' problems; of one that holds a single state only what this state looks up."""
+        tables = problems.cost_to_go
+        if tables is None:
+            return {}
+        if self.learner.branches > 1:
+            stage = torch.from_numpy(items["step"]).long().to(self.device) // 2
+            tables = tables.only(problems.stages.long() - 1 - stage)
+        return {name: table.cpu().numpy() for name, table in tables._asdict().items()}
 
     def _replayed(self, items: Items) -> Problems:
         """The problems of replayed rows; their tables are remembered, as making them takes longer than learning."""
@@ -240,8 +251,8 @@ class RainbowModule(L.LightningModule):
     def _remember_tables(self) -> None:
         """Fill in what a checkpoint leaves out of the replay."""
         for rows in np.array_split(np.arange(len(self.replay)), -(-len(self.replay) // 256)):
-            problems = self._pick(torch.from_numpy(self.replay.items["problem"][rows]))
-            for name, table in _columns(problems.cost_to_go).items():
+            items = {name: column[rows] for name, column in self.replay.items.items()}
+            for name, table in self._tables(self._pick(torch.from_numpy(items["problem"])), items).items():
                 self.replay.items[name][rows] = table
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -261,10 +272,6 @@ class RainbowModule(L.LightningModule):
             self._remember_tables()
         self.rng.bit_generator.state = mine["rng"]
         self.generator.set_state(mine["generator"].cpu())
-
-
-def _columns(tables: CostToGo | None) -> Items:
-    return {} if tables is None else {name: table.cpu().numpy() for name, table in tables._asdict().items()}
 
 
 def require_processes(saved: Mapping[str, Any], processes: int, where: str) -> None:

@@ -107,10 +107,12 @@ def planner_graph(pieces: Pieces, problem: Sequence[str], tables: Sequence[str],
     Inputs: the problem's tensors with a batch axis B in front; `beam`, int64 [1].
     Outputs: cuts, device_cuts int64 [B, beam, max_stages - 1], reward float32 [B, beam] as train.onnx_pieces.End says,
     best first cut first, and -∞ where there are fewer first cuts; and the action values on the way, for checks:
-    first_values [B, P], device_values [rounds, B·beam, …], cut_values [rounds, B·beam, P] and last_device_values.
+    first_values [B, P], device_values [rounds, B·beam, …], cut_values [rounds, B·beam, P] and last_device_values, of
+    device cuts those that the largest cluster of the batch has; and the tables.
     """
     graph = Graph("glue")
     most = graph.add("Cast", [graph.add("ReduceMax", ["stages"], keepdims=0)], to=INT)
+    _add_first_devices(graph)
     if pieces.begin is not None and pieces.level is not None:
         _add_tables(graph, pieces.begin, pieces.level, most)
     _add_empty_plans(graph, graph.add("Shape", ["stages"]), "no_", max_stages, step=0)
@@ -139,11 +141,10 @@ def planner_graph(pieces: Pieces, problem: Sequence[str], tables: Sequence[str],
         types["first_values"],
         types["last_device_values"],
         *(
-            helper.make_tensor_value_info(
-                name, FLOAT, ["rounds", "rows", types[name].type.tensor_type.shape.dim[1].dim_value]
-            )
+            helper.make_tensor_value_info(name, FLOAT, ["rounds", "rows", None])
             for name in ("device_values", "cut_values")
         ),
+        *(kinds[name] for name in tables),
     ]
     whole = helper.make_graph(graph.nodes, "planner", inputs, outputs, initializer=graph.initialisers)
     return helper.make_model(whole, opset_imports=pieces.end.opset_import, ir_version=pieces.end.ir_version)
@@ -153,6 +154,13 @@ def _free_batch(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     """Call the first axis `batch`; the exporter fixes that of inputs that a piece does not use."""
     value.type.tensor_type.shape.dim[0].dim_param = "batch"
     return value
+
+
+def _add_first_devices(graph: Graph) -> None:
+    """first_devices: 1, 2, … as far as the largest cluster has devices."""
+    devices = graph.add("ReduceMax", [graph.add("Mul", ["nodes", "devices_per_node"])], keepdims=0)
+    one = graph.add("Constant", [], value_float=1.0)
+    graph.add("Range", [one, devices, one], "first_devices")
 
 
 def _add_tables(graph: Graph, begin: onnx.ModelProto, level: onnx.ModelProto, most: str) -> None:

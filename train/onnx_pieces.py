@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from automap_models.envs.cost_to_go import (
+    BLOCKS,
     CostToGo,
     Rest,
+    Stages,
     choose_points,
     earlier_stage,
+    every_stage,
     first_devices,
     last_stage,
 )
@@ -26,6 +29,7 @@ from automap_models.envs.pipeline import (
     Problems,
     apply,
     complete_cost,
+    device_cuts,
     episode_steps,
     ideal_length,
     legal_cuts,
@@ -43,6 +47,7 @@ PLAN = ("row_cuts", "row_device_cuts", "row_step")
 START = ("no_cuts", "no_device_cuts", "no_step")
 ROW_PROBLEM = tuple(f"row_{name}" for name in PROBLEM)
 ROW_TABLES = tuple(f"row_{name}" for name in TABLES)
+STAGES = tuple(f"stage_{name}_{block}" for block in range(BLOCKS) for name in Stages._fields)
 
 
 class Piece(nn.Module):
@@ -64,22 +69,28 @@ class Piece(nn.Module):
         tables = CostToGo(*tensors[given:]) if len(tensors) > given else None
         return Problems._make((*tensors[:given], tables))
 
-    def values(self, problems: Problems, partial: Partial, *, cuts: bool) -> Tensor:
-        """[B, P] or [B, max_devices - 1] masked action values of states that cut instructions, or devices."""
+    def cut_values(self, problems: Problems, partial: Partial) -> Tensor:
+        """[B, P] masked action values of states that cut instructions."""
         if isinstance(self.network, LookAheadQNetwork):
-            half = self.network.cut if cuts else self.network.device_cut
-            described = (self.network.describe_cuts if cuts else self.network.describe_device_cuts)(problems, partial)
-            return targets.masked(self.agent.expected(half(*described)), described.legal)
+            described = self.network.describe_cuts(problems, partial)
+            return targets.masked(self.agent.expected(self.network.cut(*described)), described.legal)
         q = self.agent.q(self.network, problems, partial)
-        if cuts:
-            return targets.masked(q[:, : self.size.points], legal_cuts(problems, partial))
-        return targets.masked(q[:, self.size.points :], legal_device_cuts(problems, partial, self.size.max_devices))
+        return targets.masked(q[:, : self.size.points], legal_cuts(problems, partial))
+
+    def device_values(self, problems: Problems, partial: Partial, first: Tensor) -> Tensor:
+        """[B, a] masked action values of states that cut devices: of the devices 1, 2, …, [a]."""
+        if isinstance(self.network, LookAheadQNetwork):
+            described = self.network.describe_device_cuts(problems, partial, first)
+            return targets.masked(self.agent.expected(self.network.device_cut(*described)), described.legal)
+        q = self.agent.q(self.network, problems, partial)
+        legal = legal_device_cuts(problems, partial, device_cuts(problems, self.size.max_devices))
+        return targets.masked(q[:, self.size.points :], legal)
 
 
 class Begin(Piece):
-    """The points of the cost-to-go tables, and what one stage after each of them costs."""
+    """The points of the cost-to-go tables, the stages between them, and what one stage after each of them costs."""
 
-    inputs, outputs = PROBLEM, ("points", *(f"last_{name}" for name in Rest._fields))
+    inputs, outputs = PROBLEM, ("points", *(f"last_{name}" for name in Rest._fields), *STAGES)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
@@ -87,21 +98,25 @@ class Begin(Piece):
         scaled = problems.scaled()
         points = choose_points(scaled.arrays, problems.cut_mask)
         at = scaled.at(points)
-        return points, *last_stage(scaled, at, first_devices(at, self.size.max_devices))
+        blocks = every_stage(scaled, at)
+        return points, *last_stage(scaled, at, first_devices(scaled)), *(t for block in blocks for t in block)
 
 
 class Level(Piece):
     """The tables for one stage more."""
 
-    inputs, outputs = (*PROBLEM, "points", *REST, "left"), (*(f"next_{name}" for name in REST), *LEVEL)
+    inputs = (*PROBLEM, *STAGES, "points", *REST, "left")
+    outputs = (*(f"next_{name}" for name in REST), *LEVEL)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
         problems = self.problems(tensors[: len(PROBLEM)])
-        points, *rest, left = tensors[len(PROBLEM) :]
+        stages, width = tensors[len(PROBLEM) : len(PROBLEM + STAGES)], len(Stages._fields)
+        blocks = [Stages(*stages[start : start + width]) for start in range(0, len(stages), width)]
+        points, *rest, left = tensors[len(PROBLEM + STAGES) :]
         scaled = problems.scaled()
         legal = problems.cut_mask.gather(1, points)
-        renewed, plan = earlier_stage(scaled, scaled.at(points), legal, Rest(*rest), left)
+        renewed, plan = earlier_stage(scaled, scaled.at(points), legal, blocks, Rest(*rest), left)
         return *renewed, *plan
 
 
@@ -112,19 +127,20 @@ class FirstCut(Piece):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """See the class."""
-        return self.values(self.problems(tensors[: -len(START)]), Partial(*tensors[-len(START) :]), cuts=True)
+        return self.cut_values(self.problems(tensors[: -len(START)]), Partial(*tensors[-len(START) :]))
 
 
 class DeviceCut(Piece):
     """The greedy device cut after the last cut; episodes that are over stay as they are."""
 
-    inputs = (*ROW_PROBLEM, *ROW_TABLES, *PLAN)
+    inputs = (*ROW_PROBLEM, *ROW_TABLES, "first_devices", *PLAN)
     outputs = (*(f"final_{name}" for name in PLAN), "last_device_values")
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
-        problems, partial = self.problems(tensors[: -len(PLAN)]), Partial(*tensors[-len(PLAN) :])
-        values = self.values(problems, partial, cuts=False)
+        *given, first = tensors[: -len(PLAN)]
+        problems, partial = self.problems(tuple(given)), Partial(*tensors[-len(PLAN) :])
+        values = self.device_values(problems, partial, first)
         return *self.go_on(problems, partial, values.argmax(1) + problems.points), values
 
     def go_on(self, problems: Problems, partial: Partial, action: Tensor) -> Partial:
@@ -146,8 +162,8 @@ class Stage(DeviceCut):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
         *plan, device_values = super().forward(*tensors)
-        problems, partial = self.problems(tensors[: -len(PLAN)]), Partial(*plan)
-        values = self.values(problems, partial, cuts=True)
+        problems, partial = self.problems(tensors[: -len(PLAN) - 1]), Partial(*plan)
+        values = self.cut_values(problems, partial)
         return *self.go_on(problems, partial, values.argmax(1)), device_values, values
 
 
@@ -166,7 +182,7 @@ class End(Piece):
 def example_tensors(module: RainbowModule, problems: Problems) -> dict[str, Tensor]:
     """A tensor for every input of every piece, with batch axes that do not equal one another by chance."""
     problems = problems._replace(cost_to_go=None).take(torch.arange(7) % len(problems.stages))
-    some = problems.with_cost_to_go(max(4, module.size.max_stages), module.size.max_devices)
+    some = problems.with_cost_to_go(max(4, module.size.max_stages))
     tables = some.cost_to_go
     if tables is None:
         raise ValueError("no tables")
@@ -185,7 +201,14 @@ def example_tensors(module: RainbowModule, problems: Problems) -> dict[str, Tens
         **dict(zip(ROW_TABLES, row_tables, strict=True)),
         **dict(zip(START, env.reset(some), strict=True)),
         **dict(zip(PLAN, (cuts, partial.device_cuts, partial.step + 1), strict=True)),
+        **dict(zip(STAGES, _stages(some, tables), strict=True)),
+        "first_devices": device_cuts(rows, module.size.max_devices),
         "final_row_cuts": cuts,
         "final_row_device_cuts": partial.device_cuts,
         "left": torch.tensor(2.0),
     }
+
+
+def _stages(problems: Problems, tables: CostToGo) -> list[Tensor]:
+    scaled = problems.scaled()
+    return [tensor for block in every_stage(scaled, scaled.at(tables.points)) for tensor in block]

@@ -10,16 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from automap_models.envs.cost_to_go import CostToGo
 from automap_models.envs.pipeline import Partial, Problems, legal_actions
 from automap_models.planners.policy import PLANS, Policy
 from automap_models.rl import targets
+from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train.module import RainbowModule
-from automap_models.train.onnx_pieces import PROBLEM
+from automap_models.train.onnx_pieces import PROBLEM, TABLES
 
 STATES = 10_000
 TOLERANCE = 1e-5
 TIE = 1e-6
 """Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
+EQUAL_ENTRIES = 0.999
+"""Least share of the tables' entries that hold the same plan; in the others two plans are equally good but for
+rounding, and either is a right look-ahead."""
 BEAM = 6
 """First cuts followed for each problem, or more where there are too few problems: states off the greedy path count."""
 CHUNK = 64
@@ -46,19 +51,25 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
             too few for that.
 
     Returns:
-        States compared, the largest difference of legal values and the share of actions that are greedy in torch, too.
+        States compared, the largest difference of legal values and the share of actions that are greedy in torch, too,
+        on the file's own cost-to-go tables; and the share of their entries that are the same in torch.
 
     Raises:
-        RuntimeError: they differ by more than TOLERANCE, or choose differently beyond it.
+        RuntimeError: they differ by more than TOLERANCE, choose differently beyond it, or have other tables.
     """
     policy = Policy(path)
     after_the_first = int((2 * problems.stages - 3).sum())
     beam = min(problems.points, max(BEAM, -(-STATES // after_the_first)))
     count, worst, equal, worse = 0, 0.0, 0, 0.0
+    entries: list[Tensor] = []
     for rows in np.array_split(np.arange(len(problems.stages)), -(-len(problems.stages) // CHUNK)):
         if count >= STATES:
             break
-        for state in visited(policy, module.online.prepare(problems.take(torch.from_numpy(rows))), beam):
+        some = problems.take(torch.from_numpy(rows))._replace(cost_to_go=None)
+        planned = plan(policy, some, beam, tables=isinstance(module.online, LookAheadQNetwork))
+        if planned.problems.cost_to_go is not None:
+            entries.append(same_entries(planned.problems, module.online.prepare(some).cost_to_go))
+        for state in visited(planned):
             expected = _expected(module, state)
             legal = expected > targets.ILLEGAL
             if not torch.equal(state.values.isfinite(), legal):
@@ -69,7 +80,9 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
             equal += int((lost <= TIE).sum())
             worse = max(worse, float(lost.max()))
     report = {"states": count, "largest_difference": worst, "equal_actions": equal / count}
-    if worst > TOLERANCE or worse > TOLERANCE:
+    if any(map(len, entries)):
+        report["equal_table_entries"] = float(torch.cat(entries).float().mean())
+    if worst > TOLERANCE or worse > TOLERANCE or report.get("equal_table_entries", 1.0) < EQUAL_ENTRIES:
         raise RuntimeError(f"the exported policy differs from the trained one: {report}")
     return report
 
@@ -78,28 +91,57 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
 def _expected(module: RainbowModule, state: Visited) -> Tensor:
     legal = legal_actions(state.problems, state.partial, module.size.max_devices)
     q = targets.masked(module.agent.q(module.online, state.problems, state.partial), legal)
-    points = state.problems.points
-    return q[:, :points] if state.cuts else q[:, points:]
+    points, width = state.problems.points, state.values.shape[1]  # the file leaves out devices that no cluster has
+    return q[:, :points] if state.cuts else q[:, points : points + width]
 
 
-def visited(policy: Policy, problems: Problems, beam: int) -> Iterator[Visited]:
-    """Every state that the file comes through on its way from the `beam` best first cuts of each problem."""
+class Planned(NamedTuple):
+    """Problems with the file's tables, the `beam` best first cuts' plans of each, and what the file says on the way."""
+
+    problems: Problems
+    beam: int
+    outputs: dict[str, Tensor]
+
+
+def plan(policy: Policy, problems: Problems, beam: int, *, tables: bool) -> Planned:
+    """Let the file plan."""
     feed = {name: tensor.numpy() for name, tensor in zip(PROBLEM, problems.tensors, strict=True)}
-    outputs = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values")
-    found = map(torch.from_numpy, policy.run(feed, beam, outputs))
-    cuts, device_cuts, reward, first, before_last, cut_values, last = found
-    device_values = [*before_last, last]
-    batch = len(cuts)
+    names = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values", *(TABLES if tables else ()))
+    found = dict(zip(names, map(torch.from_numpy, policy.run(feed, beam, names)), strict=True))
+    if tables:
+        problems = problems._replace(cost_to_go=CostToGo(*(found[name] for name in TABLES)))
+    return Planned(problems, beam, found)
+
+
+def same_entries(problems: Problems, other: CostToGo | None) -> Tensor:
+    """bool [entries] whether other tables hold the plans of the problems' own, for all stages they may have left."""
+    ours = problems.cost_to_go
+    if ours is None or other is None:
+        raise ValueError("no tables")
+    levels = min(ours.end.shape[1], other.end.shape[1])
+    same = (ours.points == other.points).view(len(ours.points), 1, -1, 1)
+    for a, b in zip(ours[1:3], other[1:3], strict=True):
+        same = same & (a[:, :levels] == b[:, :levels])
+    left = torch.arange(2, 2 + levels, device=same.device)
+    return same[left < problems.stages.unsqueeze(1)].flatten()
+
+
+def visited(planned: Planned) -> Iterator[Visited]:
+    """Every state that the file comes through on its way from the `beam` best first cuts of each problem."""
+    problems, beam, found = planned
+    cuts, device_cuts, reward = (found[name] for name in PLANS)
+    device_values = [*found["device_values"], found["last_device_values"]]
+    batch = cuts.shape[0]
     many = problems.take(torch.arange(batch).repeat_interleave(beam))
     steps = 2 * (many.stages.long() - 1)
     complete = Partial(cuts.flatten(0, 1), device_cuts.flatten(0, 1), steps)
     start = complete.take(torch.arange(0, batch * beam, beam)).at_step(torch.zeros(batch, dtype=torch.int64))
-    yield Visited(problems, start, True, first, cuts[:, 0, 0])
+    yield Visited(problems, start, True, found["first_values"], cuts[:, 0, 0])
     for t in range(1, int(steps.max())):
         rows = ((reward.flatten() > -torch.inf) & (steps > t)).nonzero().squeeze(1)
         partial = complete.take(rows).at_step(torch.full_like(rows, t))
         if t % 2:
             values, action = device_values[t // 2], complete.device_cuts[:, t // 2] - 1
         else:
-            values, action = cut_values[t // 2 - 1], complete.cuts[:, t // 2]
+            values, action = found["cut_values"][t // 2 - 1], complete.cuts[:, t // 2]
         yield Visited(many.take(rows), partial, t % 2 == 0, values[rows], action[rows])

@@ -8,13 +8,16 @@ stage of time u = f + b, and x the transfer after it,
 where R is what the all-reduces of these stages take beyond the backward passes before them. Whatever comes before
 enters L only through Σu, ΣB, T and R so far, so that one table over (stages left, last point, first device) serves
 every partial plan. An exact table holds all trade-offs between T and R (planners.exact). This one keeps a single label
-an entry, the best under a guess of what came before, for a few points and stage sizes: approximation in value space
-(Bertsekas 2019, chapter 2). Acting greedily on it is near the optimum already; what it gets wrong is left to learn.
+an entry, the best under a guess of what came before, for a few points, stage sizes and first devices, so that it is no
+larger for larger models and clusters: approximation in value space (Bertsekas 2019, chapter 2). Acting greedily on it
+is near the optimum already; what it gets wrong is left to learn.
 All times are in units of the ideal length ΣC·M / D.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -24,12 +27,14 @@ from torch.nn import functional
 from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
 from automap_models.envs.scaled import Scaled
 
-POINTS = 24
+POINTS = 40
 """Grid points at which the rest of a pipeline may be cut."""
 END_POINTS = 3
 """So many first and last legal points are always among them: stages of one instruction are best at the ends."""
-STAGE_DEVICES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 28)
-"""Devices that a stage of the rest may have, but for the last one, which gets all that are left."""
+UNITS = 32
+"""Equal groups that devices are counted in: single devices on up to 32 of them, pairs on up to 64, …"""
+STAGE_UNITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 28)
+"""Units that a stage of the rest may have, but for the last one, which gets all that are left."""
 IMPOSSIBLE = 1e6
 """Span of what has no place or does not fit the memory; the longest real ones are below 1e4 ideal lengths."""
 BLOCKS = 4
@@ -50,17 +55,19 @@ class Rest(NamedTuple):
 class CostToGo(NamedTuple):
     """Tables of B problems for 2 … L + 1 stages left (one stage left needs none, see `last_stage`).
 
-    They hold, for the stages after each of K points on the devices from each of A on, a plan rather than its cost, so
-    that the plan can be costed exactly from any point, not only from those of the tables (`the_rest`).
+    They hold, for the stages after each of K points from each of U units on, a plan rather than its cost, so that the
+    plan can be costed exactly from any point and device, not only from those of the tables.
 
     points: int64 [B, K] ascending; the last grid point, which is no cut, fills up where fewer are legal.
-    end, stop: [B, L, K, A] index of the point and number of the device at which the first of these stages ends.
-    span, reduce: [B, L, K, A] T from the transfer after that stage on; R of the stages behind it less the transfer.
+    end, stop: [B, L, K, U] index of the point and number of the device at which the first of these stages ends.
+    after: [B, L, K, U] number of the device at which the second one ends; with it the transfer between them is known.
+    span, reduce: [B, L, K, U] T from the transfer after that stage on; R of the stages behind it less the transfer.
     """
 
     points: Tensor
     end: Tensor
     stop: Tensor
+    after: Tensor
     span: Tensor
     reduce: Tensor
 
@@ -68,23 +75,36 @@ class CostToGo(NamedTuple):
         """The tables of some of the problems."""
         return CostToGo(*(tensor[index] for tensor in self))
 
+    def only(self, left: Tensor) -> CostToGo:
+        """The same with a single level: of each problem that for so many stages left, int64 [B]."""
+        return CostToGo(self.points, *(table.gather(1, _level(table, left)) for table in self[1:]))
 
-def cost_to_go(scaled: Scaled, cut_mask: Tensor, max_stages: int, max_devices: int) -> CostToGo:
+
+def _level(table: Tensor, left: Tensor) -> Tensor:
+    """int64 [B, 1, K, U] the level of [B, L, K, U] tables for so many stages left, int64 [B]; the nearest there is."""
+    level = (left - 2).clamp(0, table.shape[1] - 1).view(-1, 1, 1, 1)
+    return level.expand(-1, 1, table.shape[2], table.shape[3])
+
+
+def cost_to_go(scaled: Scaled, cut_mask: Tensor, max_stages: int) -> CostToGo:
     """The tables of a batch of problems, of which bool [B, P] says where a stage may end."""
     device = cut_mask.device
     chunks = torch.split(torch.arange(len(cut_mask), device=device), CHUNK.get(device.type, OTHER_CHUNK))
-    parts = [_tables(scaled.take(rows), cut_mask[rows], max_stages, max_devices) for rows in chunks]
+    parts = [_tables(scaled.take(rows), cut_mask[rows], max_stages) for rows in chunks]
     return CostToGo(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-def _tables(scaled: Scaled, cut_mask: Tensor, max_stages: int, max_devices: int) -> CostToGo:
+def _tables(scaled: Scaled, cut_mask: Tensor, max_stages: int) -> CostToGo:
     points = choose_points(scaled.arrays, cut_mask)
     at, legal = scaled.at(points), cut_mask.gather(1, points)
-    rest, tables = last_stage(scaled, at, first_devices(at, max_devices)), []
-    for left in range(2, 2 + levels(max_stages)):
-        rest, plan = earlier_stage(scaled, at, legal, rest, at.new_tensor(left))
+    stages = every_stage(scaled, at)
+    rest, tables = last_stage(scaled, at, first_devices(scaled)), []
+    needed = min(levels(max_stages), levels(int(scaled.stages.max())))
+    for left in range(2, 2 + needed):
+        rest, plan = earlier_stage(scaled, at, legal, stages, rest, at.new_tensor(left))
         tables.append(plan)
-    return CostToGo(points, *(torch.stack(table, 1) for table in zip(*tables, strict=True)))
+    unused = (0, 0) * 2 + (0, levels(max_stages) - needed)
+    return CostToGo(points, *(functional.pad(torch.stack(table, 1), unused) for table in zip(*tables, strict=True)))
 
 
 def levels(max_stages: int) -> int:
@@ -92,9 +112,20 @@ def levels(max_stages: int) -> int:
     return max(1, max_stages - 2)
 
 
-def first_devices(like: Tensor, max_devices: int) -> Tensor:
-    """[1, 1, A] every device that can be a stage's first."""
-    return torch.arange(max_devices, dtype=like.dtype, device=like.device).view(1, 1, -1)
+def devices_per_unit(scaled: Scaled) -> Tensor:
+    """[B, 1, 1]."""
+    return torch.ceil(scaled.devices / UNITS)
+
+
+def first_devices(scaled: Scaled) -> Tensor:
+    """[B, 1, U] the first device of each unit; on clusters without a whole number of them some are beyond the last."""
+    units = torch.arange(UNITS, dtype=scaled.devices.dtype, device=scaled.devices.device)
+    return units * devices_per_unit(scaled)
+
+
+def stage_devices(scaled: Scaled) -> Tensor:
+    """[B, 1, R] devices of a stage of each of the sizes."""
+    return scaled.devices.new_tensor(STAGE_UNITS) * devices_per_unit(scaled)
 
 
 def choose_points(arrays: Tensor, cut_mask: Tensor) -> Tensor:
@@ -122,11 +153,11 @@ def choose_points(arrays: Tensor, cut_mask: Tensor) -> Tensor:
     tie_break = 1e-6 * torch.arange(arrays.shape[2], device=arrays.device)
     priority = torch.where(is_end, 2.0, is_least.float()) + jump - tie_break
     chosen = torch.where(cut_mask, priority, -1.0).topk(count, 1)
-    return torch.where(chosen.values >= 0, chosen.indices, arrays.shape[2] - 1).sort(1).values
+    return torch.where(chosen.values > -1, chosen.indices, arrays.shape[2] - 1).sort(1).values
 
 
 def last_stage(scaled: Scaled, at: Tensor, first: Tensor) -> Rest:
-    """One stage after points with channels [B, 5, k] on all devices from `first` on, [B or 1, 1, A]: [B, k, A]."""
+    """One stage after points with channels [B, 5, k] on all devices from `first` on, [B, 1, U]: [B, k, U]."""
     replicas = (scaled.devices - first).clamp(min=1)
     left = (scaled.total - at).unsqueeze(3)
     memory = scaled.state * left[:, 2] + left[:, 4] / replicas
@@ -136,102 +167,143 @@ def last_stage(scaled: Scaled, at: Tensor, first: Tensor) -> Rest:
     return Rest(span, left[:, 2] * factor, scaled.devices.expand_as(span))
 
 
-Plan = tuple[Tensor, Tensor, Tensor, Tensor]
-"""One level of CostToGo: end, stop, span and reduce, [B, K, A]."""
+Plan = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""One level of CostToGo: end, stop, after, span and reduce, [B, K, U]."""
 
 
-def earlier_stage(scaled: Scaled, at: Tensor, legal: Tensor, rest: Rest, left: Tensor) -> tuple[Rest, Plan]:
-    """From the rest in left - 1 stages to that in `left`: the best stage to put in front, [B, K, A].
+class Stages(NamedTuple):
+    """Every stage from some points to later ones, whatever is left behind it; X runs over end points and sizes.
+
+    time, backward: u and its backward part, [B, k, 1, X]; hold: how many micro-batches in flight fit, negative where
+    the stage does not end behind its beginning, [B, k, 1, X]; reduce: its all-reduce, [B, k, U, X].
+    """
+
+    time: Tensor
+    backward: Tensor
+    hold: Tensor
+    reduce: Tensor
+
+
+def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
+    """The stages from points with channels [B, 5, K] on, in BLOCKS of these, each with the ends from its first on."""
+    first, sizes = first_devices(scaled).squeeze(1).unsqueeze(2), stage_devices(scaled)
+    per_node, ratio = scaled.per_node, scaled.ratio
+    factor = all_reduce_factor(first, first + sizes, per_node, ratio).unsqueeze(1)  # [B, 1, U, R]
+    sizes, count = sizes.unsqueeze(1), at.shape[2]
+    blocks = []
+    for low, high in pairwise(count * block // BLOCKS for block in range(BLOCKS + 1)):
+        rows = slice(low, high)
+        stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(4)
+        compute, _, weights, forward, stash = stage.unbind(1)  # [B, k, to, 1]
+        each = 1 / sizes
+        hold = (1 - scaled.state.unsqueeze(3) * weights) / (stash * each).clamp(min=1e-9)
+        points = torch.arange(count, device=at.device)
+        later = (points[rows].unsqueeze(1) < points[low:]).view(1, -1, count - low, 1)
+        whole, tiled = weights.expand(-1, -1, -1, len(STAGE_UNITS)), factor.repeat(1, 1, 1, count - low)
+        blocks.append(
+            Stages(
+                (compute * each).flatten(2).unsqueeze(2),
+                ((compute - forward) * each).flatten(2).unsqueeze(2),
+                torch.where(later, hold, -1.0).flatten(2).unsqueeze(2),
+                whole.flatten(2).unsqueeze(2) * tiled,
+            )
+        )
+    return blocks
+
+
+def earlier_stage(
+    scaled: Scaled, at: Tensor, legal: Tensor, stages: list[Stages], rest: Rest, left: Tensor
+) -> tuple[Rest, Plan]:
+    """From the rest in left - 1 stages to that in `left`: the best stage to put in front, [B, K, U].
+
+    The sum T + max(R, enough) decides, T with the transfer into the stage, of which only what comes before is guessed.
 
     Args:
         at: channels at the tables' points, [B, 5, K].
         legal: bool [B, K] which of them are cuts.
+        stages: see every_stage.
         rest: with one stage less.
         left: a number ≥ 2.
 
     Returns:
         Its cost, and the plan for the tables.
     """
+    first, count = first_devices(scaled), at.shape[2]
     ahead = _behind_a_cut(scaled, at[:, 1], legal, rest, left)
-    first = first_devices(at, rest.span.shape[2])
-    before = _Before(_reduce_before(scaled, at, first, left), _transfer_into(scaled, at, first, left))
-    count, size = at.shape[2], -(-at.shape[2] // BLOCKS)
-    best = torch.cat(
-        [
-            _best_stages(scaled, at, ahead, before, left, slice(low, min(low + size, count)))
-            for low in range(0, count, size)
-        ],
-        1,
-    )  # [B, K, A]
+    enough = _reduce_before(scaled, at, first, left).unsqueeze(3)
+    into = 2 * _transfer_into(scaled, at, first, left)
+    span, reduce = (t.flatten(2).unsqueeze(1) for t in ahead[:2])  # [B, 1, U, X]
+    in_flight, micro = torch.minimum(scaled.micro, left).unsqueeze(3), scaled.micro.unsqueeze(3)
+    best, done = [], 0
+    for block in stages:
+        skip = span.shape[3] - block.time.shape[3]
+        rows = slice(done, done + block.time.shape[1])
+        steady = torch.where(block.hold >= in_flight, micro * block.time, IMPOSSIBLE)
+        whole = torch.maximum(block.time + span[..., skip:], steady)
+        transfer = into[:, rows].repeat(1, 1, 1, whole.shape[3] // len(STAGE_UNITS))
+        whole = torch.maximum(micro * transfer, transfer + whole)
+        exposed = torch.maximum(block.reduce, reduce[..., skip:] - block.backward)
+        best.append((whole + torch.maximum(exposed, enough[:, rows])).argmin(3) + skip)
+        done += block.time.shape[1]
+    chosen = torch.cat(best, 1)  # [B, K, U] end point · R + size
 
-    def chosen(table: Tensor) -> Tensor:
-        return table.flatten(2).gather(2, best.transpose(1, 2)).transpose(1, 2)
+    def behind(table: Tensor) -> Tensor:
+        return table.flatten(2).gather(2, chosen.transpose(1, 2)).transpose(1, 2)
 
-    end = best // len(STAGE_DEVICES)
-    stop = first + at.new_tensor(STAGE_DEVICES)[best % len(STAGE_DEVICES)]
+    end = chosen // len(STAGE_UNITS)
+    stop = first + at.new_tensor(STAGE_UNITS)[chosen % len(STAGE_UNITS)] * devices_per_unit(scaled)
     # Where nothing fits, all stages tie, those that end where they begin among them.
-    span = torch.where(end > torch.arange(count, device=at.device).view(-1, 1), chosen(ahead.span), IMPOSSIBLE)
-    plan = (end.to(at.dtype), stop, span, chosen(ahead.reduce))
-    return _stage_in_front(scaled, _gather_points(at, end) - at.unsqueeze(3), first, *plan[1:], left), plan
+    span = torch.where(end > torch.arange(count, device=at.device).view(-1, 1), behind(ahead.span), IMPOSSIBLE)
+    begun = Rest(span, behind(ahead.reduce), stop)
+    plan = (end.to(at.dtype), stop, behind(ahead.stop), begun.span, begun.reduce)
+    compute, _, weights, forward, stash = (gather_points(at, end) - at.unsqueeze(3)).unbind(1)
+    factor = all_reduce_factor(first, stop, scaled.per_node, scaled.ratio)
+    return one_more_stage(scaled, (compute, weights, forward, stash), 1 / (stop - first), factor, begun, left), plan
 
 
-def _gather_points(at: Tensor, index: Tensor) -> Tensor:
-    """[B, 5, K], int64 [B, k, A] → [B, 5, k, A]."""
+def one_more_stage(
+    scaled: Scaled, stage: Sequence[Tensor], each: Tensor, all_reduce: Tensor, rest: Rest, left: Tensor
+) -> Rest:
+    """The rest that begins with a stage before another rest; all tensors of one shape.
+
+    Args:
+        stage: its computation, parameters, forward computation and stash.
+        each: 1 / its devices.
+        all_reduce: the time of its all-reduce per gradient.
+        rest: T from the transfer behind it on, R behind it less the transfer, and where the stage itself stops.
+        left: stages, this one included.
+    """
+    compute, weights, forward, stash = stage
+    time, backward = compute * each, (compute - forward) * each
+    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash * each
+    span = torch.maximum(scaled.micro * time, time + rest.span)
+    fits = (memory <= 1) & (compute >= 0) & (span < IMPOSSIBLE)
+    reduce = torch.maximum(weights * all_reduce, rest.reduce - backward)
+    return Rest(torch.where(fits, span, IMPOSSIBLE), reduce, rest.stop)
+
+
+def gather_points(at: Tensor, index: Tensor) -> Tensor:
+    """[B, 5, K], int64 [B, k, U] → [B, 5, k, U]."""
     flat = index.flatten(1).unsqueeze(1).expand(-1, 5, -1)
     return at.gather(2, flat).view(-1, 5, *index.shape[1:])
 
 
-class _Before(NamedTuple):
-    """Guesses of what comes before the rest.
-
-    enough: [B, K, A] the R below which the rest's makes no difference; transfer: [B, K, A, R] into its first stage.
-    """
-
-    enough: Tensor
-    transfer: Tensor
-
-
-def _best_stages(scaled: Scaled, at: Tensor, ahead: Rest, before: _Before, left: Tensor, rows: slice) -> Tensor:
-    """int64 [B, rows, A] the best stage from each of some points on, as (its last point)·R + (its number of devices).
-
-    The sum T + max(R, enough) decides, T with the transfer into the stage, which hangs on its devices. All tensors are
-    [B, from, A, to, R] or broadcast to it.
-    """
-    sizes, low = at.new_tensor(STAGE_DEVICES), int(rows.start)
-    stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(3).unsqueeze(5)
-    each = stage / sizes
-    micro, state = (t.view(-1, 1, 1, 1, 1) for t in (scaled.micro, scaled.state))
-    memory = state * stage[:, 2] + torch.minimum(micro, left) * each[:, 4]
-    points = torch.arange(at.shape[2], device=at.device)
-    later = (points[rows].view(-1, 1) < points[low:]).unsqueeze(1).unsqueeze(3)
-    steady = torch.where((memory <= 1) & later, micro * each[:, 0], IMPOSSIBLE)
-    first = first_devices(at, before.enough.shape[2]).squeeze(0).unsqueeze(2)
-    factor = all_reduce_factor(first, first + sizes, scaled.per_node, scaled.ratio).unsqueeze(1).unsqueeze(3)
-    behind = (t[:, :, low:].unsqueeze(1) for t in (ahead.span, ahead.reduce))
-
-    span = torch.maximum(steady, each[:, 0] + next(behind))
-    reduce = torch.maximum(stage[:, 2] * factor, next(behind) - (each[:, 0] - each[:, 3]))
-    transfer = 2 * before.transfer[:, rows].unsqueeze(3)
-    span = torch.maximum(micro * transfer, transfer + span)
-    score = span + torch.maximum(reduce, before.enough[:, rows].unsqueeze(3).unsqueeze(4))
-    return score.flatten(3).argmin(3) + low * len(STAGE_DEVICES)
-
-
 def _behind_a_cut(scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest, left: Tensor) -> Rest:
-    """What follows a stage that begins at each device, ends at point k and has r devices: [B, A, K, R].
+    """What follows a stage that begins with each unit, ends at point k and has a size r: [B, U, K, R].
 
     span: T from the transfer on; reduce: R', less the transfer; stop: of the stage behind.
     """
-    devices = rest.span.shape[2]
-    first = torch.arange(devices, dtype=activation.dtype, device=activation.device).view(1, -1, 1, 1)
-    boundary = first + activation.new_tensor(STAGE_DEVICES)
-    index = boundary.clamp(max=devices - 1).long().flatten()
+    sizes = torch.tensor(STAGE_UNITS, device=activation.device)
+    unit = torch.arange(UNITS, device=activation.device).unsqueeze(1) + sizes
+    index = unit.clamp(max=UNITS - 1).flatten()
     span, reduce, stop = (
-        t.index_select(2, index).view(-1, t.shape[1], devices, len(STAGE_DEVICES)).transpose(1, 2) for t in rest
+        t.index_select(2, index).view(-1, t.shape[1], UNITS, len(STAGE_UNITS)).transpose(1, 2) for t in rest
     )
-    per_node, ratio, micro, total = (
-        t.unsqueeze(3) for t in (scaled.per_node, scaled.ratio, scaled.micro, scaled.devices)
+    per_node, ratio, micro, total, unit_devices = (
+        t.unsqueeze(3) for t in (scaled.per_node, scaled.ratio, scaled.micro, scaled.devices, devices_per_unit(scaled))
     )
+    boundary = unit.to(activation.dtype).unsqueeze(1) * unit_devices  # [B, U, 1, R]
+    first = first_devices(scaled).squeeze(1).unsqueeze(2).unsqueeze(3)
     stop = torch.maximum(stop, boundary + 1)
     transfer = activation.unsqueeze(1).unsqueeze(3) * transfer_factor(first, boundary, stop, per_node, ratio)
     possible = (boundary <= total - (left - 1)) & legal.unsqueeze(1).unsqueeze(3)
@@ -240,7 +312,7 @@ def _behind_a_cut(scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest,
 
 
 def _reduce_before(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> Tensor:
-    """[B, K, A] a guess of the R below which the rest's makes no difference, in terms of the rest's.
+    """[B, K, U] a guess of the R below which the rest's makes no difference, in terms of the rest's.
 
     The stages before share their work, parameters and devices evenly; the first one's all-reduce hides behind nothing.
     """
@@ -253,97 +325,10 @@ def _reduce_before(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
 
 
 def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> Tensor:
-    """[B, K, A, R] the transfer into a stage of each size, if the stages before share their devices evenly."""
+    """[B, K, U, R] the transfer into a stage of each size, if the stages before share their devices evenly."""
     before = (scaled.stages - left).clamp(min=1)
     sender = (first - torch.ceil(first / before)).clamp(min=0).unsqueeze(3)
     boundary = first.clamp(min=1).unsqueeze(3)
-    stop = boundary + at.new_tensor(STAGE_DEVICES)
+    stop = boundary + stage_devices(scaled).unsqueeze(2)
     per_node, ratio = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3)
     return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio)
-
-
-def the_rest(scaled: Scaled, tables: CostToGo, left: Tensor, points: Tensor, sender: Tensor) -> tuple[Rest, Tensor]:
-    """What may follow after any points, int64 [B, k], on the devices from each one on: [B, k, A].
-
-    Between two of the tables' points two plans are known: the one from the point before, with a first stage that much
-    shorter, and the one from the point behind, with a first stage that much longer. Both are costed exactly, and the
-    one with the smaller T + R, the transfer to it included, is taken.
-
-    Args:
-        left: [B, 1, 1] stages left; one is all that remains, on all devices.
-        sender: [B, 1, 1] first device of the stage that ends at the points.
-
-    Returns:
-        The rest, and the transfer time per activation from the stage on `sender` … to it.
-    """
-    plans = _plans(scaled, tables, left, sender)
-    at, count = scaled.at(points).unsqueeze(3), tables.points.shape[1]
-    behind = (tables.points.unsqueeze(1) < points.unsqueeze(2)).sum(2).clamp(max=count - 1)
-    hit = tables.points.gather(1, behind) == points
-    before = torch.where(hit, behind, (behind - 1).clamp(min=0))
-    offset = count * torch.arange(points.shape[0], device=points.device).unsqueeze(1)
-    in_flight = torch.minimum(scaled.micro, left)
-
-    def costed(index: Tensor) -> tuple[Rest, Tensor]:
-        rows = plans.flatten(0, 1).index_select(0, (offset + index).flatten())
-        *ends, each, stop, span, reduce, all_reduce, transfer = rows.view(-1, points.shape[1], *rows.shape[1:]).unbind(
-            2
-        )
-        compute, weights, forward, stash = (end - at[:, c] for end, c in zip(ends, (0, 2, 3, 4), strict=True))
-        time, backward = compute * each, (compute - forward) * each
-        fits = (scaled.state * weights + in_flight * stash * each <= 1) & (compute >= 0) & (span < IMPOSSIBLE)
-        span = torch.where(fits, torch.maximum(scaled.micro * time, time + span), IMPOSSIBLE)
-        return Rest(span, torch.maximum(weights * all_reduce, reduce - backward), stop), transfer
-
-    def whole(rest: Rest, factor: Tensor) -> Tensor:
-        transfer = 2 * at[:, 1] * factor
-        return torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
-
-    (one, one_factor), (other, other_factor) = costed(before), costed(behind)
-    better = whole(other, other_factor) < whole(one, one_factor)
-    rest = Rest(*(torch.where(better, o, a) for o, a in zip(other, one, strict=True)))
-    return rest, torch.where(better, other_factor, one_factor)
-
-
-def _plans(scaled: Scaled, tables: CostToGo, left: Tensor, sender: Tensor) -> Tensor:
-    """[B, K, 10, A] the plans for so many stages left, from the tables' points on.
-
-    Of their first stage: C, W, F and stash at its end, 1 / devices, the device at its end; T and R behind it; its
-    all-reduce time per gradient, and the transfer time per activation to it.
-    """
-    size = tables.end.shape
-    level = (left.long() - 2).clamp(0, size[1] - 1).unsqueeze(3).expand(-1, 1, size[2], size[3])
-    several = left > 1
-    end, stop, span, reduce = (table.gather(1, level).squeeze(1) for table in tables[1:])
-    first = first_devices(span, size[3])
-    stop = torch.where(several, stop, scaled.devices)
-    # The only stage left has nothing behind it; those that cannot be have no end after their beginning.
-    span, reduce = (torch.where(several, t, -IMPOSSIBLE) for t in (span, reduce))
-    ends = torch.where(
-        several.unsqueeze(1), _gather_points(scaled.at(tables.points), end.long()), scaled.total.unsqueeze(3)
-    )
-    stop = torch.maximum(stop, first + 1)
-    columns = (
-        *(ends[:, c] for c in (0, 2, 3, 4)),
-        1 / (stop - first),
-        stop,
-        torch.where(first < scaled.devices, span, IMPOSSIBLE),
-        reduce,
-        all_reduce_factor(first, stop, scaled.per_node, scaled.ratio),
-        transfer_factor(sender, first, stop, scaled.per_node, scaled.ratio),
-    )
-    return torch.stack(torch.broadcast_tensors(*columns), 2)  # type: ignore[no-untyped-call]
-
-
-def _stage_in_front(
-    scaled: Scaled, stage: Tensor, first: Tensor, stop: Tensor, span: Tensor, reduce: Tensor, left: Tensor
-) -> Rest:
-    """The rest that begins with a stage of channels [B, 5, K, A] on devices first … stop - 1, before a known one."""
-    compute, _, weights, forward, stash = stage.unbind(1)
-    replicas = stop - first
-    time, backward = compute / replicas, (compute - forward) / replicas
-    factor = all_reduce_factor(first, stop, scaled.per_node, scaled.ratio)
-    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash / replicas
-    whole = torch.maximum(scaled.micro * time, time + span)
-    fits = (memory <= 1) & (compute >= 0) & (whole < IMPOSSIBLE)
-    return Rest(torch.where(fits, whole, IMPOSSIBLE), torch.maximum(weights * factor, reduce - backward), stop)

@@ -90,11 +90,11 @@ class Problems(NamedTuple):
         )
         return Scaled(self.arrays * per_channel.unsqueeze(2), *(c.view(-1, 1, 1) for c in columns))
 
-    def with_cost_to_go(self, max_stages: int, max_devices: int) -> Problems:
+    def with_cost_to_go(self, max_stages: int) -> Problems:
         """The same with their tables, made now unless they are there."""
         if self.cost_to_go is not None:
             return self
-        return self._replace(cost_to_go=cost_to_go(self.scaled(), self.cut_mask, max_stages, max_devices))
+        return self._replace(cost_to_go=cost_to_go(self.scaled(), self.cut_mask, max_stages))
 
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
@@ -146,12 +146,16 @@ def legal_cuts(problems: Problems, partial: Partial) -> Tensor:
     return problems.cut_mask & (point > last_cut(partial)[0].unsqueeze(1)) & (from_here >= still)
 
 
-def legal_device_cuts(problems: Problems, partial: Partial, max_devices: int) -> Tensor:
-    """bool [B, max_devices-1]: first devices (1 …) that the next stage may have."""
+def device_cuts(problems: Problems, max_devices: int) -> Tensor:
+    """[max_devices - 1] every device but the first: those that a stage behind the first may begin with."""
+    return torch.arange(1, max_devices, dtype=problems.arrays.dtype, device=problems.arrays.device)
+
+
+def legal_device_cuts(problems: Problems, partial: Partial, first: Tensor) -> Tensor:
+    """bool [B, a]: which of some devices [a] the next stage may begin with."""
     stage = partial.step // 2
     still = (problems.stages.long() - 1 - stage).unsqueeze(1)
-    first = torch.arange(1, max_devices, device=problems.arrays.device)
-    return (first > last_cut(partial)[1].unsqueeze(1)) & (first <= problems.devices.long().unsqueeze(1) - still)
+    return (first > last_cut(partial)[1].unsqueeze(1)) & (first <= problems.devices.unsqueeze(1) - still)
 
 
 def legal_actions(problems: Problems, partial: Partial, max_devices: int) -> Tensor:
@@ -159,7 +163,7 @@ def legal_actions(problems: Problems, partial: Partial, max_devices: int) -> Ten
     cuts_instructions = (partial.step % 2 == 0).unsqueeze(1)
     running = (partial.step < episode_steps(problems)).unsqueeze(1)
     cuts = legal_cuts(problems, partial) & cuts_instructions
-    devices = legal_device_cuts(problems, partial, max_devices) & ~cuts_instructions
+    devices = legal_device_cuts(problems, partial, device_cuts(problems, max_devices)) & ~cuts_instructions
     return torch.cat([cuts, devices], 1) & running
 
 

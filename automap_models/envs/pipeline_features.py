@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.pipeline_batch import all_reduce_factor, pipeline_cost_batch, transfer_factor
-from automap_models.envs.cost_to_go import IMPOSSIBLE, Rest, first_devices, the_rest
+from automap_models.envs.cost_to_go import IMPOSSIBLE, CostToGo, Rest, devices_per_unit, first_devices
+from automap_models.envs.known_rests import rest_after_points, rest_from_devices
 from automap_models.envs.pipeline import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
 from automap_models.envs.scaled import Scaled
 
@@ -149,19 +150,24 @@ def look_ahead(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor, rest:
     )
 
 
-def look_everywhere(
-    problems: Problems, scaled: Scaled, done: Progress, points: Tensor, max_devices: int
-) -> tuple[LookAhead, Tensor]:
-    """The look-ahead for each point, int64 [B, k], and first device from 0 on.
+def look_at_cuts(problems: Problems, scaled: Scaled, done: Progress) -> tuple[LookAhead, Tensor]:
+    """The look-ahead for every point and each unit of devices after it, [B, P, U], and the units' first devices."""
+    points = torch.arange(problems.points, device=scaled.arrays.device).expand(scaled.arrays.shape[0], -1)
+    first = first_devices(scaled)
+    rest, factor_out = rest_after_points(scaled, _tables(problems), done.left, points, done.first)
+    return look_ahead(scaled, done, scaled.arrays, first, rest, factor_out), first
 
-    Returns:
-        The look-ahead, [B, k, max_devices], and [1, 1, max_devices] the first devices.
-    """
+
+def look_at_devices(problems: Problems, scaled: Scaled, done: Progress, point: Tensor, first: Tensor) -> LookAhead:
+    """The look-ahead for one point, int64 [B, 1], and first devices [1, 1, a]: [B, 1, a]."""
+    rest, factor_out = rest_from_devices(scaled, _tables(problems), done.left, point, done.first, first)
+    return look_ahead(scaled, done, scaled.at(point), first, rest, factor_out)
+
+
+def _tables(problems: Problems) -> CostToGo:
     if problems.cost_to_go is None:
         raise ValueError("the problems have no cost-to-go tables: take problems.with_cost_to_go(…)")
-    cut, first = scaled.at(points), first_devices(scaled.arrays, max_devices)
-    rest, factor_out = the_rest(scaled, problems.cost_to_go, done.left, points, done.first)
-    return look_ahead(scaled, done, cut, first, rest, factor_out), first
+    return problems.cost_to_go
 
 
 def squash(x: Tensor) -> Tensor:
@@ -232,7 +238,7 @@ INSTRUCTION_FEATURES = CANDIDATE_FEATURES + 4
 DEVICE_FEATURES = CANDIDATE_FEATURES
 
 
-def instruction_features(problems: Problems, partial: Partial, max_devices: int) -> tuple[Tensor, Tensor, Tensor]:
+def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, Tensor, Tensor]:
     """Features of ending the current stage at each point, with the device cut that looks best after it.
 
     Returns:
@@ -240,14 +246,14 @@ def instruction_features(problems: Problems, partial: Partial, max_devices: int)
     """
     scaled = problems.scaled()
     done = progress(scaled, partial)
-    cut = scaled.arrays
-    points = torch.arange(problems.points, device=cut.device).expand(cut.shape[0], -1)
-    all_seen, first = look_everywhere(problems, scaled, done, points, max_devices)
+    all_seen, first = look_at_cuts(problems, scaled, done)
     possible = (first > done.first) & (first <= scaled.devices - done.left)
-    best = _first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1), first)
-    seen = all_seen.at(best.long())
+    best = _first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
+    seen, first = all_seen.at(best), best * devices_per_unit(scaled)
+    # Where stages are as many as devices, none of those left may be the first of a unit: nothing is promised then.
+    seen = seen._replace(reward=torch.where(possible.any(2, keepdim=True), seen.reward, OUT_OF_MEMORY_REWARD))
     estimate = seen.reward.squeeze(2)
-    features = describe(scaled, done, seen, cut, best).squeeze(2)
+    features = describe(scaled, done, seen, scaled.arrays, first).squeeze(2)
     return (
         torch.cat([features, _standing(problems, partial, scaled, estimate)], 2),
         describe_globally(scaled, done),
@@ -255,14 +261,15 @@ def instruction_features(problems: Problems, partial: Partial, max_devices: int)
     )
 
 
-def _first_best(reward: Tensor, first: Tensor) -> Tensor:
-    """[B, P, 1] the smallest first device whose reward is the best but for rounding.
+def _first_best(reward: Tensor) -> Tensor:
+    """int64 [B, P, 1] the first unit whose reward is the best but for rounding.
 
     Many device cuts tie exactly where something else sets the length; the tolerance keeps every runtime's choice equal.
     """
-    tolerance = 1e-5 * reward.abs().amax(2, keepdim=True)
-    near = reward >= reward.amax(2, keepdim=True) - tolerance
-    return torch.where(near, first, 1e6).amin(2, keepdim=True)
+    best = reward.amax(2, keepdim=True)
+    near = reward >= best - 1e-5 * best.abs()
+    unit = torch.arange(reward.shape[2], device=reward.device)
+    return torch.where(near, unit, reward.shape[2]).amin(2, keepdim=True).clamp(max=reward.shape[2] - 1)
 
 
 def _standing(problems: Problems, partial: Partial, scaled: Scaled, reward: Tensor) -> Tensor:
@@ -280,16 +287,15 @@ def _standing(problems: Problems, partial: Partial, scaled: Scaled, reward: Tens
     )
 
 
-def device_features(problems: Problems, partial: Partial, max_devices: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of starting the next stage at each device.
+def device_features(problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of starting the next stage at each of some devices, [a].
 
     Returns:
-        [B, max_devices-1, DEVICE_FEATURES], [B, GLOBAL_FEATURES], and [B, max_devices-1] the estimated reward.
+        [B, a, DEVICE_FEATURES], [B, GLOBAL_FEATURES], and [B, a] the estimated reward.
     """
     scaled = problems.scaled()
     done = progress(scaled, partial)
-    points = last_cut(partial)[0].clamp(min=0).unsqueeze(1)
-    all_seen, first = look_everywhere(problems, scaled, done, points, max_devices)
-    seen = all_seen.at(first[:, :, 1:].long().expand(points.shape[0], -1, -1))
-    features = describe(scaled, done, seen, scaled.at(points), first[:, :, 1:]).squeeze(1)
+    point, first = last_cut(partial)[0].clamp(min=0).unsqueeze(1), first.view(1, 1, -1)
+    seen = look_at_devices(problems, scaled, done, point, first)
+    features = describe(scaled, done, seen, scaled.at(point), first).squeeze(1)
     return features, describe_globally(scaled, done), seen.reward.squeeze(1)

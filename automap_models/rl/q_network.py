@@ -157,7 +157,7 @@ class LookAheadQNetwork(nn.Module):
     @torch.no_grad()
     def prepare(self, problems: Problems) -> Problems:
         """The problems with what serves all their states: the cost-to-go tables."""
-        return problems.with_cost_to_go(self.size.max_stages, self.size.max_devices)
+        return problems.with_cost_to_go(self.size.max_stages)
 
     @torch.no_grad()
     def describe(self, problems: Problems, partial: Partial) -> Description:
@@ -165,23 +165,24 @@ class LookAheadQNetwork(nn.Module):
         problems = self.prepare(problems)
         even = partial.step % 2 == 0
         cut_rows, device_rows = even.nonzero().squeeze(1), even.logical_not().nonzero().squeeze(1)
+        first = pipeline.device_cuts(problems, int(problems.devices.max()))  # no larger than the largest cluster here
         return Description(
             cut_rows,
             self.describe_cuts(problems.take(cut_rows), partial.take(cut_rows)),
             device_rows,
-            self.describe_device_cuts(problems.take(device_rows), partial.take(device_rows)),
+            self.describe_device_cuts(problems.take(device_rows), partial.take(device_rows), first),
         )
 
     def describe_cuts(self, problems: Problems, partial: Partial) -> Described:
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
-        features, globally, estimate = pipeline_features.instruction_features(problems, partial, self.size.max_devices)
+        features, globally, estimate = pipeline_features.instruction_features(problems, partial)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
-    def describe_device_cuts(self, problems: Problems, partial: Partial) -> Described:
-        """Candidates of states that cut devices."""
-        legal = pipeline.legal_device_cuts(problems, partial, self.size.max_devices)
-        features, globally, estimate = pipeline_features.device_features(problems, partial, self.size.max_devices)
+    def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
+        """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
+        legal = pipeline.legal_device_cuts(problems, partial, first)
+        features, globally, estimate = pipeline_features.device_features(problems, partial, first)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def floor(self, described: Description) -> Tensor:
@@ -199,7 +200,8 @@ class LookAheadQNetwork(nn.Module):
         """[B, P + max_devices - 1, Z] action values."""
         points, others = self.size.points, self.size.max_devices - 1
         cut = functional.pad(self.cut(*described.cut), (0, 0, 0, others))
-        device = functional.pad(self.device_cut(*described.device), (0, 0, points, 0))
+        device = self.device_cut(*described.device)
+        device = functional.pad(device, (0, 0, points, others - device.shape[1]))
         rows = torch.cat([described.cut_rows, described.device_rows])
         return torch.cat([cut, device]).index_select(0, rows.argsort())
 

@@ -1,11 +1,8 @@
-"""The cost-to-go tables: what they promise can be had, and it is the optimum where one label an entry is enough."""
+"""The cost-to-go tables: one for each problem whatever the batch, at points and devices that tell something."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import combinations
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,268 +13,15 @@ from torch import Tensor
 
 from automap_models.core.coarsen import Grid
 from automap_models.core.problem import PipelineProblem
-from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost, pipeline_cost
 from automap_models.envs import cost_to_go, pipeline, pipeline_features
-from automap_models.envs.cost_to_go import END_POINTS, IMPOSSIBLE, POINTS, Rest, choose_points, first_devices
+from automap_models.envs.cost_to_go import END_POINTS, POINTS, UNITS, choose_points
 from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, Problems
+from automap_models.envs.pipeline import Problems
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
-MANY = settings(max_examples=60, deadline=None, derandomize=True)
-MAX_STAGES, MAX_DEVICES, TINY_DEVICES = 4, 16, 6
 FLOAT32 = 1e-5
-"""Times are around one ideal length; prefix sums lose 1e-7 of the largest."""
 
-SIZES: list[dict[str, Any]] = [
-    {},
-    {"granularity": 48, "instructions": (40, 80)},
-    {"granularity": 48, "instructions": (40, 80), "memory": (0.3, 1.5)},
-]
 DrawProblems = Callable[..., list[PipelineProblem]]
-
-
-def tiny(random_problems: DrawProblems, seed: int, **changes: Any) -> list[PipelineProblem]:
-    """A few problems of up to seven instructions, all of which can be cut after, on up to six devices."""
-    drawn = random_problems(seed, 12, **{"granularity": 8, "instructions": (4, 7), **changes})
-    return [problem for problem in drawn if problem.cluster.devices <= TINY_DEVICES][:2]
-
-
-def tensors(records: list[PipelineProblem], max_devices: int = MAX_DEVICES) -> Problems:
-    """The problems with their tables."""
-    return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES, max_devices)
-
-
-# --- what the tables promise can be had --------------------------------------------------------------------------
-
-
-def estimates(problems: Problems, partial: Partial, max_devices: int) -> Tensor:
-    """[B, P + max_devices - 1] the look-ahead's rewards of the actions, of states that all make the same step."""
-    if int(partial.step[0]) % 2:
-        found = pipeline_features.device_features(problems, partial, max_devices)[2]
-        return torch.nn.functional.pad(found, (problems.points, 0))
-    found = pipeline_features.instruction_features(problems, partial, max_devices)[2]
-    return torch.nn.functional.pad(found, (0, max_devices - 1))
-
-
-def act(problems: Problems, partial: Partial, until: Tensor, score: Callable[..., Tensor]) -> Partial:
-    """Go on, with the legal action of the best score each time, until `until` decisions are made."""
-    for t in range(int(partial.step.min()), int(until.max())):
-        rows = ((partial.step == t) & (until > t)).nonzero().squeeze(1)
-        if len(rows):
-            here, so_far = problems.take(rows), partial.take(rows)
-            legal = pipeline.legal_actions(here, so_far, MAX_DEVICES)
-            action = torch.where(legal, score(here, so_far, MAX_DEVICES), -torch.inf).argmax(1)
-            after = pipeline.apply(so_far, action, problems.points)
-            partial = Partial(*(old.index_put((rows,), new) for old, new in zip(partial, after, strict=True)))
-    return partial
-
-
-def follow(problems: Problems, partial: Partial) -> Partial:
-    """Greedily by the estimates to the end."""
-    return act(problems, partial, pipeline.episode_steps(problems), estimates)
-
-
-def random_states(problems: Problems, seed: int) -> Partial:
-    """Plans after a random number of random decisions, short of the end."""
-    generator = torch.Generator().manual_seed(seed)
-    until = (torch.rand(len(problems.stages), generator=generator) * pipeline.episode_steps(problems)).long()
-
-    def chance(here: Problems, _: Partial, max_devices: int) -> Tensor:
-        return torch.rand(len(here.stages), here.points + max_devices - 1, generator=generator)
-
-    return act(problems, pipeline.reset(len(until), MAX_STAGES), until, chance)
-
-
-@MANY
-@given(st.integers(0, 2**32), st.sampled_from(SIZES))
-def test_following_the_estimates_never_ends_longer_than_any_of_them_says(
-    random_problems: DrawProblems, seed: int, size: dict[str, Any]
-) -> None:
-    """For every legal action of random states; on 48 points some lie between those of the tables."""
-    problems = tensors(random_problems(seed, 6, **size))
-    states = random_states(problems, seed)
-    for parity in (0, 1):
-        rows = (states.step % 2 == parity).nonzero().squeeze(1)
-        here, partial = problems.take(rows), states.take(rows)
-        if not len(rows):
-            continue
-        promised = estimates(here, partial, MAX_DEVICES)
-        row, action = pipeline.legal_actions(here, partial, MAX_DEVICES).nonzero(as_tuple=True)
-        many = here.take(row)
-        end = follow(many, pipeline.apply(partial.take(row), action, problems.points))
-        memory = pipeline.complete_cost(many, end).memory
-        settled = torch.arange(MAX_STAGES) < (partial.step[row] // 2).unsqueeze(1)
-        sure = (promised[row, action] > 0) & torch.where(settled, memory <= 1, True).all(1)
-        earned = pipeline.terminal_reward(many, end)
-        assert (earned >= promised[row, action] * (1 - 1e-4))[sure].all()
-
-
-@MANY
-@given(st.integers(0, 2**32))
-def test_no_estimate_is_better_than_the_best_plan_and_the_plan_followed_is_no_worse(
-    random_problems: DrawProblems, seed: int
-) -> None:
-    """The best of all plans, tried one and all by the cost model in float64; -1 where none fits."""
-    records = tiny(random_problems, seed, stages=(2, 3))
-    problems = tensors(records)
-    start = pipeline.reset(len(records), MAX_STAGES)
-    legal = pipeline.legal_actions(problems, start, MAX_DEVICES)
-    promised = torch.where(legal, estimates(problems, start, MAX_DEVICES), -1.0).amax(1)
-    earned = pipeline.terminal_reward(problems, follow(problems, start))
-    for record, least, got in zip(records, promised.tolist(), earned.tolist(), strict=True):
-        best = best_reward(record)
-        assert least - FLOAT32 <= best
-        assert least - 1e-4 <= got <= best + FLOAT32
-
-
-def best_reward(record: PipelineProblem) -> float:
-    ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
-    lengths = [cost.length_s for cost in every_cost(record, record.stages, -1, 0) if cost.feasible]
-    return float(ideal / min(lengths)) if lengths else -1.0
-
-
-def test_following_the_estimates_is_near_the_optimum(random_problems: DrawProblems) -> None:
-    """What makes learned corrections enough. Lengths over the optimum: 1.0002 on average over 400 such problems."""
-    records = [record for seed in range(20) for record in tiny(random_problems, seed, memory=(2.0, 20.0))]
-    problems = tensors(records)
-    earned = pipeline.terminal_reward(problems, follow(problems, pipeline.reset(len(records), MAX_STAGES)))
-    gaps = [best_reward(record) / got for record, got in zip(records, earned.tolist(), strict=True)]
-    assert all(0 < gap < np.inf for gap in gaps)
-    assert float(np.mean(gaps)) < 1.005
-
-
-# --- what the tables hold ----------------------------------------------------------------------------------------
-
-
-def every_cost(record: PipelineProblem, left: int, point: int, first: int) -> Iterator[PipelineCost]:
-    """Costs of all plans of `left` stages for what follows a point, on the devices from `first` on.
-
-    What comes before is an empty stage: it takes no time and no memory, and nothing is sent from it, so that the
-    plan's T and memory are those of the rest. From point -1 and device 0 on nothing comes before.
-    """
-    profile = record.profile
-    cuts: tuple[int, ...] = ()
-    device_cuts: tuple[int, ...] = ()
-    if point >= 0:
-        cuts, device_cuts = record.grid.to_instructions((point,)), (first,)
-        kept = (np.arange(len(profile)) > cuts[0]).astype(float)
-        sent = profile.A * (np.arange(len(profile)) != cuts[0])
-        profile = Profile.create(profile.C * kept, sent, profile.W * kept, profile.C_fwd * kept, profile.stash * kept)
-    points = [cut for cut in record.grid.cut_points.tolist() if cut > point]
-    for coarse in combinations(points, left - 1):
-        for devices in combinations(range(first + 1, record.cluster.devices), left - 1):
-            yield pipeline_cost(
-                profile,
-                record.cluster,
-                (*cuts, *record.grid.to_instructions(coarse)),
-                (*device_cuts, *devices),
-                record.micro_batches,
-                record.state_factor,
-            )
-
-
-def rest_of(problems: Problems, left: int, sender: int = 0) -> tuple[Rest, Tensor]:
-    """[B, P, MAX_DEVICES] what follows every point, and the transfer times to it."""
-    tables = problems.cost_to_go
-    assert tables is not None
-    points = torch.arange(problems.points).expand(len(problems.stages), -1)
-    column = problems.stages.view(-1, 1, 1)
-    return cost_to_go.the_rest(
-        problems.scaled(), tables, torch.full_like(column, left), points, torch.full_like(column, sender)
-    )
-
-
-def check_optimal(records: list[PipelineProblem], left: int) -> None:
-    """Every span against the least of all plans that fit; IMPOSSIBLE exactly where none does."""
-    span = rest_of(tensors(records), left)[0].span
-    for i, record in enumerate(records):
-        ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
-        for point in record.grid.cut_points.tolist():
-            for first in range(1, record.cluster.devices):
-                costs = list(every_cost(record, left, point, first))
-                if any(abs(cost.memory_bytes / record.cluster.memory - 1).min() < FLOAT32 for cost in costs):
-                    continue  # too close to the limit to call
-                expected = min((cost.span_s / ideal for cost in costs if cost.feasible), default=np.inf)
-                ours = float(span[i, point, first])
-                if np.isinf(expected):
-                    assert ours >= IMPOSSIBLE, (i, point, first)
-                else:
-                    assert ours == pytest.approx(expected, rel=FLOAT32, abs=FLOAT32), (i, point, first)
-
-
-def without_communication(record: PipelineProblem) -> PipelineProblem:
-    p, nothing = record.profile, np.zeros(len(record.profile))
-    return replace(record, profile=Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash))
-
-
-@MANY
-@given(st.integers(0, 2**32))
-def test_where_nothing_is_sent_or_reduced_the_spans_are_the_optima(random_problems: DrawProblems, seed: int) -> None:
-    """No R trades against T, and no transfer from the stages before, which are guessed, against either."""
-    records = [without_communication(record) for record in tiny(random_problems, seed)]
-    for left in (2, 3):
-        check_optimal(records, left)
-
-
-@MANY
-@given(st.integers(0, 2**32), st.sampled_from([2, 3]))
-def test_a_span_is_impossible_exactly_where_no_plan_fits(random_problems: DrawProblems, seed: int, left: int) -> None:
-    """With weights, which take memory. Where something fits T and R are those of a real plan."""
-    records = tiny(random_problems, seed, memory=(0.3, 4.0))
-    rest, _ = rest_of(tensors(records), left)
-    for i, record in enumerate(records):
-        ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
-        for point in record.grid.cut_points.tolist():
-            for first in range(1, record.cluster.devices):
-                costs = list(every_cost(record, left, point, first))
-                if any(abs(cost.memory_bytes / record.cluster.memory - 1).min() < FLOAT32 for cost in costs):
-                    continue
-                real = np.array([(cost.span_s, cost.length_s) for cost in costs if cost.feasible]) / ideal
-                span, reduce = (float(table[i, point, first]) for table in (rest.span, rest.reduce))
-                assert (span >= IMPOSSIBLE) == (not real.size), (i, point, first)
-                if real.size:
-                    same = np.isclose(real, (span, span + reduce), rtol=FLOAT32, atol=FLOAT32)
-                    assert same.all(1).any(), (i, point, first)
-
-
-def test_some_rests_fit_and_some_do_not(random_problems: DrawProblems) -> None:
-    """Guards the test above."""
-    records = [record for seed in range(10) for record in tiny(random_problems, seed, memory=(0.3, 4.0))]
-    fits = [
-        any(cost.feasible for cost in every_cost(record, 2, record.grid.cut_points[0].item(), 1)) for record in records
-    ]
-    assert 0.2 < np.mean(fits) < 0.8
-
-
-@LAW
-@given(st.integers(0, 2**32))
-def test_one_stage_left_costs_what_the_cost_model_says(random_problems: DrawProblems, seed: int) -> None:
-    """Two-stage plans: T and R of the second stage and the transfer to it, for all cuts; no table is needed."""
-    records = random_problems(seed, 3, stages=(2, 2))
-    problems = tensors(records)
-    scaled = problems.scaled()
-    points = torch.arange(problems.points).expand(len(records), -1)
-    alone = cost_to_go.last_stage(scaled, scaled.at(points), first_devices(scaled.arrays, MAX_DEVICES))
-    rest, factor = rest_of(problems, left=1)
-    for i, record in enumerate(records):
-        M, devices = record.micro_batches, record.cluster.devices
-        ideal = record.profile.C.sum() * M / devices
-        for point in record.grid.cut_points.tolist():
-            for first in range(1, devices):
-                cut = record.grid.to_instructions((point,))
-                cost = pipeline_cost(record.profile, record.cluster, cut, (first,), M, record.state_factor)
-                need = cost.memory_bytes[1] / record.cluster.memory
-                if abs(need - 1) < FLOAT32:
-                    continue
-                span = M * (cost.forward_s[1] + cost.backward_s[1]) / ideal if need < 1 else IMPOSSIBLE
-                for ours in (alone, rest):
-                    assert float(ours.span[i, point, first]) == pytest.approx(span, rel=FLOAT32, abs=FLOAT32)
-                    reduce = cost.all_reduce_s[1] / ideal
-                    assert float(ours.reduce[i, point, first]) == pytest.approx(reduce, rel=FLOAT32, abs=FLOAT32)
-                    assert ours.stop[i, point, first] == devices
-                transfer = float(factor[i, point, first] * scaled.arrays[i, 1, point])
-                assert transfer == pytest.approx(cost.transfer_s[0] / ideal, rel=FLOAT32, abs=1e-7)
 
 
 @LAW
@@ -285,29 +29,50 @@ def test_one_stage_left_costs_what_the_cost_model_says(random_problems: DrawProb
 def test_tables_of_a_batch_are_those_of_each_problem_alone(
     random_problems: DrawProblems, seed: int, chunk: int
 ) -> None:
-    """Bit for bit, however many are worked on at a time."""
+    """Bit for bit, however many are worked on at a time: for as many stages as each problem may have left."""
     problems = Problems.from_encoded(encode(random_problems(seed, 5)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cost_to_go.CHUNK, "cpu", chunk)
-        together = problems.with_cost_to_go(MAX_STAGES, MAX_DEVICES).cost_to_go
+        together = problems.with_cost_to_go(4).cost_to_go
     for i in range(5):
-        alone = problems.take(torch.tensor([i])).with_cost_to_go(MAX_STAGES, MAX_DEVICES).cost_to_go
+        alone = problems.take(torch.tensor([i])).with_cost_to_go(4).cost_to_go
         assert together is not None
         assert alone is not None
-        for name, table in alone._asdict().items():
-            assert torch.equal(table[0], getattr(together, name)[i]), name
+        assert torch.equal(alone.points[0], together.points[i])
+        needed = int(problems.stages[i]) - 2
+        for ours, theirs in zip(alone[1:], together[1:], strict=True):
+            assert torch.equal(ours[0, :needed], theirs[i, :needed])
+
+
+@pytest.mark.parametrize("granularity", [2, 5, 9, 48])
+def test_the_blocks_that_stages_are_worked_on_in_change_nothing(
+    random_problems: DrawProblems, granularity: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, and there are always as many of them."""
+    sizes = {"granularity": granularity, "stages": (2, min(4, granularity)), "instructions": (granularity, 60)}
+    problems = Problems.from_encoded(encode(random_problems(1, 4, **sizes)))
+    scaled = problems.scaled()
+    assert len(cost_to_go.every_stage(scaled, scaled.arrays)) == cost_to_go.BLOCKS
+    blocks = problems.with_cost_to_go(4).cost_to_go
+    monkeypatch.setattr(cost_to_go, "BLOCKS", 1)
+    whole = problems.with_cost_to_go(4).cost_to_go
+    assert blocks is not None
+    assert whole is not None
+    possible = whole.span < cost_to_go.IMPOSSIBLE  # where nothing fits all stages tie
+    assert torch.equal(possible, blocks.span < cost_to_go.IMPOSSIBLE)
+    for ours, theirs in zip(blocks[1:], whole[1:], strict=True):
+        assert torch.equal(ours[possible], theirs[possible])
 
 
 def test_more_room_in_the_tables_changes_nothing(random_problems: DrawProblems) -> None:
-    """Tables for more stages and devices than the problems have hold the same where both have something."""
+    """Tables for more stages than the problems have hold the same for as many as they have."""
     problems = Problems.from_encoded(encode(random_problems(3, 4)))
-    small, large = (problems.with_cost_to_go(*size).cost_to_go for size in ((4, 16), (6, 20)))
+    small, large = (problems.with_cost_to_go(stages).cost_to_go for stages in (4, 6))
     assert small is not None
     assert large is not None
-    assert [table.shape[1:] for table in large] == [(16,), *[(4, 16, 20)] * 4]
+    assert [table.shape[1:] for table in large] == [(16,), *[(4, 16, UNITS)] * 5]
     for ours, theirs in zip(small[1:], large[1:], strict=True):
-        for i, devices in enumerate(problems.devices.long().tolist()):
-            assert torch.equal(ours[i, :, :, :devices], theirs[i, :2, :, :devices])
+        assert torch.equal(ours, theirs[:, :2])
 
 
 def test_tables_for_two_stages_are_there_though_never_needed() -> None:
@@ -315,8 +80,8 @@ def test_tables_for_two_stages_are_there_though_never_needed() -> None:
 
 
 def test_problems_keep_their_tables(random_problems: DrawProblems) -> None:
-    problems = tensors(random_problems(0, 4))
-    assert problems.with_cost_to_go(MAX_STAGES, MAX_DEVICES) is problems
+    problems = Problems.from_encoded(encode(random_problems(0, 4))).with_cost_to_go(4)
+    assert problems.with_cost_to_go(4) is problems
     taken = problems.take(torch.tensor([2, 0]))
     for ours, theirs in zip(taken.cost_to_go or (), problems.cost_to_go or (), strict=True):
         assert torch.equal(ours, theirs[[2, 0]])
@@ -327,7 +92,7 @@ def test_problems_keep_their_tables(random_problems: DrawProblems) -> None:
 def test_a_look_ahead_without_tables_says_what_to_do(random_problems: DrawProblems) -> None:
     problems = Problems.from_encoded(encode(random_problems(0, 4)))
     with pytest.raises(ValueError, match="with_cost_to_go"):
-        pipeline_features.instruction_features(problems, pipeline.reset(4, MAX_STAGES), MAX_DEVICES)
+        pipeline_features.instruction_features(problems, pipeline.reset(4, 4))
 
 
 # --- points ------------------------------------------------------------------------------------------------------
@@ -408,7 +173,25 @@ def test_the_points_spread_over_an_even_problem() -> None:
     assert int(chosen.diff().max()) <= 10
 
 
-# --- units -------------------------------------------------------------------------------------------------------
+# --- devices -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "units"),
+    [(1, 2, 2), (4, 8, 32), (11, 3, 17), (8, 8, 32), (13, 5, 22), (6, 17, 26), (16, 8, 32)],
+)
+def test_units_are_equal_groups_of_as_few_devices_as_32_of_them_allow(
+    random_problems: DrawProblems, nodes: int, per_node: int, units: int
+) -> None:
+    """One device each on up to 32, two on 33 and 64, three on 65, four on 102 and 128; the last may be smaller."""
+    problems = Problems.from_encoded(encode(random_problems(0, 1, clusters=[(nodes, per_node)], stages=(2, 2))))
+    first = cost_to_go.first_devices(problems.scaled()).flatten()
+    size = {2: 1, 32: 1, 33: 2, 64: 2, 65: 3, 102: 4, 128: 4}[nodes * per_node]
+    assert first[first < nodes * per_node].tolist() == [size * unit for unit in range(units)]
+    assert len(first) == UNITS
+
+
+# --- units of time -------------------------------------------------------------------------------------------------
 
 
 @LAW

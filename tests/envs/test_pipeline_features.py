@@ -22,12 +22,15 @@ LAW = settings(max_examples=25, deadline=None, derandomize=True)
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18
 FLOAT32 = 1e-5
 
+FIRST = torch.arange(1.0, MAX_DEVICES)
+"""Every device but the first."""
+
 DrawProblems = Callable[..., list[PipelineProblem]]
 
 
 def with_tables(records: list[PipelineProblem]) -> Problems:
     """The problems as the look-ahead takes them."""
-    return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES, MAX_DEVICES)
+    return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES)
 
 
 def random_states(problems: Problems, step: int | None, seed: int) -> Partial:
@@ -53,11 +56,11 @@ def features(problems: Problems, partial: Partial) -> list[tuple[torch.Tensor, t
     even = partial.step % 2 == 0
     here, so_far = problems.take(even), partial.take(even)
     legal = pipeline.legal_cuts(here, so_far)
-    described, globally, _ = pipeline_features.instruction_features(here, so_far, MAX_DEVICES)
+    described, globally, _ = pipeline_features.instruction_features(here, so_far)
     cut = (legal, described, globally)
     here, so_far = problems.take(~even), partial.take(~even)
-    legal = pipeline.legal_device_cuts(here, so_far, MAX_DEVICES)
-    described, globally, _ = pipeline_features.device_features(here, so_far, MAX_DEVICES)
+    legal = pipeline.legal_device_cuts(here, so_far, FIRST)
+    described, globally, _ = pipeline_features.device_features(here, so_far, FIRST)
     return [cut, (legal, described, globally)]
 
 
@@ -71,9 +74,9 @@ def test_with_one_stage_left_the_estimate_of_a_device_cut_is_its_reward(
 ) -> None:
     """For every last cut at every point, as long as the stages before it fit."""
     here, after = _after_every_cut(*_one_boundary_left(random_problems, seed, stages))[1:]
-    estimate = pipeline_features.device_features(here, after, MAX_DEVICES)[2]
+    estimate = pipeline_features.device_features(here, after, FIRST)[2]
     reward = _rewards_of_all_device_cuts(here, after)
-    sure = pipeline.legal_device_cuts(here, after, MAX_DEVICES) & ~reward.isnan()
+    sure = pipeline.legal_device_cuts(here, after, FIRST) & ~reward.isnan()
     np.testing.assert_allclose(estimate[sure], reward[sure], rtol=FLOAT32, atol=1e-6)
 
 
@@ -83,10 +86,10 @@ def test_with_one_stage_left_the_estimate_of_a_point_is_the_reward_of_its_best_d
     random_problems: DrawProblems, seed: int, stages: int
 ) -> None:
     problems, partial = _one_boundary_left(random_problems, seed, stages)
-    estimate = pipeline_features.instruction_features(problems, partial, MAX_DEVICES)[2]
+    estimate = pipeline_features.instruction_features(problems, partial)[2]
     (row, point), here, after = _after_every_cut(problems, partial)
     reward = _rewards_of_all_device_cuts(here, after)
-    best = torch.where(pipeline.legal_device_cuts(here, after, MAX_DEVICES), reward, -2.0).amax(1)
+    best = torch.where(pipeline.legal_device_cuts(here, after, FIRST), reward, -2.0).amax(1)
     sure = ~reward.isnan().any(1)
     np.testing.assert_allclose(estimate[row, point][sure], best[sure], rtol=FLOAT32, atol=1e-6)
 
@@ -230,7 +233,7 @@ def _in_unit(problems: Problems, factor: float) -> Problems:
     unit = torch.tensor([factor] * 4 + [1.0]).view(1, 5, 1)
     arrays, state = problems.arrays * unit, problems.state_over_memory / factor
     changed = problems._replace(arrays=arrays, state_over_memory=state, cost_to_go=None)
-    return changed.with_cost_to_go(MAX_STAGES, MAX_DEVICES)
+    return changed.with_cost_to_go(MAX_STAGES)
 
 
 def test_a_point_where_nothing_fits_is_still_described_by_possible_device_cuts(random_problems: DrawProblems) -> None:

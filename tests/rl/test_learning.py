@@ -63,7 +63,7 @@ def test_a_few_hundred_iterations_come_close_to_the_optima(
 ) -> None:
     """From the rewards of random weights (no estimate is added to the values) to 0.95 of the optimum on average."""
     records = random_problems(2, 32, POINTS, stages=(2, 3), memory=(1.5, 20.0))
-    problems = Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES, MAX_DEVICES)
+    problems = Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES)
     best = torch.tensor([best_reward(r, problems.take(torch.tensor([i]))) for i, r in enumerate(records)])
     assert (best > 0).all()
     online = LookAheadQNetwork(NetworkSize(POINTS, MAX_STAGES, MAX_DEVICES, hidden=32, residual="none"))

@@ -94,9 +94,18 @@ def test_too_many_visits_are_refused(tiny: MakeConfig, problems: int, fits: bool
 
 @pytest.fixture
 def data(groups: Path) -> PipelineData:
-    made = PipelineData(str(groups), None, validation_groups=12, min_stages=2, batch=16, steps_per_epoch=4, seed=1)
+    return data_of(groups)
+
+
+def data_of(groups: Path, **changes: Any) -> PipelineData:
+    made = unread(groups, **changes)
     made.setup()
     return made
+
+
+def unread(groups: Path, **changes: Any) -> PipelineData:
+    settings = {"groups": None, "validation_groups": 12, "validation_devices": None, "min_stages": 2, "batch": 16}
+    return PipelineData(str(groups), **{**settings, "steps_per_epoch": 4, "seed": 1, **changes})
 
 
 def test_the_last_groups_are_held_out_and_never_visited(data: PipelineData, groups: Path) -> None:
@@ -111,10 +120,21 @@ def test_the_last_groups_are_held_out_and_never_visited(data: PipelineData, grou
 
 def test_problems_with_few_stages_can_be_left_out_of_training_but_not_of_validation(groups: Path) -> None:
     stages = read_dataset(groups)["stages"]
-    made = PipelineData(str(groups), None, validation_groups=12, min_stages=3, batch=16, steps_per_epoch=4, seed=1)
-    made.setup()
+    made = data_of(groups, min_stages=3)
     assert made.problems.stages.tolist() == [s for s in stages[:-12] if s >= 3]
     assert made.validation.stages.tolist() == stages[-12:].tolist()
+
+
+def test_large_problems_can_be_left_out_of_validation_but_not_of_training(groups: Path) -> None:
+    """Some problems have 8 devices, the others 12; the exact optima are those of the ones that stay."""
+    content = read_dataset(groups)
+    devices = content["nodes"] * content["devices_per_node"]
+    made, whole = data_of(groups, validation_devices=8), data_of(groups)
+    kept = devices[-12:] <= 8
+    assert 0 < kept.sum() < 12
+    assert made.problems.devices.tolist() == devices[:-12].tolist()
+    assert made.validation.devices.tolist() == [8] * kept.sum()
+    assert made.optima.tolist() == pytest.approx(whole.optima[torch.from_numpy(kept)].tolist(), nan_ok=True)
 
 
 def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, groups: Path) -> None:
@@ -131,8 +151,7 @@ def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, grou
 def test_problems_without_a_plan_are_no_measure(groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = iter([1.0, float("nan"), 3.0])
     monkeypatch.setattr("automap_models.train.data.optimal_length", lambda *_: next(lengths))
-    made = PipelineData(str(copy_of(groups, tmp_path)), None, 3, 2, batch=4, steps_per_epoch=1, seed=1)
-    made.setup()
+    made = data_of(copy_of(groups, tmp_path), validation_groups=3)
     assert made.optima.tolist() == [1.0, 3.0]
     assert torch.equal(made.validation.arrays, torch.from_numpy(read_dataset(groups)["arrays"][[197, 199]]))
 
@@ -160,19 +179,18 @@ def test_optima_are_found_once_and_again_when_the_file_is_damaged(
         return float(len(calls))
 
     monkeypatch.setattr("automap_models.train.data.optimal_length", optimum)
-    arguments: tuple[Any, ...] = (str(copy_of(groups, tmp_path)), None, 5, 2, 4, 1, 1)
-    PipelineData(*arguments).setup()
-    PipelineData(*arguments).prepare_data()
+    copy = copy_of(groups, tmp_path)
+    unread(copy, validation_groups=5).setup()
+    unread(copy, validation_groups=5).prepare_data()
     assert len(calls) == 5
-    (file,) = (tmp_path / "copy").glob("optima-*.npy")
+    (file,) = copy.glob("optima-*.npy")
     if damage == "short":
         np.save(file, np.ones(4))
     elif damage == "pickle":
         np.save(file, np.array([None] * 5), allow_pickle=True)
     else:
         file.write_bytes(file.read_bytes()[:-3] if isinstance(damage, str) else damage)
-    again = PipelineData(*arguments)
-    again.setup()
+    again = data_of(copy, validation_groups=5)
     assert again.optima.tolist() == [6, 7, 8, 9, 10]
     assert np.load(file).tolist() == [6, 7, 8, 9, 10]
 

@@ -22,9 +22,10 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.encoding import EncodedProblems, encode
-from automap_models.envs.pipeline import PipelineEnv, Problems, episode_steps, legal_actions, legal_cuts
+from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.policy import KIND, Policy
+from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train import export, parity
 from automap_models.train.build import build_data, build_module
 from automap_models.train.module import RainbowModule
@@ -68,6 +69,10 @@ def records(random_problems: Callable[..., list[PipelineProblem]]) -> list[Pipel
     return random_problems(7, 600, POINTS, stages=(2, MAX_STAGES), memory=(0.5, 20.0))
 
 
+def start_of(problems: Problems) -> Partial:
+    return reset(len(problems.stages), MAX_STAGES)
+
+
 def assert_agrees(made: Exported, records: list[PipelineProblem]) -> None:
     """Both on the data set, where it is kept for that, and on more problems."""
     assert [path.name for path in made.path.parent.iterdir()] == ["policy.onnx"]
@@ -82,7 +87,7 @@ def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, r
     """The best first cuts are the same whatever the beam; where there are too few, plans count as -∞."""
     policy, encoded = Policy(made.path), encode(records)
     problems = Problems.from_encoded(encoded)
-    possible = legal_cuts(problems, PipelineEnv(MAX_STAGES, MAX_DEVICES).reset(problems)).sum(1).numpy()
+    possible = legal_cuts(problems, start_of(problems)).sum(1).numpy()
     widest = policy.plans(encoded, POINTS + 3)
     assert widest[0].shape == widest[1].shape == (len(records), POINTS, MAX_STAGES - 1)
     np.testing.assert_array_equal((widest[2] > -np.inf).sum(1), possible)
@@ -143,17 +148,17 @@ def assert_only_legal_states_are_compared(made: Exported, records: list[Pipeline
     """One state at the start; from each first cut that is followed one at each later step."""
     problems = Problems.from_encoded(encode(records))
     count = 0
-    for state in parity.visited(Policy(made.path), made.module.online.prepare(problems), parity.BEAM):
+    look_ahead = isinstance(made.module.online, LookAheadQNetwork)
+    for state in parity.visited(parity.plan(Policy(made.path), problems, parity.BEAM, tables=look_ahead)):
         assert (state.partial.step == state.partial.step[0]).all()
         assert state.cuts == (int(state.partial.step[0]) % 2 == 0)
         done = (state.partial.cuts >= 0).sum(1) + (state.partial.device_cuts >= 0).sum(1)
         assert torch.equal(done, state.partial.step)
-        legal = legal_actions(state.problems, state.partial, MAX_DEVICES)
+        legal = legal_actions(state.problems, state.partial, made.module.size.max_devices)
         half = legal[:, :POINTS] if state.cuts else legal[:, POINTS:]
         assert half.gather(1, state.action.unsqueeze(1)).all()
         count += len(done)
-    start = PipelineEnv(MAX_STAGES, MAX_DEVICES).reset(problems)
-    followed = legal_cuts(problems, start).sum(1).clamp(max=parity.BEAM)
+    followed = legal_cuts(problems, start_of(problems)).sum(1).clamp(max=parity.BEAM)
     assert count == int((1 + followed * (episode_steps(problems) - 1)).sum())
 
 
@@ -181,14 +186,20 @@ def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, recor
 
 @pytest.mark.slow
 def test_the_look_ahead_network_becomes_a_planner(
-    compose_tiny: MakeConfig, records: list[PipelineProblem], tmp_path: Path
+    compose_tiny: MakeConfig,
+    records: list[PipelineProblem],
+    random_problems: Callable[..., list[PipelineProblem]],
+    tmp_path: Path,
 ) -> None:
-    """All in one test: its export takes a minute."""
-    config = compose_tiny("agent=default", "agent.size.hidden=16", f"env.max_devices={MAX_DEVICES}")
+    """All in one test: its export takes minutes. Clusters of up to 16 devices and of 33 to 40, in units of two."""
+    config = compose_tiny("agent=default", "agent.size.hidden=16", "env.max_devices=40")
     made = export_with(config, tmp_path / "policy.onnx")
+    sizes = {"stages": (2, MAX_STAGES), "memory": (0.5, 20.0), "clusters": [(11, 3), (5, 7), (5, 8)]}
+    mixed = [record for pair in zip(records, random_problems(8, 600, POINTS, **sizes), strict=True) for record in pair]
     for check in CHECKS:
-        check(made, records if check is assert_agrees else records[:60])
+        check(made, mixed if check is assert_agrees else mixed[:60])
     assert_tells_nothing_of_the_machine(made)
+    assert made.report["equal_table_entries"] >= parity.EQUAL_ENTRIES
 
 
 def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(exported: Exported) -> None:

@@ -17,6 +17,8 @@ from omegaconf import DictConfig
 
 from automap_models.envs.cost_to_go import CostToGo
 from automap_models.errors import BadInput
+from automap_models.train.build import build_module
+from automap_models.train.checkpoints import load_weights
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule
 
@@ -192,6 +194,20 @@ def test_fine_tuning_takes_the_weights_and_nothing_else(tiny: MakeConfig, tmp_pa
     assert (seen["replay"], seen["episodes"], seen["step"]) == (0, 0, 0)
 
 
+def test_weights_serve_other_numbers_of_stages_and_devices_where_candidates_share_them(
+    tiny: MakeConfig, finished: Path
+) -> None:
+    """The paper's network has inputs and outputs for each of them, so its weights do not."""
+    larger = ("env.max_stages=6", "env.max_devices=40")
+    module = build_module(tiny(*larger))
+    load_weights(module, finished)
+    assert differences(dict(module.state_dict()), dict(torch.load(finished, weights_only=True)["state_dict"])) == []
+    paper = ("agent=paper", "agent.size.hidden=16", "agent.learner.replay=500")
+    train(tiny(*paper, "episodes=64", out="paper"))
+    with pytest.raises(BadInput, match="max_stages 4, not 6; max_devices 12, not 40"):
+        load_weights(build_module(tiny(*paper, *larger)), finished.parents[2] / "paper" / "checkpoints" / "last.ckpt")
+
+
 def test_a_checkpoint_is_a_module_without_any_trainer(tiny: MakeConfig, tmp_path: Path) -> None:
     train(tiny("episodes=64"))
     path = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -204,6 +220,8 @@ def test_a_checkpoint_is_a_module_without_any_trainer(tiny: MakeConfig, tmp_path
     [
         (["agent.size.hidden=8"], "hidden 16, not 8"),
         (["agent=paper", "agent.learner.replay=500", "agent.size.hidden=16"], "network look_ahead, not flat"),
+        (["env.max_stages=5"], "max_stages 4, not 5"),
+        (["env.max_devices=40"], "max_devices 12, not 40"),
         (["agent.learner.replay=400"], "written with replay 500, not 400"),
         (["agent.learner.branches=2"], "written with branches 1, not 2"),
         (["data.validation_groups=11"], "other groups"),
