@@ -78,7 +78,7 @@ def _known(scaled: Scaled, tables: CostToGo, left: Tensor) -> Tensor:
     stop, after = (torch.where(several, t, scaled.devices) for t in (stop, after))
     span, reduce = (torch.where(several, t, -IMPOSSIBLE) for t in (span, reduce))
     sent = torch.where(several, ends[:, 1], 0.0)
-    columns = _Known(*(ends[:, c] for c in OF_STAGES), stop, span, reduce, sent, after)
+    columns = (*(ends[:, c] for c in OF_STAGES), stop, span, reduce, sent, after)
     return torch.stack(torch.broadcast_tensors(*columns), 1)  # type: ignore[no-untyped-call]
 
 

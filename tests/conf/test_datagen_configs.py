@@ -14,6 +14,7 @@ from automap_models.datagen.generate import draw_groups
 from automap_models.envs.encoding import EncodedProblems
 
 DISTRIBUTIONS = sorted(path.stem for path in (conf_dir() / "dist").glob("*.yaml"))
+SIZES = sorted(path.stem for path in (conf_dir() / "sizes").glob("*.yaml"))
 
 
 def test_the_promised_distributions_are_shipped() -> None:
@@ -32,6 +33,31 @@ def test_every_shipped_distribution_composes_and_is_drawn(name: str, tmp_path: P
     assert np.isfinite(groups.arrays).all()
     members = job.recipe.mixture.names
     assert members == (tuple(config.dist.components) if name == "mixed" else (name,))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_shipped_choice_of_sizes_composes_and_is_drawn(name: str, tmp_path: Path) -> None:
+    """All numbers of stages, nodes and devices in a node that it names come up, and no others."""
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = hydra.compose("datagen", overrides=[f"sizes={name}", f"out={tmp_path}"])
+    groups = EncodedProblems.from_mapping(draw_groups(job_from(config).recipe, np.random.default_rng(1), 2000))
+    cluster = config.problem.cluster
+    assert set(groups.nodes.tolist()) == set(cluster.nodes["values"])
+    assert set(groups.devices_per_node.tolist()) == set(cluster.devices_per_node["values"])
+    assert set(groups.stages.tolist()) >= set(config.problem.stages["values"])
+    low, high = config.problem.micro_batches
+    assert low <= groups.micro_batches.min() < groups.micro_batches.max() <= high
+
+
+def test_the_sizes_are_the_paper_s_unless_said_otherwise() -> None:
+    """Clusters A, B and C: two to four nodes of eight; all sizes reach 16 stages on 128 devices, as the agent does."""
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        paper, widest = (hydra.compose("datagen", overrides=list(of)).problem for of in ((), ("sizes=all",)))
+        env = hydra.compose("train", overrides=["experiment=all_sizes"]).env
+    assert (paper.cluster.nodes["values"], paper.cluster.devices_per_node["values"]) == ([2, 3, 4], [8])
+    assert max(widest.stages["values"]) == env.max_stages == 16
+    most = max(widest.cluster.nodes["values"]) * max(widest.cluster.devices_per_node["values"])
+    assert most == env.max_devices == 128
 
 
 def test_the_default_folder_is_named_after_the_distribution() -> None:

@@ -110,6 +110,17 @@ def test_fine_tuning_starts_where_the_default_run_ends() -> None:
     assert fine_tuning.out != compose().out
 
 
+def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solved() -> None:
+    config = compose("experiment=all_sizes")
+    assert config.init_from == f"{compose().out}/checkpoints/best.ckpt"
+    assert config.out != compose().out
+    size = build(config).size
+    assert (size.max_stages, size.max_devices) == (16, 128)
+    assert size.points == compose().env.points
+    assert build_data(config).validation_devices == 16
+    assert build_data(compose()).validation_devices is None
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [

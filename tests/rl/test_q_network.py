@@ -206,6 +206,20 @@ def test_only_the_half_that_a_step_chooses_from_has_values(problems: Problems, s
     assert not values[~cuts_instructions, :16].any()
 
 
+def test_devices_that_no_cluster_of_the_batch_has_cost_nothing_and_are_worth_nothing(
+    problems: Problems, states: Partial
+) -> None:
+    """An environment for larger clusters gives the same values; only the largest cluster's devices are looked at."""
+    narrow, wide = LookAheadQNetwork(size()), LookAheadQNetwork(size(max_devices=128))
+    wide.load_state_dict(narrow.state_dict())
+    described = wide.describe(problems, states)
+    assert described.device.legal.shape[1] == int(problems.devices.max()) - 1
+    values = wide(described)
+    assert values.shape == (len(problems.stages), 16 + 127, 1)
+    assert torch.equal(values[:, : 16 + 17], narrow(narrow.describe(problems, states)))
+    assert not values[:, 16 + 17 :].any()
+
+
 def test_illegal_candidates_have_no_features(env: PipelineEnv, problems: Problems, states: Partial) -> None:
     described = LookAheadQNetwork(size()).describe(problems, states)
     legal = env.legal(problems, states)

@@ -16,6 +16,7 @@ import torch
 from omegaconf import DictConfig
 
 from automap_models.envs.cost_to_go import CostToGo
+from automap_models.envs.pipeline import Partial
 from automap_models.errors import BadInput
 from automap_models.train.build import build_module
 from automap_models.train.checkpoints import load_weights
@@ -103,13 +104,20 @@ def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     assert_ended_alike(tmp_path / "broken", tmp_path / "unbroken")
 
 
-@pytest.mark.parametrize(("agent", "tables"), [("default", True), ("paper", False)])
+@pytest.mark.parametrize(
+    ("agent", "tables", "branches"), [("default", True, 1), ("default", True, 3), ("paper", False, 1)]
+)
 def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
-    agent: str, tables: bool, tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, tables: bool, branches: int, tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are hundreds of kilobytes a problem, and follow from it."""
-    settings = (f"agent={agent}", "agent.size.hidden=16", "agent.learner.replay=300")
-    before = train(tiny(*settings, "episodes=128")).lightning_module.replay
+    settings = (
+        f"agent={agent}",
+        "agent.size.hidden=16",
+        "agent.learner.replay=300",
+        f"agent.learner.branches={branches}",
+    )
+    before = train(tiny(*settings, f"episodes={128 * branches}")).lightning_module.replay
     names = set(CostToGo._fields) if tables else set()
     assert before.derived == names
     saved = last(tmp_path / "run")["rainbow"]["processes"][0]["replay"]["items"]
@@ -122,10 +130,26 @@ def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
         start(self)
 
     monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
-    train(tiny(*settings, "episodes=192", "ckpt_path=last"))
+    train(tiny(*settings, f"episodes={192 * branches}", "ckpt_path=last"))
     assert len(before) > 0
     for name, column in before.items.items():
         np.testing.assert_array_equal(restored[name][: len(before)], column[: len(before)], err_msg=name)
+
+
+@pytest.mark.parametrize(("branches", "levels"), [(1, 2), (3, 1)])
+def test_replayed_states_look_up_the_same_as_with_all_their_tables(
+    branches: int, levels: int, tiny: MakeConfig
+) -> None:
+    """Of two levels, for up to four stages, a row that holds one state keeps the one that it needs."""
+    settings = (f"agent.learner.branches={branches}", f"episodes={64 * branches}")
+    module = train(tiny("agent=default", "agent.size.hidden=16", *settings)).lightning_module
+    assert isinstance(module, RainbowModule)
+    rows = {name: column[: len(module.replay)] for name, column in module.replay.items.items()}
+    assert rows["span"].shape[1] == levels
+    state = Partial(*(torch.from_numpy(rows[name]).long() for name in ("cuts", "device_cuts", "step")))
+    kept = module._replayed(rows)
+    ours, theirs = (module.online(module.online.describe(p, state)) for p in (kept, kept._replace(cost_to_go=None)))
+    assert torch.equal(ours, theirs)
 
 
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
