@@ -179,7 +179,7 @@ def test_the_agent_s_plan_carries_its_episodes_seed_and_the_proven_optimum(
 @pytest.mark.parametrize("planner", ["agent", "milp", "greedy", "random"])
 @pytest.mark.parametrize("search", ["opp", "adp"])
 def test_every_planner_plans(search: str, planner: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([search, model, "--topo", "A", "--mesh", "2", "--planner", planner]) == 0
+    assert main([search, model, "--topo", "A", "--mesh", "2", "--planner", planner, *COUNT]) == 0
     assert f"plan by {planner}" in capsys.readouterr().out
 
 
