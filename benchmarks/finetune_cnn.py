@@ -25,6 +25,7 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.resources import conf_dir
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Problems, complete_cost
+from automap_models.rl.whole_plans import rollout
 from automap_models.train.build import build_module
 from automap_models.train.checkpoints import load_weights
 from automap_models.train.module import RainbowModule
@@ -43,7 +44,7 @@ def module_of(checkpoint: Path) -> RainbowModule:
 def lengths(module: RainbowModule, problems: list[PipelineProblem]) -> np.ndarray:
     """[B] lengths of greedy plans in the problems' own units; infinite where one does not fit."""
     tensors = Problems.from_encoded(encode(problems))
-    episodes = module.agent.rollout(tensors, 0.0, torch.Generator())
+    episodes = rollout(module.agent, tensors, 0.0, torch.Generator())
     cost = complete_cost(tensors, episodes.complete)
     ideal = tensors.arrays[:, 0, -1] * tensors.micro_batches / tensors.devices
     ratio = torch.where(cost.feasible, cost.length / ideal, torch.inf).double().numpy()

@@ -72,7 +72,8 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
     weights = np.asarray(recipe.mixture.weights)
     nodes, per_node = cluster.nodes.draw(rng, count), cluster.devices_per_node.draw(rng, count)
     n = problem.instructions.draw(rng, count)
-    stages = np.where(rng.random(count) < problem.stages_match_nodes, nodes, problem.stages.draw(rng, count))
+    matched = (rng.random(count) < problem.stages_match_nodes) & (nodes > 1)
+    stages = np.where(matched, nodes, problem.stages.draw(rng, count))
     most = np.minimum(nodes * per_node, np.minimum(n, recipe.granularity))
     ratio = cluster.inter_over_intra.draw(rng, count)[:, 0]
     fixed = rng.random(count) < cluster.fixed_share

@@ -11,8 +11,9 @@ from automap_models import __version__
 from automap_models.errors import BadInput
 
 from .console import CommandParser, print_json, run_command
-from .search_options import add_search_arguments
-from .step_arguments import add_step_arguments, at_least
+from .mesh_argument import mesh_argument
+from .search_options import COUNTING, OBJECTIVES, add_search_arguments, settle
+from .step_arguments import add_step_arguments
 
 if TYPE_CHECKING:
     from automap_models.core.sharding import Kind
@@ -26,7 +27,9 @@ EPILOG = """MODEL|FILE is one of
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
 
 examples:
-  automap-search opp t5_base --topo B --mesh 4           which dimension of each parameter to partition on 4 devices
+  automap-search opp t5_base --topo B --mesh 4           the fastest step: what to partition on 4 devices
+  automap-search opp t5_base --topo A --mesh data=2,model=4 --out plan.json
+  automap-search opp t5_base --topo B --mesh 4 --objective count          Auto-MAP's own search, by its agent
   automap-search opp vgg19 --topo A --mesh 8 --rules shardy --show-groups
   automap-search adp t5_base --topo B --mesh 8           which inputs to partition: data parallelism
   automap-search opp my_models:make_step --topo C --out plan.json
@@ -84,13 +87,28 @@ def _add_sharding_arguments(made: argparse.ArgumentParser) -> None:
     add_step_arguments(made.add_argument_group("which training step"))
     asked = made.add_argument_group("what to search for")
     asked.add_argument(
-        "--mesh", metavar="N", type=at_least(1), help="devices along the mesh axis (default: all of the cluster)"
+        "--mesh",
+        metavar="N|AXES",
+        type=mesh_argument,
+        help="devices along the one axis (default: all of the cluster), or axes: data=2,model=4 partitions inputs "
+        "along the first and parameters along the second, which has neighbouring devices",
     )
+    asked.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        help="the least time of a step (default), the least memory, or as many variables as possible, as Auto-MAP "
+        "counts (the default with --planner agent and the like)",
+    )
+    asked.add_argument("--device", metavar="NAME|FILE", help="what the cluster is made of (default v100), for times")
     asked.add_argument(
         "--rules",
         metavar="NAME|FILE",
-        default="paper",
-        help="what may be sharded: paper (default), shardy (all that propagates) or a YAML file of restrictions",
+        help="what may be sharded: shardy (all that propagates; default), paper (default for --objective count) or a "
+        "YAML file of restrictions",
+    )
+    asked.add_argument("--plan", metavar="FILE", type=Path, help="price this plan.json instead of searching for one")
+    asked.add_argument(
+        "--verify", action="store_true", help="run the step with the plan on devices made of this host, and compare"
     )
     add_search_arguments(made.add_argument_group("who searches, for how long"))
     out = made.add_argument_group("what to write")
@@ -107,8 +125,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _sharding(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, search, then write: after a mistake nothing is written."""
+    settle(arguments)
     files = {name: path for name, path in (("plan", arguments.out), ("plot", arguments.plot)) if path}
     _require_files(files, arguments.what)
+    if arguments.objective != COUNTING:
+        return _priced(arguments, files)
     from .searching import found
 
     result = found(arguments, KINDS[arguments.search])
@@ -122,6 +143,26 @@ def _sharding(arguments: argparse.Namespace) -> int:
         write_search_plot(arguments.plot, result)
     _print(arguments, result, files)
     return 0
+
+
+def _priced(arguments: argparse.Namespace, files: Mapping[str, Path]) -> int:
+    """The same for a plan chosen by its price; one that does not compute what one device does is a defect."""
+    from .pricing import priced
+
+    result = priced(arguments, KINDS[arguments.search])
+    if arguments.out:
+        from automap_models.formats.priced_sharding_json import write_priced_plan
+
+        write_priced_plan(arguments.out, result.report)
+    if arguments.json:
+        from .price_report import price_document
+
+        print_json(price_document(result))
+    else:
+        from .price_report import print_priced
+
+        print_priced(result, files)
+    return 0 if result.verified is None or result.verified.equal else 1
 
 
 def _require_files(files: Mapping[str, Path], what: str) -> None:

@@ -12,7 +12,7 @@ from automap_models.envs.propagation import PARTITIONED, Propagation
 from automap_models.envs.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import sharding_document
 
-from .searching import Found
+from .searching import Found, Inserted
 from .sharding_rows import rows
 from .tables import columns, console, fact_table, plain
 from .units import counted, percent, seconds, size
@@ -109,7 +109,7 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
         cut_off = ", then interrupted" if plan.interrupted else ""
         yield "episodes", f"{plan.episodes:,}{cut_off}; the plan's reward is {plan.reward:.1f}"
     yield "optimum", _optimum(plan)
-    yield "Shardy", _shardy(found)
+    yield "Shardy", shardy_sentence(found.inserted)
     yield "time", f"{seconds(report.planning_s)} from the model to the plan, {seconds(plan.search_s)} of it searching"
 
 
@@ -129,14 +129,13 @@ def _optimum(plan: ShardingPlan) -> str:
     return f"proven: no plan partitions more than {int(proven.bound)}, the gap is {gap}"
 
 
-def _shardy(found: Found) -> str:
+def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
     """What the compiler's own propagation of the plan inserts."""
     parts = [
-        f"{counted(inserted.number, kind.replace('_', '-'))} ({size(inserted.nbytes)})"
-        for kind, inserted in sorted(found.inserted.items())
+        f"{counted(one.number, kind.replace('_', '-'))} ({size(one.nbytes)})" for kind, one in sorted(inserted.items())
     ]
     told = ", ".join(parts) or "no communication"
-    return f"its own propagation of the plan gives {told}" + ("" if "reshard" in found.inserted else ", no reshard")
+    return f"its own propagation of the plan gives {told}" + ("" if "reshard" in inserted else ", no reshard")
 
 
 def _group_documents(found: Found) -> list[dict[str, Any]]:

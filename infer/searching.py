@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,7 @@ from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
 from automap_models.planners.rounds import Round
 
+from .mesh_argument import axis_size
 from .profile_source import STEPS, kind_of, module_of, require_applicable
 from .profile_source import Kind as Source
 from .progress import Steps
@@ -60,6 +61,7 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
     """
     begun = time.perf_counter()
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
+    devices = axis_size(arguments.mesh, kind, cluster)
     rounds: list[Round] = []
     steps = Steps()
 
@@ -68,25 +70,28 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
         steps.begin(_progress(told))
 
     planner = make_planner(arguments.planner, search_options(arguments, watch), kind)
-    source = _source(arguments)
+    source = source_of(arguments)
     with contextlib.redirect_stdout(sys.stderr), steps:
         steps.begin(f"tracing {arguments.what}")
         module = module_of(source, arguments)
         steps.begin(f"propagating through {len(module.operations):,} operations")
         sharding = sharding_of(module, rule_set)
-        axis_size = arguments.mesh or cluster.devices
-        problem = ShardingProblem(module.name, kind, sharding.classes, cluster, axis_size, rule_set.name)
+        problem = ShardingProblem(module.name, kind, sharding.classes, cluster, devices, rule_set.name)
         steps.begin(f"searching {len(problem.candidate_dims)} dimensions")
         plan = planner.plan(problem)
         planning_s = time.perf_counter() - begun
         steps.begin("checking the plan with Shardy")
-        inserted = inserted_by_shardy(module, plan)
+        inserted = inserted_by_shardy(module, [plan])
     report = ShardingReport(problem, plan, planning_s, seed_of(arguments), _notes(plan, inserted))
     return Found(report, inserted, tuple(rounds))
 
 
-def _source(arguments: argparse.Namespace) -> Source:
-    """What the positional argument is, which the other arguments apply to."""
+def source_of(arguments: argparse.Namespace) -> Source:
+    """What the positional argument is, which the other arguments apply to.
+
+    Raises:
+        BadInput: it is no step of a model, or an argument does not apply to it.
+    """
     source = kind_of(arguments.what)
     if source not in STEPS:
         raise BadInput(
@@ -106,12 +111,12 @@ def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
     return sharding_classes(module, sharding_rules(module), rule_set)
 
 
-def inserted_by_shardy(module: Module, plan: ShardingPlan) -> dict[str, Inserted]:
-    """What Shardy's own propagation of a plan inserts: its word for the operation → number and bytes."""
-    from automap_models.hlo.shardy import collectives
+def inserted_by_shardy(module: Module, plans: Sequence[ShardingPlan]) -> dict[str, Inserted]:
+    """What Shardy's own propagation of plans along the axes of a mesh inserts: its word for it → number and bytes."""
+    from automap_models.hlo.shardy import mesh_collectives
 
     inserted: dict[str, Inserted] = {}
-    for kind, nbytes in collectives(module, plan.dims, plan.axis_size):
+    for kind, nbytes in mesh_collectives(module, [(plan.dims, plan.axis_size) for plan in plans]):
         number, total = inserted.get(kind, Inserted(0, 0.0))
         inserted[kind] = Inserted(number + 1, total + nbytes)
     return inserted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.sharding import ShardingProblem
+from automap_models.core.sharding_classes import ShardingClasses, Variable
 
 
 def pytest_configure() -> None:
@@ -84,3 +87,28 @@ def _draw_problem(
     )
     profile = Profile.create(C, A, W, C_fwd=C * random.random(n), stash=stash)
     return PipelineProblem(profile, cluster, S, micro_batches, granularity=granularity)
+
+
+@pytest.fixture(scope="session")
+def random_sharding_problem() -> Callable[..., ShardingProblem]:
+    """A function that draws a small sharding problem from a seed (`draw_sharding_problem`)."""
+    return draw_sharding_problem
+
+
+def draw_sharding_problem(seed: int, classes: tuple[int, int] = (1, 10)) -> ShardingProblem:
+    """Classes of one-dimensional parameters of all sizes, some of them dead, some in conflict.
+
+    Args:
+        classes: smallest and largest number of them.
+    """
+    random = np.random.default_rng(seed)
+    k = int(random.integers(classes[0], classes[1] + 1))
+    own = np.concatenate([np.arange(k), random.integers(0, k, int(random.integers(0, 10)))])
+    divisors = random.choice([1, 4], k, p=[0.2, 0.8])
+    divisors[0] = 4
+    pairs = [(a, b) for a, b in combinations(range(k), 2) if divisors[a] > 1 < divisors[b] and random.random() < 0.4]
+    variables = tuple(
+        Variable(f"p{i}", (4,), "f32", float(random.integers(1, 100)), "parameter") for i in range(own.size)
+    )
+    made = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+    return ShardingProblem("drawn", "operator", made, Cluster(1, 8, 1e9, 1e9, 1e9), 4)

@@ -20,7 +20,7 @@ from automap_models.rl.q_network import NetworkSize
 from automap_models.train.checkpoints import BEST, FOLDER, LAST, AtomicCheckpoints
 from automap_models.train.console import progress
 from automap_models.train.data import PipelineData
-from automap_models.train.module import NETWORKS, LearnerConfig, RainbowModule
+from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def build_module(config: DictConfig) -> RainbowModule:
             f"is {size['residual']!r}", where="agent.size.residual", do=f"choose from {', '.join(RESIDUALS)}"
         )
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
-    learner = _checked(LearnerConfig, "agent.learner", config.agent.learner)
+    learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
     return RainbowModule(network, size, agent, learner, config.seed)
 
 

@@ -123,6 +123,7 @@ class PipelineData(L.LightningDataModule):
             )
         split = len(encoded) - self.validation_groups
         training, held_out = encoded.take(slice(None, split)), encoded.take(slice(split, None))
+        held_out = held_out.take(held_out.stages > 1)  # one stage leaves nothing to decide
         if self.validation_devices is not None:
             held_out = held_out.take(held_out.nodes * held_out.devices_per_node <= self.validation_devices)
         return training, held_out

@@ -20,6 +20,7 @@ from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import Agent, AgentConfig
 from automap_models.rl.branching import branch, branch_loss, empty_branches
+from automap_models.rl.learner import LearnerConfig
 from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.whole_plans import empty_transition, replayed, rollout, transitions
@@ -31,36 +32,21 @@ NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
-    """How the network is trained.
+class OfflineLearnerConfig(LearnerConfig):
+    """How a network is trained on many problems.
 
     Attributes:
-        learning_rate: of Adam at the start.
         final_learning_rate: at the end of a cosine decay over the run; equal to the first for none.
-        batch: replayed transitions per learner iteration.
         branches: episodes played from one state of each problem (rl.branching); 1 is one ordinary episode a problem.
-        iterations: learner iterations, each an optimiser step, after every batch of episodes.
-        replay: capacity in transitions.
-        alpha, beta: exponents of prioritised replay; alpha 0 is a uniform one.
-        target_every: learner iterations between copies to the target network.
-        gradient_clip: largest norm of a gradient.
     """
 
-    learning_rate: float = 1e-3
     final_learning_rate: float = 1e-5
-    batch: int = 256
     branches: int = 1
-    iterations: int = 4
-    replay: int = 100_000
-    alpha: float = 0.5
-    beta: float = 0.5
-    target_every: int = 100
-    gradient_clip: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("batch", "branches", "iterations", "replay", "target_every", "learning_rate", "gradient_clip"):
-            if not getattr(self, name) > 0:
-                raise BadInput(f"is {getattr(self, name)}", where=f"agent.learner.{name}", do="give more than 0")
+        super().__post_init__()
+        if not self.branches > 0:
+            raise BadInput(f"is {self.branches}", where="agent.learner.branches", do="give more than 0")
 
 
 class RainbowModule(L.LightningModule):
@@ -68,7 +54,7 @@ class RainbowModule(L.LightningModule):
 
     Args:
         network: "look_ahead" or "flat".
-        size, agent, learner: plain mappings of NetworkSize, AgentConfig and LearnerConfig.
+        size, agent, learner: plain mappings of NetworkSize, AgentConfig and OfflineLearnerConfig.
         seed: of exploration, of the replay's draws and of the weights; ranks add their number.
     """
 
@@ -83,7 +69,7 @@ class RainbowModule(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.automatic_optimization = False  # a step has several learner iterations
-        self.size, self.learner, self.seed = NetworkSize(**size), LearnerConfig(**learner), seed
+        self.size, self.learner, self.seed = NetworkSize(**size), OfflineLearnerConfig(**learner), seed
         torch.manual_seed(seed)
         self.online: LookAheadQNetwork | FlatQNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)

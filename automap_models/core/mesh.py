@@ -45,9 +45,9 @@ def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
     devices = math.prod(axis.size for axis in mesh)
     for axis in mesh:
         if axis.size < 2:
-            raise BadInput(f"axis {axis.name} has {axis.size} device(s)", where=where, do="give 2 or more")
+            what = f"{axis.size} device(s) along the axis {axis.name}"
+            raise BadInput(what, where=where, do=f"give 2 to {cluster.devices}")
     if devices > cluster.devices:
-        raise BadInput(
-            f"{devices} devices, cluster {cluster.name} has {cluster.devices}", where=where, do="make an axis smaller"
-        )
+        what = f"{devices} devices, cluster {cluster.name} has {cluster.devices}"
+        raise BadInput(what, where=where, do=f"give 2 to {cluster.devices} in all")
     return tuple(mesh)

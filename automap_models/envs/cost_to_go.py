@@ -27,7 +27,7 @@ from torch.nn import functional
 from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
 from automap_models.envs.scaled import Scaled
 
-POINTS = 40
+POINTS = 32
 """Grid points at which the rest of a pipeline may be cut."""
 END_POINTS = 3
 """So many first and last legal points are always among them: stages of one instruction are best at the ends."""

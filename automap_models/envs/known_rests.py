@@ -139,14 +139,12 @@ def rest_after_points(
         The rest, and the transfer time per activation from the stage on `sender` … to it.
     """
     plans = _begun(scaled, _known(scaled, tables, left), first_devices(scaled), sender).transpose(1, 2)
-    count = tables.points.shape[1]
-    offset = count * torch.arange(points.shape[0], device=points.device).unsqueeze(1)
-
-    def from_points(index: Tensor) -> _Begun:
-        rows = plans.flatten(0, 1).index_select(0, (offset + index).flatten())
-        return _Begun(*rows.view(points.shape[0], points.shape[1], *rows.shape[1:]).unbind(2))
-
-    return _best(scaled, left, scaled.at(points), [from_points(index) for index in _neighbours(tables, points)])
+    batch, count = points.shape[0], tables.points.shape[1]
+    offset = count * torch.arange(batch, device=points.device).unsqueeze(1)
+    index = torch.cat([offset + near for near in _neighbours(tables, points)], 1)
+    rows = plans.flatten(0, 1).index_select(0, index.flatten())
+    rows = rows.view(batch, index.shape[1], *rows.shape[1:]).transpose(1, 2)
+    return _best(scaled, left, scaled.at(points), rows, 1)
 
 
 def rest_from_devices(
@@ -157,38 +155,28 @@ def rest_from_devices(
     As rest_after_points; between two units the plans from both are known.
     """
     known, per_unit = _known(scaled, tables, left), devices_per_unit(scaled)
-    below = torch.floor(first / per_unit).clamp(max=UNITS - 1)
-    above = torch.ceil(first / per_unit).clamp(max=UNITS - 1)
-    plans = []
-    for index in _neighbours(tables, point):
-        row = known.gather(2, index.view(-1, 1, 1, 1).expand(-1, known.shape[1], 1, UNITS))
-        for unit in (below, above):
-            mine = row.gather(3, unit.long().unsqueeze(1).expand(-1, known.shape[1], -1, -1))
-            mine = _from_device(scaled, mine, unit * per_unit, first)
-            plans.append(_Begun(*_begun(scaled, mine, first, sender).unbind(1)))
-    return _best(scaled, left, scaled.at(point), plans)
+    near = torch.cat(_neighbours(tables, point), 1).repeat_interleave(2, 1)  # before, before, behind, behind
+    rows = known.gather(2, near.view(-1, 1, 4, 1).expand(-1, known.shape[1], -1, UNITS))
+    units = torch.cat([torch.floor(first / per_unit), torch.ceil(first / per_unit)], 1).clamp(max=UNITS - 1)
+    units = units.repeat(1, 2, 1)  # below, above, below, above
+    mine = rows.gather(3, units.long().unsqueeze(1).expand(-1, known.shape[1], -1, -1))
+    mine = _from_device(scaled, mine, units * per_unit, first)
+    return _best(scaled, left, scaled.at(point), _begun(scaled, mine, first, sender), 2)
 
 
-def _best(scaled: Scaled, left: Tensor, cut: Tensor, plans: list[_Begun]) -> tuple[Rest, Tensor]:
-    """Cost plans [B, k, a] after cuts with channels [B, 5, k] and take the best of each place."""
-    cut = cut.unsqueeze(3)
-
-    def costed(plan: _Begun) -> Rest:
-        ends = (plan.compute, plan.weights, plan.forward, plan.stash)
-        stage = [end - cut[:, channel] for end, channel in zip(ends, OF_STAGES, strict=True)]
-        rest = Rest(plan.span, plan.reduce, plan.stop)
-        return one_more_stage(scaled, stage, plan.each, plan.all_reduce, rest, left)
-
-    def whole(rest: Rest, factor: Tensor) -> Tensor:
-        transfer = 2 * cut[:, 1] * factor
-        return torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
-
-    rest, factor = costed(plans[0]), plans[0].transfer
-    least = whole(rest, factor)
-    for plan in plans[1:]:
-        other = costed(plan)
-        size = whole(other, plan.transfer)
-        better = size < least
-        rest = Rest(*(torch.where(better, o, r) for o, r in zip(other, rest, strict=True)))
-        factor, least = torch.where(better, plan.transfer, factor), torch.minimum(size, least)
-    return rest, factor
+def _best(scaled: Scaled, left: Tensor, cut: Tensor, plans: Tensor, halvings: int) -> tuple[Rest, Tensor]:
+    """Cost plans [B, 10, n·k, a] after cuts with channels [B, 5, k], n = 2^halvings for each, and take the best."""
+    plan = _Begun(*plans.unbind(1))
+    several = cut.repeat(1, 1, 1 << halvings).unsqueeze(3)
+    ends = (plan.compute, plan.weights, plan.forward, plan.stash)
+    stage = [end - several[:, channel] for end, channel in zip(ends, OF_STAGES, strict=True)]
+    rest = one_more_stage(scaled, stage, plan.each, plan.all_reduce, Rest(plan.span, plan.reduce, plan.stop), left)
+    transfer = 2 * several[:, 1] * plan.transfer
+    size = torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
+    best: tuple[Tensor, ...] = (*rest, plan.transfer)
+    for _ in range(halvings):
+        (one, other), pairs = size.chunk(2, 1), [t.chunk(2, 1) for t in best]
+        best = tuple(torch.where(other < one, b, a) for a, b in pairs)
+        size = torch.minimum(one, other)
+    *which, factor = best
+    return Rest(*which), factor

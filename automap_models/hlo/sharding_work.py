@@ -42,15 +42,19 @@ class Sum(NamedTuple):
     late: bool
 
 
-def sharding_work(module: Module, sharding: ModuleSharding, graph: InstructionGraph, device: Device) -> ShardingWork:
+def sharding_work(
+    module: Module, sharding: ModuleSharding, graph: InstructionGraph, device: Device, *, reassociated: bool = True
+) -> ShardingWork:
     """The work of a training step on a device, by the roofline.
 
     A loop's time follows the classes of the largest operation in it. Two results that are summed over the same class
-    and then added, and read by nothing else, are all-reduced once, after the addition, as XLA reorders them.
+    and then added, and read by nothing else, are all-reduced once, after the addition: XLA's pass
+    all-reduce-reassociate, which runs for accelerators.
 
     Args:
         graph: of the module.
         device: of which the cluster is made.
+        reassociated: whether that pass runs; XLA for CPUs reduces every result on its own.
 
     Raises:
         BadInput: the device has no rate for a matrix product's element type.
@@ -59,7 +63,7 @@ def sharding_work(module: Module, sharding: ModuleSharding, graph: InstructionGr
     work_s = roofline_times(graph, replace(device, launch_s=0.0))
     compute = _pairs(len(sharding.classes), zip(reader.instruction_classes(), work_s.tolist(), strict=True))
     held, held_bytes = list(reader.held()), reader.held_bytes()
-    sums = list(reader.sums())
+    sums = [each for each in reader.sums() if reassociated or each.nbytes >= 0]
     k = len(sharding.classes)
     return ShardingWork(
         compute_s=float(work_s.sum()),

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.plan import PipelinePlan
+from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.pipeline import pipeline_cost
@@ -85,6 +86,7 @@ class Planner(ABC, Generic[ProblemT, PlanT]):
 PipelinePlanner = Planner[PipelineProblem, PipelinePlan]
 PlacementPlanner = Planner[PlacementProblem, PlacementPlan]
 ShardingPlanner = Planner[ShardingProblem, ShardingPlan]
+PricedPlanner = Planner[PricedShardingProblem, PricedShardingPlan]
 
 
 def refuse_unless_feasible(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

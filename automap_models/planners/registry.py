@@ -6,7 +6,14 @@ from importlib import import_module
 from typing import Any, Literal, overload
 
 from automap_models.errors import BadInput
-from automap_models.planners.base import PipelinePlanner, PlacementPlanner, Planner, PlannerOptions, ShardingPlanner
+from automap_models.planners.base import (
+    PipelinePlanner,
+    PlacementPlanner,
+    Planner,
+    PlannerOptions,
+    PricedPlanner,
+    ShardingPlanner,
+)
 
 PLANNERS: dict[str, dict[str, str]] = {
     "pipeline": {
@@ -40,6 +47,9 @@ PLANNERS: dict[str, dict[str, str]] = {
         "greedy": "automap_models.planners.sharding_baselines:GreedyShardingPlanner",
         "random": "automap_models.planners.sharding_baselines:RandomShardingPlanner",
     },
+    "priced": {
+        "milp": "automap_models.planners.sharding_cost_milp:CheapestPlanner",
+    },
 }
 """Kind of problem → planner name → module:class."""
 
@@ -56,6 +66,10 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["place
 
 @overload
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["operator", "data"]) -> ShardingPlanner: ...
+
+
+@overload
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
 
 
 def make_planner(name: str, options: PlannerOptions | None = None, kind: str = "pipeline") -> Planner[Any, Any]:

@@ -48,7 +48,10 @@ class GreedySearch(OrderedSearch):
         """See Search.run."""
         state = State()
         for dim in self.order:
-            state = self.propagation.decide(state, dim, PARTITIONED).state  # as before where it conflicts
+            if not self.propagation.decided(state, dim):
+                self.decisions += 1
+                step = self.propagation.decide(state, dim, PARTITIONED)
+                state = self.propagation.decide(state, dim, REPLICATED).state if step.conflict else step.state
         self.tell(1, 0.0, None, self.rate(self.of(state)[None]))
 
 
@@ -82,6 +85,7 @@ class RandomSearch(OrderedSearch):
         for dim, partitions in zip(self.order, draws.tolist(), strict=True):
             if self.propagation.decided(state, dim):
                 continue
+            self.decisions += 1
             step = self.propagation.decide(state, dim, PARTITIONED if partitions else REPLICATED)
             if step.conflict and not self._prunes:
                 break

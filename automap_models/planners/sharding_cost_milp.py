@@ -22,14 +22,14 @@ from automap_models.core.sharding import ShardingOptimality
 from automap_models.cost.sharding import UNUSED, AxisCost, axis_costs, sharding_price
 from automap_models.cost.sharding import ShardingPrice as Price
 from automap_models.errors import Infeasible
-from automap_models.planners.base import Planner
+from automap_models.planners.base import PricedPlanner
 from automap_models.planners.sharding_milp import TIME_LIMIT_S, plan_of
 
 _EQUAL = 1e-9
 _GIGABYTE = 1e9
 
 
-class CheapestPlanner(Planner[PricedShardingProblem, PricedShardingPlan]):
+class CheapestPlanner(PricedPlanner):
     """Solves the program; without the time to prove it, says how far the plan may be off."""
 
     name: ClassVar[str] = "milp"

@@ -30,12 +30,16 @@ class Search(ABC):
     Args:
         problem: to search for a plan of.
         watch: is told of every round.
+
+    Attributes:
+        best: the best plan so far.
+        episodes, decisions: how many were played and made.
     """
 
     def __init__(self, problem: ShardingProblem, watch: Callable[[Round], None] | None = None) -> None:
         self.problem, self.watch = problem, watch
         self.best = Best(0.0, 0.0, np.zeros(len(problem.classes), dtype=np.bool_))
-        self.episodes = 0
+        self.episodes = self.decisions = 0
         self._weights = np.stack([problem.weights.astype(np.float64), problem.weights_bytes], axis=1)
 
     @abstractmethod

@@ -53,7 +53,6 @@ class AgentSearch(Search):
         self.learner = Learner(self.agent, self.tables, like, Decided, config.learner, rng)
         self._patience = config.patience
         self._best_greedy = -1
-        self._decisions = 0
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf")) -> None:
         """Both stages; the first ends after so many episodes, stable or not. See Search.run."""
@@ -65,14 +64,13 @@ class AgentSearch(Search):
             pass
 
     def _learn_from_a_round(self) -> None:
-        before, exploring = self.best, self.config.agent.epsilon(self._decisions)
+        before, exploring = self.best, self.config.agent.epsilon(self.decisions)
         epsilon = torch.full((self.config.round,), exploring)
         epsilon[0] = 0.0
         start = self.env.reset(self.tables)
         moments, scores = self._play(start, epsilon)
         better = self.best is not before or scores[0] > self._best_greedy
         self._best_greedy = max(self._best_greedy, scores[0])
-        self._decisions += sum(len(moment.rows) for moment in moments)
         self._patience = self.config.patience if better else self._patience - self.config.round
         self.learner.remember(start, moments)
         for _ in range(self.config.learner.iterations):
@@ -99,4 +97,5 @@ class AgentSearch(Search):
         classes = start.classes.clone()
         for moment in moments:
             classes[moment.rows] = moment.s_t.classes
+            self.decisions += len(moment.rows)
         return moments, self.rate((classes == PARTITIONED).numpy())

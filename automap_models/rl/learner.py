@@ -21,7 +21,7 @@ class LearnerConfig:
     """How a network is trained.
 
     Attributes:
-        learning_rate: of Adam.
+        learning_rate: of Adam at the start.
         batch: replayed transitions per learner iteration.
         iterations: learner iterations, each an optimiser step, after every batch of episodes.
         replay: capacity in transitions.
@@ -45,7 +45,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         for name in ("batch", "iterations", "replay", "target_every", "learning_rate", "gradient_clip"):
             if not getattr(self, name) > 0:
-                raise BadInput(f"is {getattr(self, name)}", where=f"learner.{name}", do="give more than 0")
+                raise BadInput(f"is {getattr(self, name)}", where=f"agent.learner.{name}", do="give more than 0")
 
 
 class Learner(Generic[ProblemsT, StatesT]):

@@ -125,7 +125,10 @@ def _legal_only(features: Tensor, global_features: Tensor, legal: Tensor, estima
 
 
 def _is_exact(problems: Problems, partial: Partial) -> Tensor:
-    """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan."""
+    """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan.
+
+    For a cut on a cluster of more devices than the tables have units it is a real plan, if not the best of that cut.
+    """
     return problems.stages.long() - 1 - partial.step // 2 <= 1
 
 

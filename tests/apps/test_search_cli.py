@@ -39,6 +39,9 @@ def make_step(batch=8):
 '''
 
 
+COUNT = ("--objective", "count")
+
+
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a factory in a module of its own."""
@@ -53,7 +56,7 @@ def test_opp_finds_megatrons_plan_for_two_layers_and_writes_it(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "plan.json"
-    assert main(["opp", model, "--topo", "A", "--mesh", "4", "--out", str(out)]) == 0
+    assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"wi +1 +\[6, 16/4\] +1", printed)
     assert re.search(r"wo +1 +\[16/4, 3\] +0", printed)
@@ -109,8 +112,8 @@ WRONG = {
     "no cluster": (["opp", "vgg19"], "--topo"),
     "an unknown cluster": (["opp", "vgg19", "--topo", "Z"], "'Z' is neither a known cluster"),
     "an unknown model": (["opp", "vgg91", "--topo", "A"], "did you mean vgg19"),
-    "no number": (["opp", "vgg19", "--topo", "A", "--mesh", "x"], "no whole number"),
-    "a mesh of none": (["opp", "vgg19", "--topo", "A", "--mesh", "0"], "no whole number ≥ 1"),
+    "no number": (["opp", "vgg19", "--topo", "A", "--mesh", "x"], "neither a number"),
+    "a mesh of none": (["opp", "vgg19", "--topo", "A", "--mesh", "0"], "neither a number"),
     "a mesh of one": (["opp", "vgg19", "--topo", "A", "--mesh", "1"], "give 2 to 16"),
     "a mesh beyond the cluster": (["opp", "vgg19", "--topo", "A", "--mesh", "17"], "give 2 to 16"),
     "a mesh that divides nothing": (["opp", "vgg19", "--topo", "A", "--mesh", "7"], "by a divisor of"),
@@ -156,3 +159,74 @@ def test_help_needs_neither_jax_nor_scipy() -> None:
     code = "import sys; from automap_models.infer.search_cli import main; main(['opp', '--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
+
+
+# --- the learning agent ------------------------------------------------------------------------------------------
+
+
+def test_the_agent_s_plan_carries_its_episodes_seed_and_the_proven_optimum(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["opp", model, "--topo", "A", "--mesh", "4", "--seed", "3", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["planner"] == "agent"
+    assert document["episodes"] > 0
+    assert not document["interrupted"]
+    assert document["provenance"]["seed"] == 3
+    assert document["optimality"] == {"bound": 2.0, "proof": "exact", "gap": 0.0}
+
+
+@pytest.mark.parametrize("planner", ["agent", "milp", "greedy", "random"])
+@pytest.mark.parametrize("search", ["opp", "adp"])
+def test_every_planner_plans(search: str, planner: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([search, model, "--topo", "A", "--mesh", "2", "--planner", planner, *COUNT]) == 0
+    assert f"plan by {planner}" in capsys.readouterr().out
+
+
+def test_a_search_is_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "search.png"
+    arguments = ["opp", model, "--topo", "A", "--mesh", "4", "--episodes", "32", "--plot", str(picture)]
+    assert main(arguments) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "plot: " in capsys.readouterr().out
+
+
+def test_ctrl_c_returns_the_best_plan_so_far(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from automap_models.infer import searching
+
+    def interrupting(_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "_progress", interrupting)
+    out = tmp_path / "plan.json"
+    assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
+    assert "interrupted after 16 episodes: the best plan until then" in " ".join(capsys.readouterr().out.split())
+    assert read_sharding_plan(out).interrupted
+
+
+MISPLACED = {
+    "a seed for a proof": (["--planner", "milp", "--seed", "1"], "--seed: the planner milp has no use for it"),
+    "episodes of the greedy planner": (["--planner", "greedy", "--episodes", "9"], "has no use for it"),
+    "a picture of no search": (["--planner", "milp", "--plot", "x.png"], "has no use for it"),
+    "an agent for random decisions": (["--planner", "random", "--agent", "paper"], "has no use for it"),
+    "an unknown agent": (["--agent", "nobody"], "choose from paper"),
+    "no episodes": (["--episodes", "0"], "no whole number ≥ 1"),
+    "a negative seed": (["--seed", "-1"], "no whole number ≥ 0"),
+    "no picture": (["--plot", "x.txt"], "no kind of picture"),
+    "one file for two": (["--plot", "x.png", "--out", "x.png"], "is the plan's file, too"),
+}
+
+
+@pytest.mark.parametrize("wrong", MISPLACED)
+def test_what_means_nothing_to_a_planner_is_refused_before_the_model_is_traced(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, said = MISPLACED[wrong]
+    assert main(["opp", "t5_11b", "--topo", "C", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert not list(tmp_path.iterdir())

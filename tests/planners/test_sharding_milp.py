@@ -8,9 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from automap_models.core.cluster import Cluster
 from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
-from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.core.sharding_classes import ShardingClasses
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.planners.base import PlannerOptions
@@ -18,21 +17,7 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding_milp import independent_set
 
 Published = Callable[[str, int, Kind], tuple[ShardingProblem, ShardingPlan]]
-
-
-def draw_problem(seed: int) -> ShardingProblem:
-    """Up to ten classes of one-dimensional parameters of all sizes, some of them dead."""
-    random = np.random.default_rng(seed)
-    k = int(random.integers(1, 11))
-    own = np.concatenate([np.arange(k), random.integers(0, k, int(random.integers(0, 10)))])
-    divisors = random.choice([1, 4], k, p=[0.2, 0.8])
-    divisors[0] = 4
-    pairs = [(a, b) for a, b in combinations(range(k), 2) if divisors[a] > 1 < divisors[b] and random.random() < 0.4]
-    variables = tuple(
-        Variable(f"p{i}", (4,), "f32", float(random.integers(1, 100)), "parameter") for i in range(own.size)
-    )
-    classes = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-    return ShardingProblem("drawn", "operator", classes, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+Draw = Callable[[int], ShardingProblem]
 
 
 def best_by_brute_force(problem: ShardingProblem) -> tuple[int, float]:
@@ -49,8 +34,10 @@ def best_by_brute_force(problem: ShardingProblem) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_legal_set_partitions_more_variables_nor_as_many_and_more_bytes(seed: int) -> None:
-    problem = draw_problem(seed)
+def test_no_legal_set_partitions_more_variables_nor_as_many_and_more_bytes(
+    seed: int, random_sharding_problem: Draw
+) -> None:
+    problem = random_sharding_problem(seed)
     plan = make_planner("milp", None, "operator").plan(problem)
     assert plan.check_valid(problem) == (True, "")
     split = sum(variable.nbytes for variable, dim in plan.candidates.items() if dim >= 0)
@@ -59,16 +46,16 @@ def test_no_legal_set_partitions_more_variables_nor_as_many_and_more_bytes(seed:
     assert (plan.optimality.bound, plan.optimality.proof) == (plan.partitioned, "exact")
 
 
-def test_without_the_time_to_prove_it_the_bound_is_honest() -> None:
-    problem = draw_problem(3)
+def test_without_the_time_to_prove_it_the_bound_is_honest(random_sharding_problem: Draw) -> None:
+    problem = random_sharding_problem(3)
     plan = make_planner("milp", PlannerOptions(time_limit_s=1e-9), "operator").plan(problem)
     assert plan.check_valid(problem) == (True, "")
     assert plan.optimality is not None
     assert plan.optimality.bound >= best_by_brute_force(problem)[0]
 
 
-def test_what_must_be_reached_of_other_weights_is_reached() -> None:
-    problem = draw_problem(5)
+def test_what_must_be_reached_of_other_weights_is_reached(random_sharding_problem: Draw) -> None:
+    problem = random_sharding_problem(5)
     fewest = independent_set(problem, np.ones(len(problem.classes)), least=(problem.weights, 1))
     assert problem.weights[fewest.chosen].sum() >= 1
     assert fewest.proven

@@ -1,0 +1,199 @@
+"""What the learning agent buys for sharding plans: against the proven optimum, greedy decisions and random ones.
+
+    OMP_NUM_THREADS=1 python benchmarks/sharding_agent.py [MODEL …] [--seeds N]
+
+For models, from a fresh process each: the variables that each search partitions under a rule set, and from the model's
+name to the agent's plan with its proof, imports, tracing and learning included. The claims: the agent's plan is the
+proven optimum; VGG-19 ≤ 5 s, T5-base ≤ 15 s, T5-3B, T5-11B and BERT-48 ≤ 30 s. Then drawn problems, on which greedy
+decisions are often wrong. Random decisions have as many steps as the agent with linkage groups took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from automap_models.core.sharding import Kind, ShardingProblem
+
+ROWS: tuple[tuple[str, Kind, int, str, str], ...] = (
+    ("vgg19", "operator", 8, "paper", "≤ 5 s"),
+    ("vgg19", "operator", 8, "shardy", ""),
+    ("vgg19", "data", 8, "paper", "≤ 5 s"),
+    ("t5_base", "operator", 4, "paper", "≤ 15 s"),
+    ("t5_base", "data", 8, "paper", "≤ 15 s"),
+    ("t5_3b", "operator", 32, "paper", "≤ 30 s"),
+    ("t5_11b", "operator", 32, "paper", "≤ 30 s"),
+    ("bert48", "operator", 16, "paper", "≤ 30 s"),
+)
+DRAWN = ((20, 0.2), (40, 0.1), (80, 0.05))
+"""Classes and density of the conflicts of drawn problems."""
+SEARCHES = ("agent", "agent, no groups", "greedy", "greedy, no groups", "random", "random, no groups")
+
+
+class Ended(NamedTuple):
+    """What a search came to; `first` is the round's last episode in which it found its best plan."""
+
+    partitioned: int
+    episodes: int
+    first: int
+    seconds: float
+    decisions: int
+    learned: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: the proven optimum and how long that takes, and every search of every seed."""
+
+    bound: int
+    proof_s: float
+    plan_s: float
+    cpu_s: float
+    searches: tuple[dict[str, Ended], ...]
+
+
+def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
+    """Every search on one problem."""
+    from automap_models.planners.rounds import Round
+    from automap_models.planners.search_config import read_search_config
+    from automap_models.planners.sharding_baselines import GreedySearch, RandomSearch
+    from automap_models.planners.sharding_rounds import Search
+    from automap_models.planners.sharding_search import AgentSearch
+
+    config = read_search_config("paper", problem.kind)
+    makers: dict[str, Callable[[Callable[[Round], None]], Search]] = {
+        "agent": lambda watch: AgentSearch(problem, replace(config, linkage_groups=True), seed, watch),
+        "agent, no groups": lambda watch: AgentSearch(problem, replace(config, linkage_groups=False), seed, watch),
+        "greedy": lambda watch: GreedySearch(problem, linkage_groups=True, watch=watch),
+        "greedy, no groups": lambda watch: GreedySearch(problem, linkage_groups=False, watch=watch),
+        "random": lambda watch: RandomSearch(problem, linkage_groups=True, seed=seed, watch=watch),
+        "random, no groups": lambda watch: RandomSearch(problem, linkage_groups=False, seed=seed, watch=watch),
+    }
+    found: dict[str, Ended] = {}
+    for name in SEARCHES:
+        rounds: list[Round] = []
+        begun = time.process_time()
+        search = makers[name](rounds.append)
+        if isinstance(search, RandomSearch):
+            while search.decisions < found["agent"].decisions:
+                search.run(episodes=search.episodes + 16)
+        else:
+            search.run()
+        spent = time.process_time() - begun
+        first = next(told.episodes for told in rounds if told.best == search.best.partitioned)
+        learned = [told.greedy for told in rounds if told.greedy is not None] or [0]
+        found[name] = Ended(int(search.best.partitioned), search.episodes, first, spent, search.decisions, learned[-1])
+    return found
+
+
+def measured(model: str, kind: Kind, devices: int, rules: str, seeds: int) -> Row:
+    begun = time.perf_counter()
+    from automap_models import workloads
+    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.hlo.adapter import trace
+    from automap_models.hlo.rule_sets import read_rule_set
+    from automap_models.hlo.sharding_classes import sharding_classes
+    from automap_models.hlo.shardy import sharding_rules
+    from automap_models.planners.registry import make_planner
+    from automap_models.planners.sharding_milp import most_partitioned
+
+    module = trace(workloads.build(model))
+    classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
+    problem = ShardingProblem(model, kind, classes, read_cluster("C"), devices, rules)
+    make_planner("agent", None, kind).plan(problem)
+    plan_s, cpu_s = time.perf_counter() - begun, time.process_time()
+    proving = time.process_time()
+    bound = round(most_partitioned(problem).bound)
+    proof_s = time.process_time() - proving
+    return Row(bound, proof_s, plan_s, cpu_s, tuple(compared(problem, seed) for seed in range(seeds)))
+
+
+def drawn(seed: int, classes: int, density: float) -> ShardingProblem:
+    """Classes of one to eight parameters, any two in conflict with a given probability."""
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.sharding_classes import ShardingClasses, Variable
+
+    random = np.random.default_rng(seed)
+    own = np.repeat(np.arange(classes), random.integers(1, 9, classes))
+    pairs = [pair for pair in combinations(range(classes), 2) if random.random() < density]
+    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(own.size))
+    conflicts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    made = ShardingClasses(variables, own, np.full(classes, 4), conflicts)
+    return ShardingProblem(f"drawn {seed}", "operator", made, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+
+
+def measured_drawn(classes: int, density: float, number: int) -> list[tuple[int, dict[str, Ended]]]:
+    """Proven optima of drawn problems and what every search came to."""
+    from automap_models.planners.sharding_milp import most_partitioned
+
+    problems = [drawn(seed, classes, density) for seed in range(number)]
+    return [(round(most_partitioned(problem).bound), compared(problem, seed)) for seed, problem in enumerate(problems)]
+
+
+def spread(values: Sequence[float], form: str = "{:g}") -> str:
+    """`5` or `3–5`."""
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low}–{high}"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("models", metavar="MODEL", nargs="*", help="only these; `drawn` for the drawn problems")
+    options.add_argument("--seeds", type=int, default=3, help="searches of each model (default 3)")
+    options.add_argument("--drawn", type=int, default=10, help="drawn problems of each size (default 10)")
+    given = options.parse_args()
+    screen = Console(width=220)
+    quality = Table("model", "kind", "D", "rules", "optimum", *SEARCHES)
+    times = Table(
+        "model", "kind", "D", "rules", "plan", "processor", "claim", "agent", "proof",
+        "episodes", "best after", "random's", "greedy policy at the end",
+    )  # fmt: skip
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for model, kind, devices, rules, claim in ROWS:
+            if given.models and model not in given.models:
+                continue
+            row = pool.apply(measured, (model, kind, devices, rules, given.seeds))
+            reached = [spread([each[name].partitioned for each in row.searches]) for name in SEARCHES]
+            case = (model, kind, str(devices), rules)
+            quality.add_row(*case, str(row.bound), *reached)
+            agent = [each["agent"] for each in row.searches]
+            times.add_row(
+                *case,
+                f"{row.plan_s:.1f} s",
+                f"{row.cpu_s:.1f} s",
+                claim,
+                spread([each.seconds for each in agent], "{:.1f}") + " s",
+                f"{1e3 * row.proof_s:.0f} ms",
+                spread([each.episodes for each in agent]),
+                spread([each.first for each in agent]),
+                spread([each["random"].episodes for each in row.searches]),
+                spread([each.learned for each in agent]),
+            )
+        screen.print(quality, times)
+        if not given.models or "drawn" in given.models:
+            screen.print(drawn_table([pool.apply(measured_drawn, (*size, given.drawn)) for size in DRAWN]))
+
+
+def drawn_table(sizes: Sequence[Sequence[tuple[int, dict[str, Ended]]]]) -> Table:
+    """Mean share of the optimum, and how often it was reached."""
+    table = Table("classes", "density", *SEARCHES, title="mean share of the optimum, and how often it was reached")
+    for (classes, density), problems in zip(DRAWN, sizes, strict=True):
+        cells = []
+        for name in SEARCHES:
+            shares = [searches[name].partitioned / bound for bound, searches in problems]
+            cells.append(f"{np.mean(shares):.3f}, {sum(share == 1 for share in shares)} of {len(shares)}")
+        table.add_row(str(classes), f"{density:g}", *cells)
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A sharding plan held against XLA: the real step on the host's devices, its results and its collectives."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from automap_models.core.mesh import Mesh
+from automap_models.errors import BadInput
+
+from .units import size
+
+TOLERANCE = 1e-4
+"""Largest relative difference between the sharded step's results and one device's."""
+_SEED = 0
+_SHARE = 0.6
+"""Of the memory that is free: so much the run may take."""
+
+
+class Communicated(NamedTuple):
+    """Collectives of one sort: how many, and bytes of their results on one device."""
+
+    number: int
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What XLA made of a plan.
+
+    Attributes:
+        communication: plan ("plan", "data-parallel") → XLA's word for a collective → number and bytes.
+        loss, arrays: largest relative difference to one device among scalars and among arrays (updated parameters and
+            the optimiser's moments, the first of which shows the gradient); None where the step was only compiled.
+        why_not_run: a sentence where it was only compiled.
+    """
+
+    communication: Mapping[str, Mapping[str, Communicated]]
+    loss: float | None
+    arrays: float | None
+    why_not_run: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the results are one device's; also true where nothing was run."""
+        return max(self.loss or 0.0, self.arrays or 0.0) <= TOLERANCE
+
+    def nbytes(self, plan: str) -> float:
+        """Bytes that a plan's collectives result in on one device."""
+        return sum(found.nbytes for found in self.communication[plan].values())
+
+
+def verify(
+    arguments: argparse.Namespace,
+    plans: Mapping[str, tuple[Mesh, Sequence[Sequence[int]]]],
+    needed_bytes: float,
+) -> Verified:
+    """Compile and run the step with the shardings of the plan named "plan"; of the others only compile it.
+
+    Args:
+        arguments: of the command: which step.
+        plans: name → mesh and, for each of its axes, the partitioned dimension of each argument of the step.
+        needed_bytes: what running it takes on all devices together.
+
+    Raises:
+        BadInput: the step cannot be compiled or run.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    why = f"running it on this host takes {size(needed_bytes)}" if needed_bytes > _SHARE * free else ""
+    asked = {
+        "what": arguments.what,
+        "sizes": {name: getattr(arguments, name) for name in ("batch", "sequence", "dtype")},
+        "plans": {
+            name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, each)) for each in dims]}
+            for name, (mesh, dims) in plans.items()
+        },
+        "run": not why,
+        "seed": _SEED,
+    }
+    devices = 1
+    for axis in plans["plan"][0]:
+        devices *= axis.size
+    told = _told(asked, devices, str(arguments.what))
+    communication = {
+        name: {kind: Communicated(*numbers) for kind, numbers in kinds.items()}
+        for name, kinds in told["communication"].items()
+    }
+    return Verified(communication, told.get("loss"), told.get("arrays"), why)
+
+
+def _told(asked: Mapping[str, Any], devices: int, where: str) -> Mapping[str, Any]:
+    """What the process that does it answers."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "automap_models.infer.verify_run"]
+    done = subprocess.run(
+        command, input=json.dumps(asked), env=environment, capture_output=True, text=True, check=False
+    )
+    lines = done.stderr.strip().splitlines()
+    if done.returncode:
+        last = lines[-1][:300] if lines else f"exit code {done.returncode}"
+        raise BadInput(f"XLA could not run the plan ({last})", where=where, do="leave out --verify")
+    told: Mapping[str, Any] = json.loads(done.stdout)
+    if "error" in told:
+        raise BadInput(f"the plan could not be run ({told['error']})", where=where, do="leave out --verify")
+    return told
