@@ -178,7 +178,8 @@ def main() -> None:
                 spread([each["random"].episodes for each in row.searches]),
                 spread([each.learned for each in agent]),
             )
-        screen.print(quality, times)
+        if quality.row_count:
+            screen.print(quality, times)
         if not given.models or "drawn" in given.models:
             screen.print(drawn_table([pool.apply(measured_drawn, (*size, given.drawn)) for size in DRAWN]))
 

@@ -24,6 +24,7 @@ from automap_models.planners.sharding_rounds import Search
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import Learner
 from automap_models.rl.sharding_network import ShardingQNetwork
+from automap_models.rl.threads import one_thread
 
 
 class AgentSearch(Search):
@@ -56,12 +57,12 @@ class AgentSearch(Search):
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf")) -> None:
         """Both stages; the first ends after so many episodes, stable or not. See Search.run."""
-        while self._patience > 0 and self.best.partitioned < good_enough:
-            if episodes is not None and self.episodes >= episodes:
-                break
-            self._learn_from_a_round()
-        while self.best.partitioned < good_enough and self._backtrace():
-            pass
+        most = float("inf") if episodes is None else episodes
+        with one_thread():
+            while self._patience > 0 and self.episodes < most and self.best.partitioned < good_enough:
+                self._learn_from_a_round()
+            while self.best.partitioned < good_enough and self._backtrace():
+                pass
 
     def _learn_from_a_round(self) -> None:
         before, exploring = self.best, self.config.agent.epsilon(self.decisions)

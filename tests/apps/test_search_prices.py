@@ -164,7 +164,7 @@ def test_xla_computes_the_same_with_the_plan_and_reduces_as_many_bytes_as_estima
     assert max(verified["loss"], verified["arrays"]) <= 1e-4
     for found in verified["collectives"].values():
         assert set(found["by_kind"]) == {"all-reduce"}
-        assert found["bytes"] == pytest.approx(found["estimated_bytes"], rel=0.1)
+        assert found["bytes"] == pytest.approx(found["estimated_bytes"], rel=0.01)
 
 
 def test_a_plan_that_no_longer_fits_its_module_is_refused(

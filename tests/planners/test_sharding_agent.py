@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from automap_models.core.cluster import Cluster
@@ -97,6 +98,18 @@ def test_ctrl_c_returns_the_best_plan_so_far_marked_as_such(planner: str, random
     assert plan.interrupted
     assert (plan.partitioned, plan.episodes) == (best[-1], 48)
     assert plan.check_valid(problem) == (True, "")
+
+
+def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    during: list[int] = []
+    options = PlannerOptions(episodes=16, watch=lambda told: during.append(torch.get_num_threads()))
+    make_planner("agent", options, "operator").plan(trap())
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert set(during) == {1}
+    assert after == 3
 
 
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
