@@ -29,7 +29,7 @@ STATE = 1e-3
 """What all floating-point state holds: Adam's first update is then a smooth function of the gradient, and its first
 moment shows the gradient."""
 
-_INSTRUCTION = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(")
+_INSTRUCTION = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})\(")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 

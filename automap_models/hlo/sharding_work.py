@@ -62,14 +62,14 @@ def sharding_work(
     reader = _Reader(module, sharding, graph)
     work_s = roofline_times(graph, replace(device, launch_s=0.0))
     compute = _pairs(len(sharding.classes), zip(reader.instruction_classes(), work_s.tolist(), strict=True))
-    held, held_bytes = list(reader.held()), reader.held_bytes()
+    held = list(reader.held())
     sums = [each for each in reader.sums() if reassociated or each.nbytes >= 0]
     k = len(sharding.classes)
     return ShardingWork(
         compute_s=float(work_s.sum()),
         launch_s=float(roofline_times(graph, device).sum() - work_s.sum()),
         compute=compute,
-        held_bytes=held_bytes,
+        held_bytes=sum(nbytes for _, nbytes in held),
         held=_pairs(k, held),
         activation_sums=_summed(k, (s for s in sums if not s.late)),
         gradient_sums=_summed(k, (s for s in sums if s.late)),
@@ -115,16 +115,14 @@ class _Reader:
 
     def instruction_classes(self) -> Iterator[Classes]:
         """The classes of each instruction, in order; none for one without dimensions."""
-        offsets, sizes = self._factors, self.sharding.rules.factor_sizes.astype(np.float64)
         for i in range(len(self.module.operations)):
             uses = self._uses.get(i, [])
-            if not uses:
-                yield ()
-                continue
-            largest = max(
-                uses, key=lambda u: float(np.prod(sizes[offsets[u] : offsets[u + 1]])) if len(uses) > 1 else 0
-            )
-            yield _distinct(self._of_factors[offsets[largest] : offsets[largest + 1]])
+            largest = max(uses, key=self._points) if len(uses) > 1 else uses[0] if uses else None
+            yield () if largest is None else _distinct(self._of_factors[slice(*self._factors[largest : largest + 2])])
+
+    def _points(self, u: int) -> float:
+        """How many points the loops of a use go through."""
+        return float(np.prod(self.sharding.rules.factor_sizes[slice(*self._factors[u : u + 2])].astype(np.float64)))
 
     def value_classes(self, value: int) -> Classes:
         """The classes of a value of the rules."""
@@ -137,10 +135,6 @@ class _Reader:
             yield self.value_classes(v), copies * float(self.graph.value_bytes[v])
         for v in np.flatnonzero(Liveness(self.graph).kept).tolist():
             yield self._result_classes(v), float(self.graph.value_bytes[v])
-
-    def held_bytes(self) -> float:
-        """The sum of those bytes."""
-        return sum(nbytes for _, nbytes in self.held())
 
     def _result_classes(self, value: int) -> Classes:
         """The classes of a value of the graph that an instruction makes."""

@@ -45,7 +45,8 @@ class CheapestPlanner(PricedPlanner):
                 raise _does_not_fit(problem, program, limit_s)
         else:
             least = program.solve(program.memory_bytes, limit_s, np.inf)
-            assert least is not None  # without a limit, replicating everything is a plan
+            if least is None:
+                raise _none_found(problem, limit_s)
             solved = program.solve(program.time_s, limit_s, least.reached * (1 + _EQUAL)) or least
             solved = _Solved(solved.axis_of, least.reached, least.bound, least.proven)
         return _plan_of(problem, solved, self.name, time.perf_counter() - begun)
@@ -179,9 +180,16 @@ def _plan_of(problem: PricedShardingProblem, solved: _Solved, planner: str, sear
 
 def _does_not_fit(problem: PricedShardingProblem, program: _Program, limit_s: float) -> Infeasible:
     least = program.solve(program.memory_bytes, limit_s, np.inf)
-    needs = f"every plan needs {least.reached / 1e9:.1f} GB or more on each device, " if least else ""
+    if least is None or least.bound <= program.cluster_bytes:
+        return _none_found(problem, limit_s)
+    cluster = problem.cluster
     return Infeasible(
-        f"{needs}cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+        f"every plan needs {least.bound / 1e9:.1f} GB or more on each device, "
+        f"cluster {cluster.name} has {cluster.memory / 1e9:.1f} GB",
         where=problem.model,
         do="give a larger --mesh or a smaller --batch",
     )
+
+
+def _none_found(problem: PricedShardingProblem, limit_s: float) -> Infeasible:
+    return Infeasible(f"no plan was found in {limit_s:.3g} s", where=problem.model, do="give it more time")
