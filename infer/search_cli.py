@@ -12,6 +12,8 @@ from automap_models.errors import BadInput
 
 from .console import CommandParser, print_json, run_command
 from .mesh_argument import mesh_argument
+from .online_command import ABOUT as ABOUT_PIPELINES
+from .online_command import add_pipeline_arguments, run_pipeline
 from .search_options import COUNTING, OBJECTIVES, add_search_arguments, settle
 from .step_arguments import add_step_arguments
 
@@ -35,6 +37,7 @@ examples:
   automap-search opp my_models:make_step --topo C --out plan.json
   automap-search opp vgg19 --topo A --mesh 8 --plot search.png --seed 1
   automap-search opp t5_11b --topo C --json | jq .partitioned
+  automap-search pp examples/bert48_v100.npz --topo C --stages 4 --plot training.png
 
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours
 """
@@ -64,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    searches = made.add_subparsers(dest="search", metavar="opp|adp", required=True, parser_class=CommandParser)
-    for search, about in _ABOUT.items():
+    searches = made.add_subparsers(dest="search", metavar="opp|adp|pp", required=True, parser_class=CommandParser)
+    for search, about in {**_ABOUT, "pp": ABOUT_PIPELINES}.items():
         one = searches.add_parser(
             search,
             help=about.partition(":")[0].lower(),
@@ -74,8 +77,9 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        _add_sharding_arguments(one)
-        one.set_defaults(run=_sharding)
+        pipelines = search == "pp"
+        (add_pipeline_arguments if pipelines else _add_sharding_arguments)(one)
+        one.set_defaults(run=run_pipeline if pipelines else _sharding)
     return made
 
 

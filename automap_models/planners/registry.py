@@ -22,6 +22,7 @@ PLANNERS: dict[str, dict[str, str]] = {
         "uniform": "automap_models.planners.baselines:UniformPlanner",
         "data-parallel": "automap_models.planners.baselines:DataParallelPlanner",
         "auto": "automap_models.planners.auto:AutoPlanner",
+        "online": "automap_models.planners.online:OnlinePlanner",
     },
     "placement": {
         "ideals": "automap_models.planners.ideals:IdealsPlanner",
