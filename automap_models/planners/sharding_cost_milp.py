@@ -8,6 +8,7 @@ y ≥ x[0, c] + x[1, d] - 1, which makes the program exact.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -78,10 +79,11 @@ class _Solved:
 
 @dataclass(frozen=True)
 class _Amount:
-    """constant + linear·(x, y): a cost of a choice, linear in the program's variables."""
+    """constant + linear·(x, y): a cost of a choice, linear in the program's variables, and never below `floor`."""
 
     constant: float
     linear: FloatArray
+    floor: float
 
 
 class _Program:
@@ -94,7 +96,7 @@ class _Program:
         savings = np.array([axis.saved for axis in axes])
         rates = np.array([axis.s_per_byte for axis in axes])
         starts = np.array([axis.start_s for axis in axes])
-        sums = work.activation_sums + work.gradient_sums
+        sums, devices = work.activation_sums + work.gradient_sums, math.prod(axis.size for axis in axes)
         at = self.classes
         self.first, self.second = self._pairs(work.compute + work.held + sums + sums.T)
         c, d = at[self.first], at[self.second]
@@ -104,9 +106,12 @@ class _Program:
         self.time_s = _Amount(
             work.launch_s + work.compute_s,
             np.concatenate([alone - savings[self.axis] * work.compute[at, at], both * work.compute[c, d] + summed]),
+            work.launch_s + work.compute_s / devices,
         )
         self.memory_bytes = _Amount(
-            work.held_bytes, np.concatenate([-savings[self.axis] * work.held[at, at], both * work.held[c, d]])
+            work.held_bytes,
+            np.concatenate([-savings[self.axis] * work.held[at, at], both * work.held[c, d]]),
+            work.held_bytes / devices,
         )
 
     def solve(self, cost: _Amount, limit_s: float, memory_bytes: float) -> _Solved | None:
@@ -133,8 +138,10 @@ class _Program:
         axis_of[self.classes[chosen]] = self.axis[chosen]
         price = price_of(self.problem, axis_of)
         reached = price.time_s if cost is self.time_s else price.memory_bytes
-        bound = reached if solved.status == 0 else cost.constant + float(solved.mip_dual_bound) * scale
-        return _Solved(axis_of, reached, min(reached, bound), solved.status == 0)
+        if solved.status == 0:
+            return _Solved(axis_of, reached, reached, True)
+        below = -np.inf if solved.mip_dual_bound is None else cost.constant + float(solved.mip_dual_bound) * scale
+        return _Solved(axis_of, reached, min(reached, max(below, cost.floor)), False)
 
     def _pairs(self, together: FloatArray) -> tuple[IntArray, IntArray]:
         """Positions among x of all pairs on different axes whose classes meet in a cost."""
@@ -192,4 +199,4 @@ def _does_not_fit(problem: PricedShardingProblem, program: _Program, limit_s: fl
 
 
 def _none_found(problem: PricedShardingProblem, limit_s: float) -> Infeasible:
-    return Infeasible(f"no plan was found in {limit_s:.3g} s", where=problem.model, do="give it more time")
+    return Infeasible(f"no plan was found in {limit_s:.3g} s", where=problem.model, do="raise the planner's time limit")
