@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,10 +56,22 @@ BATCH_AXES = {
 
 
 def value_ranges(problems: Problems) -> dict[str, list[float]]:
-    """[smallest, largest] of every scalar the policy was trained on."""
+    """[smallest, largest] of every scalar the policy was trained on, outwards to three digits.
+
+    Random draws from a range never quite reach its ends, which are what people ask for: equal bandwidths are a 1.
+    """
     scalars = {name: getattr(problems, name) for name in SCALARS}
     scalars["devices"] = problems.devices
-    return {name: [float(value.min()), float(value.max())] for name, value in scalars.items()}
+    return {
+        name: [_outwards(float(value.min()), math.floor), _outwards(float(value.max()), math.ceil)]
+        for name, value in scalars.items()
+    }
+
+
+def _outwards(value: float, rounded: Callable[[float], int]) -> float:
+    """A number > 0 to three digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{rounded(value / unit * (1 + (1e-9 if rounded is math.floor else -1e-9))) * unit:.12g}")
 
 
 def to_onnx(module: RainbowModule, problems: Problems, metadata: dict[str, str], path: Path) -> None:
