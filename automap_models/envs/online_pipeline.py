@@ -320,7 +320,11 @@ def pivot_costs(problems: Pivots, states: Chosen) -> PivotCosts:
     pace = micro * (end.compute_s - place.compute_s) / (problems.devices - after.device)
     span = after.busy_s + 2 * leaving + torch.maximum(pace, 2 * (micro - 1) * leaving)
     least = torch.maximum(after.span_s, span) + after.exposed_s.clamp(min=0.0)
-    least = torch.where(after.fits > 0, least, torch.inf)
+    later = problems.stages - 1 - number  # stages, none of which has more than the devices that the others leave
+    held = (end.stash_bytes - place.stash_bytes) / (problems.devices - after.device - later + 1).clamp(min=1)
+    held = held + problems.state_factor * (end.weights_bytes - place.weights_bytes)
+    fits = (after.fits > 0) & (held <= later * problems.memory * (1 + ROUNDING))
+    least = torch.where(fits, least, torch.inf)
     exact = torch.where(rest.fits > 0, rest.span_s + rest.exposed_s, torch.inf)
     return PivotCosts(
         bound_s=torch.where(number == problems.stages - 2, exact, least),

@@ -14,6 +14,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PipelinePlanner
 from automap_models.planners.candidate_optimum import candidate_optimum
 from automap_models.planners.deadline import Deadline
+from automap_models.planners.relaxation import lower_bound_s
 
 if TYPE_CHECKING:
     from automap_models.planners.online_config import OnlineConfig
@@ -93,7 +94,7 @@ def train_online(problem: PipelineProblem, options: OnlineOptions | None = None)
     """Train an agent on one problem. Ctrl-C ends the training, once there is a plan, not the program.
 
     Raises:
-        Infeasible: no plan that the agent saw fits, or there are too few trainable variables for so many stages.
+        Infeasible: no plan fits, or none that the agent saw, or fewer trainable variables than stages.
         BadInput: one stage, a negative radius, an unknown agent, or torch is not installed.
     """
     options = options or OnlineOptions()
@@ -101,6 +102,7 @@ def train_online(problem: PipelineProblem, options: OnlineOptions | None = None)
     config = agent_config(options.agent)
     from automap_models.planners.online_search import OnlineSearch
 
+    lower_bound_s(at_instructions(problem), Deadline(0.0))  # says at once where nothing fits
     search = OnlineSearch(possible, config, options.seed, options.warm_start)
     total = config.episodes if options.episodes is None else options.episodes
     deadline = Deadline(float("inf") if options.time_limit_s is None else options.time_limit_s)

@@ -1,0 +1,74 @@
+"""automap-search pp: plans of a profile and of a model, what is written, and failures in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from automap_models.formats.files import read_profile
+from automap_models.formats.plan_json import read_plan
+from automap_models.infer.search_cli import main
+
+VGG = str(Path(__file__).resolve().parents[2] / "examples" / "vgg19_v100.npz")
+
+
+def search(*arguments: str) -> int:
+    return main(["pp", VGG, "--topo", "B", "--episodes", "96", *arguments])
+
+
+def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+    assert search("--out", str(out), "--seed", "3") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "plan by online: 3 stages" in printed
+    assert "3,934 candidate pivots (device cuts within 3 of the centre solution)" in printed
+    problem, plan = read_plan(out, read_profile(VGG))
+    assert (plan.planner, plan.stages, problem.granularity) == ("online", 3, 282)
+    assert all(abs(cut - centre) <= 3 for cut, centre in zip(plan.device_cuts, (8, 16), strict=True))
+    assert json.loads(out.read_text())["provenance"]["seed"] == 3
+
+
+def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from automap_models.infer.cli import main as infer
+
+    start = tmp_path / "policy.json"
+    asked = [VGG, "--topo", "B", "--stages", "3", "--planner", "policy"]
+    assert infer([*asked, "--out", str(start)]) == 0
+    capsys.readouterr()
+    assert search("--warm-start", str(start), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["length_s"] <= json.loads(start.read_text())["length_s"] * (1 + 1e-9)
+    assert search("--warm-start", str(start), "--stages", "2") == 2
+    assert "has stages 3, not 2" in capsys.readouterr().err
+
+
+def test_training_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert search("--plot", str(tmp_path / "training.png")) == 0
+    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--agent", "x"), 2, "--agent: unknown agent 'x'; choose from default, paper"),
+        (("--batch", "3"), 2, "--batch: does not apply"),
+        (("--stages", "1"), 2, "'1' is no whole number ≥ 2"),
+        (("--stages", "99"), 2, "99 stages on the 24 device(s)"),
+        (("--episodes", "0"), 2, "'0' is no whole number ≥ 1"),
+        (("--state-factor", "1000"), 3, "none of the plans of 3 stage(s) fits"),
+        (("--warm-start", "missing.json"), 2, "missing.json: cannot be read"),
+        (("--out", VGG), 2, "is an input or another output, too"),
+        (("--plot", "training.gif"), 2, "no kind of picture ends in '.gif'"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    arguments: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(*arguments) == code
+    told = capsys.readouterr().err.strip()
+    assert said in told and "\n" not in told
