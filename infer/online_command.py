@@ -13,10 +13,12 @@ from automap_models.errors import BadInput
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
+    from automap_models.core.plan import PipelinePlan
     from automap_models.core.problem import PipelineProblem
     from automap_models.core.profile import Profile
     from automap_models.formats.plan_report import PlanReport
     from automap_models.planners.online import OnlineOptions, Trained
+    from automap_models.planners.online_search import OnlineRound
 
 ABOUT = (
     "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
@@ -128,8 +130,8 @@ def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[T
     with Steps() as steps:
         steps.begin("training")
 
-        def watch(each: object, total: int) -> None:
-            steps.advance(each.episodes, total, f"training, best so far {each.best_s:.4g} s")  # type: ignore[attr-defined]
+        def watch(each: OnlineRound, total: int) -> None:
+            steps.advance(each.episodes, total, f"training, best so far {each.best_s:.4g} s")
 
         trained = train_online(problem, replace(options, watch=watch))
     report = evaluate(problem, trained.plan, planning_s=time.perf_counter() - begun, notes=notes(trained))
@@ -148,7 +150,7 @@ def _options(arguments: argparse.Namespace, problem: PipelineProblem) -> OnlineO
     )
 
 
-def _warm_start(path: Path | None, problem: PipelineProblem):  # type: ignore[no-untyped-def]
+def _warm_start(path: Path | None, problem: PipelineProblem) -> PipelinePlan | None:
     """The plan in a file, on this problem's grid.
 
     Raises:
