@@ -86,6 +86,11 @@ class Candidates:
         """The same without equivalent ones."""
         return self.cuts.size * sum(devices.size for devices in self.device_cuts)
 
+    def contain(self, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> bool:
+        """Whether a plan with these cuts is one of those to choose from."""
+        devices = zip(device_cuts, self.device_cuts, strict=True)
+        return bool(np.isin(cuts, self.cuts).all()) and all(cut in own for cut, own in devices)
+
     def every_stage_trains(self, cuts: tuple[int, ...]) -> bool:
         """Whether stages cut so hold a trainable variable each."""
         first = [0, *(cut + 1 for cut in cuts)]

@@ -21,7 +21,7 @@ def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline
 
     Args:
         candidates: what plans may choose from.
-        known_s: length of a plan on the candidates.
+        known_s: length of a plan, on the candidates or not; of those on them that are longer nothing is told.
         deadline: when to stop.
     """
     problem = candidates.problem

@@ -72,3 +72,17 @@ def test_mistakes_cost_one_line(
     assert search(*arguments) == code
     told = capsys.readouterr().err.strip()
     assert said in told and "\n" not in told
+
+
+def test_a_warm_start_off_the_candidates_is_not_called_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On VGG-19 the best device cuts, (20, 22), are far from the centre solution."""
+    from automap_models.infer.cli import main as infer
+
+    start = tmp_path / "exact.json"
+    assert infer([VGG, "--topo", "B", "--stages", "3", "--planner", "exact", "--out", str(start)]) == 0
+    capsys.readouterr()
+    assert search("--warm-start", str(start)) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the plan it started from, which is not on these candidates: none on them is shorter" in told
