@@ -33,6 +33,7 @@ from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.baselines import UniformPlanner
+from automap_models.planners.certificate import certify
 from automap_models.planners.exact import ExactPlanner
 from automap_models.planners.policy import PolicyPlanner
 from automap_models.planners.refine import refine
@@ -96,6 +97,13 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         refine(problem, plan, PlannerOptions().refine_s) if plan_cost(problem, plan).feasible else plan
         for problem, plan in refined
     ]
+    budget_s = PlannerOptions().certify_s
+    proven = track(
+        list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "proving", console=Console(stderr=True)
+    )
+    plans["as shipped: proven or corrected, refined"] = [
+        as_shipped(problem, plan, budget_s) for problem, plan in proven
+    ]
     for name, own in plans.items():
         ratios = np.array([ratio(*each) for each in zip(problems, own, optima, strict=True)])
         table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, {name}")
@@ -105,6 +113,13 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         for i, kind in enumerate(names):
             summary(table, kind, ratios[distribution == i])
         console.print(table)
+
+
+def as_shipped(problem: PipelineProblem, plan: PipelinePlan, budget_s: float) -> PipelinePlan:
+    """What the default planner makes of the policy's plan, if the number of stages is given."""
+    if not plan_cost(problem, plan).feasible:
+        return plan
+    return refine(problem, certify(problem, plan, budget_s).plan or plan, PlannerOptions().refine_s)
 
 
 def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:

@@ -16,7 +16,7 @@ from automap_models.planners.exact import anytime_search
 from automap_models.planners.relaxation import lower_bound_s
 
 NEAR = 1.3
-"""A plan at most this much above the relaxation's bound is one near which to look for the optimum."""
+"""A plan at most this much above the relaxation's bound is one near which the optimum should be."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def certify(
     bound_s = min(lower_bound_s(problem, deadline if budget_s else None), length_s)
     if not budget_s:
         return Certificate(Optimality(bound_s, "relaxation"))
-    result = anytime_search(problem, deadline, length_s, plan if own_s <= NEAR * bound_s else None)
+    result = anytime_search(problem, deadline, length_s, plan, far=own_s > NEAR * bound_s)
     if result.finished:
         return Certificate(Optimality(result.bound_s, "exact"), result.plan)
     return Certificate(Optimality(max(bound_s, result.bound_s), "relaxation"))

@@ -10,7 +10,8 @@ stage s at the same boundary on the same devices a … q-1 one with both numbers
 are shared: the search runs over (stage, boundary, first device, end device), never over tuples of device cuts.
 
 A known length U prunes it: a suffix dies when it and the least that must come before it (relaxation.prefix_bounds)
-reach beyond U. U comes from the same search on every 2^j-th cut point, and around the plan found there.
+reach beyond U. U comes from the same search around a plan known beforehand, or on every 2^j-th cut point and around
+the plan found there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
+WIDER = (6, 4)
+"""How far after that on large problems, whose whole grid cannot be searched in the time that people wait."""
+LARGE = 256
+"""Problems of more stages times devices are large: 8 stages on more than 32 devices."""
 
 
 class ExactPlanner(PipelinePlanner):
@@ -88,6 +93,8 @@ def anytime_search(
     deadline: Deadline,
     upper_bound_s: float | None = None,
     start: PipelinePlan | None = None,
+    *,
+    far: bool = False,
 ) -> SearchResult:
     """The search of `exact_search`, stopped by a deadline.
 
@@ -95,11 +102,12 @@ def anytime_search(
         problem: what is asked.
         deadline: when to stop.
         upper_bound_s: only shorter plans are of interest.
-        start: a good plan on the grid; better ones are first looked for around it rather than on coarser grids.
+        start: a plan on the grid; better ones are first looked for around it.
+        far: whether much better ones may be far from it: then coarser grids are searched, too.
     """
     search = Search(problem, deadline, np.inf if upper_bound_s is None else upper_bound_s)
     try:
-        search.run(start)
+        search.run(start, far=far)
     except OutOfTime as stopped:
         return SearchResult(search.best, stopped.bound_s, finished=False)
     best = search.best and replace(search.best, optimality=Optimality(search.length_s, "exact"))
@@ -118,22 +126,26 @@ class Search:
         self.problem, self.deadline, self.length_s = problem, deadline, upper_bound_s
         self.best: PipelinePlan | None = None
 
-    def run(self, start: PipelinePlan | None) -> None:
-        """Find the optimum if it is shorter than the upper bound.
+    def run(self, start: PipelinePlan | None, *, far: bool = False) -> None:
+        """Find the optimum if it is shorter than the upper bound; see anytime_search.
 
         Raises:
             OutOfTime: with what the search of the whole grid has proven by then.
         """
-        *coarser, finest = _strides(self.problem) if start is None else [1]
-        near = start
-        for stride in coarser:
-            tables = stage_tables(self.problem, coarse_cuts(self.problem, stride))
-            self.improve_around(tables, near)
-            self._improve(tables, self._prefixes(tables))
-            near = self.best
-        tables = stage_tables(self.problem, coarse_cuts(self.problem, finest))
-        self.improve_around(tables, near)
-        self._improve(tables, self._prefixes(tables), whole=True)
+        finest = stage_tables(self.problem)
+        if start is not None:
+            self.improve_around(finest, start)
+            if self.problem.stages * self.problem.cluster.devices > LARGE:
+                self.improve_around(finest, self.best or start, WIDER)
+        if start is None or far:
+            near = self.best or start
+            for stride in _coarser_strides(self.problem):
+                tables = stage_tables(self.problem, coarse_cuts(self.problem, stride))
+                self.improve_around(tables, near)
+                self._improve(tables, self._prefixes(tables))
+                near = self.best
+            self.improve_around(finest, near)
+        self._improve(finest, self._prefixes(finest), whole=True)
 
     def _prefixes(self, tables: StageTables) -> PrefixBounds:
         return prefix_bounds(tables, self.length_s * (1.0 + SLACK), self.deadline)
@@ -179,11 +191,11 @@ class Search:
         )
 
 
-def _strides(problem: PipelineProblem) -> list[int]:
-    """Powers of STEP down to 1 from the power of two that leaves enough segments for the stages."""
+def _coarser_strides(problem: PipelineProblem) -> list[int]:
+    """Powers of STEP down to 2 or more from the power of two that leaves enough segments for the stages."""
     segments = problem.grid.cut_points.size
     coarsest = max(segments // max(COARSEST, problem.stages), 1)
-    return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)] + [1]
+    return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)]
 
 
 def _around(tables: StageTables, plan: PipelinePlan, reach: tuple[int, int]) -> PrefixBounds:
