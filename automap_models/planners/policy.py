@@ -24,6 +24,7 @@ from automap_models.core.resources import zoo_dir
 from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
 from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
+from automap_models.planners.grouping import Grouped, grouped
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
@@ -110,7 +111,11 @@ class PolicyPlanner(PipelinePlanner):
         return Policy(self.options.policy or zoo_dir() / SHIPPED)
 
     def out_of_range(self, problem: PipelineProblem) -> str | None:
-        """A sentence on which value lies outside what the policy was trained for; None if none does."""
+        """A sentence on which value lies outside what the policy was trained for; None if none does.
+
+        Of a cluster that is too large the groups of devices count that the policy sees in their place.
+        """
+        problem = self._grouped(problem).problem
         if problem.granularity != self.policy.points:
             return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
         cluster = problem.cluster
@@ -139,6 +144,15 @@ class PolicyPlanner(PipelinePlanner):
 
     def plan_batch(self, problems: Sequence[PipelineProblem]) -> list[PipelinePlan]:
         """Best plans of many problems in a few calls of the graph; plans that do not fit are returned as they are."""
+        groups = [self._grouped(problem) for problem in problems]
+        plans = self._plan_all([each.problem for each in groups])
+        return [each.ungrouped(plan) for each, plan in zip(groups, plans, strict=True)]
+
+    def _grouped(self, problem: PipelineProblem) -> Grouped:
+        most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
+        return grouped(problem, most_nodes, most_per_node)
+
+    def _plan_all(self, problems: Sequence[PipelineProblem]) -> list[PipelinePlan]:
         for problem in problems:
             self._require_expressible(problem)
         # The graph goes on until the problem with the most stages is planned: equal ones share a call.

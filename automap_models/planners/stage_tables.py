@@ -12,6 +12,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.cost.memory import stage_memory_bytes
+from automap_models.errors import BadInput
 from automap_models.planners.pareto import IntArray
 
 ROUNDING = 1e-12
@@ -35,9 +36,23 @@ class DeviceTables:
     boundary: FloatArray
 
 
+MOST_DEVICES = 512
+"""Of a cluster whose transfers are tabulated: there are D³ / 6 of them, 180 MB for 512 devices."""
+
+
 @lru_cache(maxsize=8)
 def device_tables(cluster: Cluster) -> DeviceTables:
-    """Tabulate a cluster's collectives."""
+    """Tabulate a cluster's collectives.
+
+    Raises:
+        BadInput: it has more than MOST_DEVICES devices.
+    """
+    if cluster.devices > MOST_DEVICES:
+        raise BadInput(
+            f"has {cluster.devices:,} devices, plans are searched and proven for at most {MOST_DEVICES}",
+            where=f"cluster {cluster.name}",
+            do="describe groups of devices that always work together as one device each",
+        )
     devices, size = cluster.devices, cluster.devices_per_node
     cut, node = np.arange(devices + 1), np.arange(cluster.nodes) * size
     held = np.minimum(cut[None, :, None], node + size) - np.maximum(cut[:, None, None], node)
