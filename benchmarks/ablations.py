@@ -65,10 +65,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         run("datagen", "dist=mixed", "groups=120000", "seed=1", f"out={data}")
-        for name in track(arguments.only, "training", console=Console(stderr=True)):
+        progress = Console(stderr=True)
+        for name in track(arguments.only, "training", console=progress):
             found, start = [], time.perf_counter()
             for seed in range(1, arguments.seeds + 1):
-                out = Path(folder) / name.replace(" ", "-") / str(seed)
+                out = Path(folder) / "runs" / str(list(VARIANTS).index(name)) / str(seed)
                 settings = (f"data.path={data}", f"out={out}", f"seed={seed}", f"episodes={arguments.episodes}")
                 more = ("export=false", f"trainer.threads={arguments.threads}")
                 variant = VARIANTS[name]
@@ -78,6 +79,7 @@ def main() -> None:
             mean, p99, largest, missed = np.mean(found, 0)
             spread = np.ptp([each[0] for each in found])
             cells = (f"{mean:.4f}", f"{spread:.4f}", f"{p99:.3f}", f"{largest:.3f}", f"{100 * missed:.1f} %")
+            progress.print(f"{name}: {cells[0]}")
             table.add_row(name, *cells, f"{(time.perf_counter() - start) / 60 / arguments.seeds:.1f}")
     Console(width=120).print(table)
 
