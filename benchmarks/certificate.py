@@ -143,7 +143,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
             problem = PipelineProblem(profile, cluster, stages=cluster.nodes)
             start = time.process_time()
             try:
-                choice = choose(problem, options, make=make)
+                choice = choose([problem], options, make=make)
             except Infeasible:
                 table.add_row(path.stem, name, "fits no memory", "", "", "", "")
                 continue
