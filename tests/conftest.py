@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -15,6 +17,10 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
+
+hypothesis.settings.register_profile("same examples every time", derandomize=True)
+hypothesis.settings.register_profile("new examples every time")
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples every time"))
 
 
 def pytest_configure() -> None:
