@@ -261,9 +261,9 @@ def test_faster_links_never_lengthen_the_span_nor_a_plan_that_reduces_nothing(ca
 def test_a_faster_link_may_expose_an_all_reduce_that_the_transfer_hid() -> None:
     """Found by a random test of the law without its conditions; by hand with cost-model.md.
 
-    Stage 1 computes 10 µs backward on 2 devices: u = 5 µs, T = 2u = 10 µs. The last stage's all-reduce of 4,126 bytes on
-    3 devices of one node takes 2·2/3·4.126 µs = 5.50 µs. It hides behind b = 5 µs and the transfer of 100 bytes before it:
-    1 µs at 0.1 GB/s, which is enough, and 0.5 µs at 0.2 GB/s, which is not.
+    Stage 1 computes 10 µs backward on 2 devices: u = 5 µs, T = 2u = 10 µs. The last stage's all-reduce of 4,126 bytes
+    on 3 devices of one node takes 2·2/3·4.126 µs = 5.50 µs. It hides behind b = 5 µs and the transfer of 100 bytes
+    before it: 1 µs at 0.1 GB/s, which is enough, and 0.5 µs at 0.2 GB/s, which is not.
     """
     profile = Profile.create(
         C=[0.0, 0.0, 1e-5, 0.0, 0.0], A=[0.0, 0.0, 100.0, 0.0, 0.0], W=[0.0] * 4 + [4126.0], C_fwd=[0.0] * 5
