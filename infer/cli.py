@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         default="auto",
         help="auto (default: the best of policy, uniform cuts and data parallelism), policy, exact, uniform, "
-        "data-parallel; a named planner's own plan is returned as it is",
+        "data-parallel, online (see automap-search pp); a named planner's own plan is returned as it is",
     )
     how.add_argument(
         "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 4; 1 is plain greedy)"
