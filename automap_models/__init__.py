@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
     from automap_models.planners.base import PlannerOptions
-    from automap_models.planners.many_problems import Outcome, plan_batch
+    from automap_models.planners.pipeline.many_problems import Outcome, plan_batch
     from automap_models.planners.registry import make_planner
 
 __version__ = "0.1.0"
@@ -46,13 +46,13 @@ _WHERE = {
     "BadInput": "automap_models.errors",
     "Cluster": "automap_models.core.cluster",
     "Infeasible": "automap_models.errors",
-    "Outcome": "automap_models.planners.many_problems",
+    "Outcome": "automap_models.planners.pipeline.many_problems",
     "PipelinePlan": "automap_models.core.plan",
     "PipelineProblem": "automap_models.core.problem",
     "PlannerOptions": "automap_models.planners.base",
     "Profile": "automap_models.core.profile",
     "make_planner": "automap_models.planners.registry",
-    "plan_batch": "automap_models.planners.many_problems",
+    "plan_batch": "automap_models.planners.pipeline.many_problems",
     "plan_cost": "automap_models.cost.pipeline",
     "read_cluster": "automap_models.formats.cluster_yaml",
     "read_profile": "automap_models.formats.files",

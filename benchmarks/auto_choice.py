@@ -1,7 +1,7 @@
 """What `--stages auto --micro-batches auto` chooses, and whether one contest finds what single exact searches find.
 
 For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`contest` is planners.auto.choose on all combinations at once, proven to the end and not refined; `one by one` searches
+`contest` is pipeline.auto.choose on all combinations at once, proven to the end and not refined; `one by one` searches
 every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch size. Then the
 combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts for little.
 
@@ -24,11 +24,11 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.auto import choose, default_stages, remembering
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.candidates import candidates, stage_numbers
-from automap_models.planners.exact import exact_search
-from automap_models.planners.many_problems import plan_batch
+from automap_models.planners.pipeline.auto import choose, default_stages, remembering
+from automap_models.planners.pipeline.candidates import candidates, stage_numbers
+from automap_models.planners.pipeline.exact import exact_search
+from automap_models.planners.pipeline.many_problems import plan_batch
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OPTIONS = PlannerOptions(certify_s=np.inf, refine_s=0.0)

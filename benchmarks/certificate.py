@@ -31,11 +31,11 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.auto import choose
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.baselines import UniformPlanner
-from automap_models.planners.certificate import Certificate, certify
-from automap_models.planners.policy import PolicyPlanner
+from automap_models.planners.pipeline.auto import choose
+from automap_models.planners.pipeline.baselines import UniformPlanner
+from automap_models.planners.pipeline.certificate import Certificate, certify
+from automap_models.planners.pipeline.policy import PolicyPlanner
 from automap_models.planners.registry import make_planner
 
 BUDGET_S = PlannerOptions().certify_s

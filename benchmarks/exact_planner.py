@@ -25,7 +25,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
-from automap_models.planners.exact import exact_search, lower_bound_s
+from automap_models.planners.pipeline.exact import exact_search, lower_bound_s
 
 INSTRUCTIONS = 3000
 COMPUTE_S = 0.1

@@ -31,8 +31,8 @@ from automap_models.core.placement import PlacementProblem
 from automap_models.core.placement_graph import PlacementGraph
 from automap_models.cost.placement import throughput_s
 from automap_models.formats.placement_json import read_placement
-from automap_models.planners.ideal_lattice import ideal_lattice
-from automap_models.planners.ideals import MAX_IDEALS, IdealsPlanner, LinearPlanner
+from automap_models.planners.placement.ideal_lattice import ideal_lattice
+from automap_models.planners.placement.ideals import MAX_IDEALS, IdealsPlanner, LinearPlanner
 
 PUBLISHED = {
     "LayerGraphs_bert24_inference": (17.79, 0.01),

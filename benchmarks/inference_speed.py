@@ -28,8 +28,8 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.exact import exact_search
-from automap_models.planners.policy import PolicyPlanner
+from automap_models.planners.pipeline.exact import exact_search
+from automap_models.planners.pipeline.policy import PolicyPlanner
 
 ROOT = Path(__file__).resolve().parents[1]
 

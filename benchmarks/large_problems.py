@@ -25,15 +25,15 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.auto import choose
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.baselines import UniformPlanner
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.exact import Search
-from automap_models.planners.policy import PolicyPlanner
-from automap_models.planners.refine import refine
+from automap_models.planners.pipeline.auto import choose
+from automap_models.planners.pipeline.baselines import UniformPlanner
+from automap_models.planners.pipeline.exact import Search
+from automap_models.planners.pipeline.policy import PolicyPlanner
+from automap_models.planners.pipeline.refine import refine
+from automap_models.planners.pipeline.stage_tables import stage_tables
 from automap_models.planners.registry import make_planner
-from automap_models.planners.stage_tables import stage_tables
 
 LARGE = (
     "sizes=all",

@@ -25,10 +25,10 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.candidate_optimum import candidate_optimum
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.exact import anytime_search
-from automap_models.planners.online import OnlineOptions, Trained, at_instructions, train_online
+from automap_models.planners.online.candidate_optimum import candidate_optimum
+from automap_models.planners.online.planner import OnlineOptions, Trained, at_instructions, train_online
+from automap_models.planners.pipeline.exact import anytime_search
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")

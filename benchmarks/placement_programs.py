@@ -17,14 +17,14 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.formats.placement_json import read_placement
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.placement_milp import (
+from automap_models.planners.placement.milp import (
     DEFAULT_TIME_LIMIT_S,
     MilpContiguousPlanner,
     MilpOrderedPlanner,
     MilpPlanner,
     ProgramPlanner,
 )
-from automap_models.planners.placement_program_search import OPTIMAL_GAP, Solver, Turn, search
+from automap_models.planners.placement.program_search import OPTIMAL_GAP, Solver, Turn, search
 
 PLANNERS: dict[str, type[ProgramPlanner]] = {
     each.name: each for each in (MilpPlanner, MilpContiguousPlanner, MilpOrderedPlanner)

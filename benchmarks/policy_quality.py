@@ -32,11 +32,11 @@ from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.baselines import UniformPlanner
-from automap_models.planners.certificate import certify
-from automap_models.planners.exact import ExactPlanner
-from automap_models.planners.policy import PolicyPlanner
-from automap_models.planners.refine import refine
+from automap_models.planners.pipeline.baselines import UniformPlanner
+from automap_models.planners.pipeline.certificate import certify
+from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.pipeline.policy import PolicyPlanner
+from automap_models.planners.pipeline.refine import refine
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED_BEAM = PlannerOptions().beam

@@ -26,8 +26,8 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.exact import exact_search
-from automap_models.planners.refine import objective_s, refine
+from automap_models.planners.pipeline.exact import exact_search
+from automap_models.planners.pipeline.refine import objective_s, refine
 
 SCHEDULE = "1f1b"
 

@@ -2,7 +2,7 @@
 
     python benchmarks/runtime_adjustment.py --plot docs/images/adjusting.png
 
-Every job runs through the same windows (planners.adjust_simulation): one keeps its plan, one measures each window,
+Every job runs through the same windows (planners.adjusting.simulation): one keeps its plan, one measures each window,
 adjusts, and moves where that pays, one knows every speed beforehand and moves for nothing. Seconds of simulated time,
 moves included; no clock but that of the last column decides anything, so that the table is the same everywhere.
 """
@@ -24,7 +24,7 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.adjust_simulation import Outcome, World, simulate_job
+from automap_models.planners.adjusting.simulation import Outcome, World, simulate_job
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.registry import make_planner
 

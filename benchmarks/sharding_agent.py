@@ -64,10 +64,10 @@ class Row:
 def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
     """Every search on one problem."""
     from automap_models.planners.rounds import Round
-    from automap_models.planners.search_config import read_search_config
-    from automap_models.planners.sharding_baselines import GreedySearch, RandomSearch
-    from automap_models.planners.sharding_rounds import Search
-    from automap_models.planners.sharding_search import AgentSearch
+    from automap_models.planners.sharding.baselines import GreedySearch, RandomSearch
+    from automap_models.planners.sharding.config import read_search_config
+    from automap_models.planners.sharding.rounds import Search
+    from automap_models.planners.sharding.search import AgentSearch
 
     config = read_search_config("paper", problem.kind)
     makers: dict[str, Callable[[Callable[[Round], None]], Search]] = {
@@ -104,7 +104,7 @@ def measured(model: str, kind: Kind, devices: int, rules: str, seeds: int) -> Ro
     from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.shardy import sharding_rules
     from automap_models.planners.registry import make_planner
-    from automap_models.planners.sharding_milp import most_partitioned
+    from automap_models.planners.sharding.milp import most_partitioned
 
     module = trace(workloads.build(model))
     classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
@@ -133,7 +133,7 @@ def drawn(seed: int, classes: int, density: float) -> ShardingProblem:
 
 def measured_drawn(classes: int, density: float, number: int) -> list[tuple[int, dict[str, Ended]]]:
     """Proven optima of drawn problems and what every search came to."""
-    from automap_models.planners.sharding_milp import most_partitioned
+    from automap_models.planners.sharding.milp import most_partitioned
 
     problems = [drawn(seed, classes, density) for seed in range(number)]
     return [(round(most_partitioned(problem).bound), compared(problem, seed)) for seed, problem in enumerate(problems)]

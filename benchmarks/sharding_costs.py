@@ -35,8 +35,8 @@ from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding_cost_milp import price_of
-from automap_models.planners.sharding_milp import most_partitioned, plan_of
+from automap_models.planners.sharding.cost_milp import price_of
+from automap_models.planners.sharding.milp import most_partitioned, plan_of
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import training_step

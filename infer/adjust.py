@@ -22,10 +22,10 @@ from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.npz import write_npz
 from automap_models.formats.observed_json import Observed, read_observed
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan
-from automap_models.planners.adjust import Adjustment, adjust
-from automap_models.planners.adjust_moving import Placed
+from automap_models.planners.adjusting.adjust import Adjustment, adjust
+from automap_models.planners.adjusting.moving import Placed
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.evaluate import evaluate
+from automap_models.planners.pipeline.evaluate import evaluate
 from automap_models.planners.registry import make_planner
 
 from .problems import sized_profile

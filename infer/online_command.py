@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from automap_models.core.problem import PipelineProblem
     from automap_models.core.profile import Profile
     from automap_models.formats.plan_report import PlanReport
-    from automap_models.planners.online import OnlineOptions, Trained
-    from automap_models.planners.online_search import OnlineRound
+    from automap_models.planners.online.planner import OnlineOptions, Trained
+    from automap_models.planners.online.search import OnlineRound
 
 ABOUT = (
     "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
@@ -98,7 +98,7 @@ def _problem(arguments: argparse.Namespace) -> PipelineProblem:
     """
     from automap_models.core.problem import PipelineProblem
     from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.planners.online import agent_config, at_instructions
+    from automap_models.planners.online.planner import agent_config, at_instructions
 
     cluster = read_cluster(arguments.topo)
     agent_config(arguments.agent)
@@ -120,8 +120,8 @@ def _profile(arguments: argparse.Namespace) -> Profile:
 def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[Trained, PlanReport]:
     from dataclasses import replace
 
-    from automap_models.planners.evaluate import evaluate
-    from automap_models.planners.online import train_online
+    from automap_models.planners.online.planner import train_online
+    from automap_models.planners.pipeline.evaluate import evaluate
 
     options = _options(arguments, problem)
     begun = time.perf_counter()
@@ -139,7 +139,7 @@ def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[T
 
 
 def _options(arguments: argparse.Namespace, problem: PipelineProblem) -> OnlineOptions:
-    from automap_models.planners.online import OnlineOptions
+    from automap_models.planners.online.planner import OnlineOptions
 
     return OnlineOptions(
         agent=arguments.agent,

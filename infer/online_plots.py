@@ -14,7 +14,7 @@ from .units import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from automap_models.planners.online import Trained
+    from automap_models.planners.online.planner import Trained
 
 HIGHEST = 1.5
 """Longest plan drawn, over the best one."""

@@ -15,11 +15,11 @@ from automap_models.core.resources import zoo_dir
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.plan_json import PlanReport, read_plan
-from automap_models.planners.auto import Choice, choose, remembering
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.contest import MakePlanner
-from automap_models.planners.evaluate import evaluate
-from automap_models.planners.policy import SHIPPED
+from automap_models.planners.pipeline.auto import Choice, choose, remembering
+from automap_models.planners.pipeline.contest import MakePlanner
+from automap_models.planners.pipeline.evaluate import evaluate
+from automap_models.planners.pipeline.policy import SHIPPED
 
 from .problems import AUTO, Asked, asked_for, batch_notes, sized_profile
 

@@ -24,8 +24,8 @@ from automap_models.formats.priced_sharding_json import PricedShardingReport, re
 from automap_models.formats.priced_sharding_json import mesh_of as mesh_in
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding_cost_milp import price_of, replicated_price
-from automap_models.planners.sharding_milp import most_partitioned, plan_of
+from automap_models.planners.sharding.cost_milp import price_of, replicated_price
+from automap_models.planners.sharding.milp import most_partitioned, plan_of
 
 from .mesh_argument import mesh_of
 from .profile_source import DEFAULT_DEVICE, MODELS, module_of

@@ -20,8 +20,8 @@ from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.auto import default_stages
-from automap_models.planners.candidates import Candidates, OutOfRange, candidates, stage_numbers
+from automap_models.planners.pipeline.auto import default_stages
+from automap_models.planners.pipeline.candidates import Candidates, OutOfRange, candidates, stage_numbers
 
 AUTO = "auto"
 

@@ -13,10 +13,10 @@ from automap_models.core.problem import DEFAULT_MICRO_BATCHES, PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
-from automap_models.planners.auto import default_stages
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.candidates import OutOfRange, candidates, stage_numbers
-from automap_models.planners.many_problems import Outcome, plan_batch
+from automap_models.planners.pipeline.auto import default_stages
+from automap_models.planners.pipeline.candidates import OutOfRange, candidates, stage_numbers
+from automap_models.planners.pipeline.many_problems import Outcome, plan_batch
 
 TIE = 1e-9
 

@@ -17,7 +17,7 @@ from automap_models.formats.files import read_profile
 from automap_models.infer.cli import main
 from automap_models.infer.sweep import Row, best_rows
 from automap_models.infer.sweep_plots import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
-from automap_models.planners.many_problems import Outcome
+from automap_models.planners.pipeline.many_problems import Outcome
 from automap_models.planners.registry import make_planner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

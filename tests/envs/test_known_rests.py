@@ -23,7 +23,7 @@ from automap_models.envs.cost_to_go import IMPOSSIBLE, UNITS, Rest, first_device
 from automap_models.envs.encoding import encode
 from automap_models.envs.known_rests import rest_after_points
 from automap_models.envs.pipeline import Partial, Problems
-from automap_models.planners.exact import ExactPlanner
+from automap_models.planners.pipeline.exact import ExactPlanner
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 MANY = settings(max_examples=60, deadline=None, derandomize=True)

@@ -12,7 +12,7 @@ from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
-from automap_models.planners.exact import ExactPlanner
+from automap_models.planners.pipeline.exact import ExactPlanner
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402

@@ -24,7 +24,7 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.policy import KIND, Policy
+from automap_models.planners.pipeline.policy import KIND, Policy
 from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train import export, parity
 from automap_models.train.build import build_data, build_module

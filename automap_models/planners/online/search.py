@@ -1,0 +1,147 @@
+"""Auto-MAP's pipeline planning by online training: a Rainbow agent learns on the one profile (§3.4, §4.4)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from automap_models.core.plan import PipelinePlan
+from automap_models.cost.pipeline import plan_cost
+from automap_models.envs.online_pipeline import (
+    Chosen,
+    OnlinePipelineEnv,
+    Pivots,
+    final_length_s,
+    legal_pivots,
+    pivot_costs,
+)
+from automap_models.envs.online_pivots import Candidates
+from automap_models.planners.online.config import OnlineConfig
+from automap_models.planners.online.exploration import explore_around
+from automap_models.rl.agent import Agent, Moment
+from automap_models.rl.learner import Learner
+from automap_models.rl.pivot_network import PivotQNetwork
+from automap_models.rl.targets import log_rescale
+
+NAME = "online"
+
+
+class OnlineRound(NamedTuple):
+    """What a round of episodes came to; lengths in seconds, infinite where a plan does not fit or was given up.
+
+    Attributes:
+        episodes: played so far, these included.
+        lengths_s: of all episodes of the round, in their order.
+        greedy_s: of the one without exploration; None where there was none.
+        best_s: the shortest so far.
+        epsilon: share of exploratory decisions.
+    """
+
+    episodes: int
+    lengths_s: tuple[float, ...]
+    greedy_s: float | None
+    best_s: float
+    epsilon: float
+
+
+class OnlineSearch:
+    """An agent that trains online; deterministic, and fit to be interrupted between any two rounds.
+
+    Args:
+        candidates: pivots to choose from.
+        config: of the agent.
+        seed: of weights, exploration and the replay's draws.
+        warm_start: a plan to begin with, whose cuts need not be candidates.
+
+    Attributes:
+        pivots: those that the agent plays on.
+        best: the shortest plan so far; None where none fitted.
+        best_s: its length.
+        episodes: played so far.
+    """
+
+    def __init__(
+        self, candidates: Candidates, config: OnlineConfig, seed: int, warm_start: PipelinePlan | None = None
+    ) -> None:
+        self.candidates, self.config = candidates, config
+        pivots = Pivots.from_candidates(candidates, reward_s=1.0)
+        self.pivots = pivots._replace(reward_s=pivots.ideal_s) if config.reward == "ideal/L" else pivots
+        self.best: PipelinePlan | None = None
+        self.best_s, self.episodes = float("inf"), 0
+        self._start_from(warm_start)
+        seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds[0])
+            online = PivotQNetwork(config.hidden, self.pivots, look_ahead=config.look_ahead)
+        self.env = OnlinePipelineEnv(config.round)
+        self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
+        self.generator = torch.Generator().manual_seed(seeds[1])
+        like, rng = self.env.reset(self.pivots), np.random.default_rng(seeds[2])
+        self.learner = Learner(self.agent, self.pivots, like, Chosen, config.learner, rng)
+
+    def _start_from(self, warm_start: PipelinePlan | None) -> None:
+        """Know a plan: the one given, or with a look-ahead the one that follows it; and prune the pivots by it."""
+        if warm_start is not None:
+            cost = plan_cost(self.candidates.problem, warm_start)
+            if cost.feasible:
+                self.best, self.best_s = warm_start, cost.length_s
+        if self.config.look_ahead:
+            self._rate(_followed_look_ahead(self.pivots))
+            if self.best is not None:
+                self.pivots = self.pivots.within(self.best_s)
+
+    def round(self) -> OnlineRound:
+        """Play a round of episodes, then learn."""
+        config, epsilon = self.config, self.config.agent.epsilon(self.learner.iteration)
+        start = self.env.reset(self.pivots)
+        share = torch.full((config.round,), epsilon)
+        share[: int(config.round > 1)] = 0.0
+        lengths = self._learn_from(start, list(self.agent.play(self.pivots, start, share, self.generator)))
+        greedy_s = lengths[0] if config.round > 1 else None
+        if config.around and self.best is not None and self.pivots.stages > 2:
+            best = torch.tensor([self.best.cuts, self.best.device_cuts]).T
+            lengths += self._learn_from(*explore_around(self.agent, self.pivots, best, config.around, self.generator))
+        for _ in range(config.learner.iterations):
+            self.learner.learn()
+        self.episodes += len(lengths)
+        return OnlineRound(self.episodes, tuple(lengths), greedy_s, self.best_s, epsilon)
+
+    def _learn_from(self, start: Chosen, moments: Sequence[Moment[Chosen]]) -> list[float]:
+        """Remember episodes; the lengths of their plans."""
+        final = Chosen(*(part.clone() for part in start))
+        for moment in moments:
+            for whole, part in zip(final, moment.s_t, strict=True):
+                whole[moment.rows] = part
+        lengths = self._rate(final)
+        if self.config.agent.log_values:
+            moments = [m._replace(r_t=torch.where(m.ended, log_rescale(m.r_t), 0.0)) for m in moments]
+        self.learner.remember(start, list(moments))
+        return lengths
+
+    def _rate(self, final: Chosen) -> list[float]:
+        """The lengths of plans, and the shortest of them taken where it is shorter than the best so far."""
+        complete = final.step == self.pivots.stages - 1
+        length = torch.where(complete, final_length_s(self.pivots, final), torch.inf)
+        shortest = int(length.argmin())
+        if length[shortest] < self.best_s:
+            cuts, device_cuts = (tuple(each) for each in final.pivots[shortest].T.tolist())
+            problem = self.candidates.problem
+            plan = PipelinePlan(cuts, device_cuts, problem.micro_batches, NAME, problem.grid.to_points(cuts))
+            cost = plan_cost(problem, plan)
+            if cost.feasible and cost.length_s < self.best_s:
+                self.best, self.best_s = plan, cost.length_s
+        return [float(each) for each in length]
+
+
+def _followed_look_ahead(pivots: Pivots) -> Chosen:
+    """The end of an episode that always takes the pivot with the least bound."""
+    env = OnlinePipelineEnv()
+    states = env.reset(pivots)
+    while bool((legal := legal_pivots(pivots, states)).any()):
+        bound = torch.where(legal, pivot_costs(pivots, states).bound_s.nan_to_num(posinf=1e300), torch.inf)
+        states, _, _ = env.step(pivots, states, bound.argmin(1))
+    return states

@@ -1,0 +1,1 @@
+"""Pipeline plans: the policy, the exact search, baselines, and the choice among them."""

@@ -1,0 +1,230 @@
+"""Proven lower bounds on the length of a pipeline: of whole plans, and of what must come before a stage.
+
+Notation of cost-model.md: u_s = f_s + b_s, hidden_s = Σ of backward and transfer times before stage s,
+T ≥ Σ_{j<2s} u_j + M·u_s, L = max_s (T - hidden_s + AR_s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import FloatArray
+from automap_models.errors import Infeasible
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.pipeline.pareto import IntArray, window_minima
+from automap_models.planners.pipeline.stage_tables import ROUNDING, StageTables, stage_tables
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixBounds:
+    """For every place [s, a, i] where stage s may begin, device a and boundary i; inf where no short plan begins it.
+
+    A plan whose stages s … S-1 alone have span T and exposed all-reduce R (both counted from the start of
+    stage s, the transfer into it included) has L ≥ T + max(busy, R + forward).
+
+    Attributes:
+        busy: [S, D+1, m+1] lower bound of Σ u_j over the stages before, transfers into earlier stages
+            included, plus the all-reduce they cannot hide.
+        forward: [S, D+1, m+1] lower bound of Σ (f_j + x_j) over the same: what R cannot hide behind.
+    """
+
+    busy: FloatArray
+    forward: FloatArray
+
+
+def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
+    """Bounds over all prefixes that a plan of at most that length can have.
+
+    For a fixed pair of device cuts every term of the recursion splits into a part of i and a part of k, so
+    that the best i for each k is a minimum over the window of those i that are not too far before k.
+    Transfers are taken at their least over the sender's first device.
+
+    Raises:
+        OutOfTime: before it is done.
+    """
+    shape = (tables.stages, tables.replicas_in_all + 1, tables.end + 1)
+    busy, forward = np.full(shape, np.inf), np.full(shape, np.inf)
+    busy[0, 0, 0] = forward[0, 0, 0] = 0.0
+    bounds = PrefixBounds(busy, forward)
+    for s in range(tables.stages - 1):
+        later = tables.stages - 2 - s
+        for q in range(s + 1, tables.replicas_in_all - later):
+            deadline.check()
+            a = begin_devices(bounds, s, q)
+            if not a.size:
+                continue
+            reached, hidden = _after_stage(tables, bounds, s, a, q, length_s)
+            never = reached > length_s
+            never[: s + 1], never[tables.end - later :] = True, True
+            busy[s + 1, q] = np.where(never, np.inf, reached)
+            forward[s + 1, q] = np.where(never, np.inf, hidden)
+    return bounds
+
+
+def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:
+    """The devices before `stop` at which a short plan may begin the stage."""
+    return np.flatnonzero(np.isfinite(bounds.busy[stage, :stop]).any(axis=1))
+
+
+def through_stage(
+    tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
+) -> FloatArray:
+    """[3, a, m+1] least prefix that ends with the stage on devices a … q-1 and at boundary k.
+
+    Rows: its busy time, its forward time, and the busy time with the stage's own all-reduce unhidden.
+    """
+    r = (q - a)[:, None].astype(np.float64)
+    ring = tables.devices.all_reduce[a, q][:, None]
+    arrives = tables.A * tables.devices.arrival[a, q][:, None] if stage else 0.0
+    busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
+    compute, reduce = tables.C / r, ring * tables.W
+    before = np.stack([busy - compute, forward - tables.F / r, forward - compute - reduce])
+    least = window_minima(before, _earliest_start(tables, stage, r, ring, length_s))
+    through: FloatArray = least + np.stack([compute, tables.F / r, compute + reduce])
+    return through
+
+
+def _after_stage(
+    tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """[m+1] busy and forward bounds after the stage, over all its first devices.
+
+    L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
+    """
+    busy, forward, unhidden = through_stage(tables, bounds, stage, a, q, length_s)
+    return np.maximum(busy, unhidden).min(axis=0), forward.min(axis=0)
+
+
+def _earliest_start(tables: StageTables, stage: int, r: FloatArray, ring: FloatArray, length_s: float) -> IntArray:
+    """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
+    C, W, H = tables.C, tables.W, tables.H
+    with np.errstate(divide="ignore"):
+        reduced = np.where(ring > 0, length_s / ring, np.inf)
+    state = np.minimum(reduced, tables.memory / tables.state_factor)
+    kept = tables.memory * r / tables.in_flight(stage)
+    windows = ((C, length_s / tables.micro_batches * r), (W, state), (H, kept))
+    starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
+    earliest: IntArray = np.maximum.reduce(starts)
+    return earliest
+
+
+def lower_bound_s(problem: PipelineProblem, deadline: Deadline | None = None) -> float:
+    """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
+
+    Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
+    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no chain of S stages meets
+    these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the chains
+    that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
+    bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.
+
+    It bounds plans that cut on the problem's grid; granularity = n bounds those that cut anywhere. A deadline
+    ends the bisection early: the bound is as valid, and lower.
+
+    Raises:
+        Infeasible: no plan of S stages fits the memory, whatever its length.
+    """
+    tables, deadline = stage_tables(problem), deadline or Deadline()
+    if not chain_exists(tables, np.inf, tables.memory):
+        raise out_of_memory(problem)
+    low = tables.micro_batches * float(tables.C[-1]) / tables.replicas_in_all
+    if chain_exists(tables, low, tables.memory):
+        return low * (1.0 - ROUNDING)
+    high = 1.1 * low
+    while not deadline.passed and not chain_exists(tables, high, tables.memory):
+        low, high = high, 1.5 * high
+    while not deadline.passed and high > 1.001 * low:
+        middle = (low * high) ** 0.5
+        if chain_exists(tables, middle, tables.memory):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def out_of_reach(problem: PipelineProblem, length_s: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
+    return not chain_exists(stage_tables(problem), length_s, problem.cluster.memory)
+
+
+def out_of_memory(problem: PipelineProblem) -> Infeasible:
+    """The error for a problem none of whose plans fits, saying what its fullest device needs at least."""
+    tables, have = stage_tables(problem), problem.cluster.memory
+    low = high = have
+    while not chain_exists(tables, np.inf, high):
+        low, high = high, 2.0 * high
+    while high > 1.001 * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
+    return Infeasible(
+        f"none of the plans of {problem.stages} stage(s) fits the {have / 1e9:.3g} GB of cluster "
+        f"{problem.cluster.name}: even the best of them needs more than {low / 1e9:.3g} GB on its fullest device",
+        where="planner exact",
+        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor "
+        "or devices with more memory",
+    )
+
+
+def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
+    stages, devices, end = tables.stages, tables.replicas_in_all, tables.end
+    cut_before = _last_allowed_cut(tables, length_s)
+    furthest = np.full(devices + 1, -1)
+    furthest[0] = 0
+    for s in range(stages - 1):
+        a, q = _device_pairs(furthest, s, devices - (stages - 1 - s))
+        k = np.minimum(_furthest_end(tables, s, furthest[a], a, q, length_s, memory), end - (stages - 1 - s))
+        furthest = np.full(devices + 1, -1)
+        np.maximum.at(furthest, q, cut_before[q, k])
+        furthest[furthest <= s] = -1
+    a = np.flatnonzero(furthest >= 0)
+    return bool(_within(tables, stages - 1, furthest[a], end, a, devices, length_s, memory).any())
+
+
+def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
+    """All (first, end) devices of a stage: begun where a chain got to, ended early enough for later stages."""
+    a = np.flatnonzero(furthest >= 0)
+    first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
+    some = last > first
+    return first[some], last[some]
+
+
+def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
+    """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none."""
+    least = 2.0 * tables.micro_batches * tables.devices.boundary[:, None] * tables.A
+    allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
+    last: IntArray = np.maximum.accumulate(allowed, axis=1)
+    return last
+
+
+def _furthest_end(
+    tables: StageTables, stage: int, i: IntArray, a: IntArray, q: IntArray, length_s: float, memory: float
+) -> IntArray:
+    """The last boundary that a stage from i on devices a … q-1 can reach, by bisection; i itself if none."""
+    low, high = i.copy(), np.full(i.size, tables.end)
+    for _ in range(int(tables.end).bit_length()):
+        middle = (low + high + 1) // 2
+        ok = _within(tables, stage, i, middle, a, q, length_s, memory)
+        low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
+    return low
+
+
+def _within(
+    tables: StageTables,
+    stage: int,
+    i: IntArray,
+    k: IntArray | int,
+    a: IntArray,
+    q: IntArray | int,
+    length_s: float,
+    memory: float,
+) -> NDArray[np.bool_]:
+    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that."""
+    r, weights = q - a, tables.W[k] - tables.W[i]
+    busy = tables.micro_batches * (tables.C[k] - tables.C[i]) / r + weights * tables.devices.all_reduce[a, q]
+    held = tables.state_factor * weights + tables.in_flight(stage) * (tables.H[k] - tables.H[i]) / r
+    within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
+    return within

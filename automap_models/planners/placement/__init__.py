@@ -1,0 +1,1 @@
+"""Placements of operator graphs on devices."""

@@ -1,0 +1,158 @@
+"""The inner loop of the dynamic program over ideals, compiled; `ideal_search` says what it does and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.placement_graph import FloatArray, IntArray
+from automap_models.planners.placement.ideal_jit import jit
+from automap_models.planners.placement.ideal_lattice import SmallArray
+from automap_models.planners.placement.ideal_loads import UnitLoads
+
+ACCELERATOR, CPU, NET, MEMORY, SUMS = 0, 2, 4, 6, 7
+"""Columns of the sums over a growing set: two parts each of its times and transfers, then its bytes."""
+
+
+class Steps(NamedTuple):
+    """The arrays of a `Lattice`."""
+
+    first: IntArray
+    node: SmallArray
+    larger: SmallArray
+
+
+class Rules(NamedTuple):
+    """What a device may hold.
+
+    Attributes:
+        accelerators, cpus: how many there are.
+        memory_bytes: of one accelerator.
+        overlap: whether transfers overlap with compute.
+        ceiling_s: [2] most of each part of a load.
+    """
+
+    accelerators: int
+    cpus: int
+    memory_bytes: float
+    overlap: bool
+    ceiling_s: FloatArray
+
+
+class Table(NamedTuple):
+    """Entries for N ideals; entry c · (accelerators + 1) + k is for c CPUs and k accelerators, all of them in use.
+
+    Attributes:
+        best_s: [N, entries] least largest part 0 of a load, when these devices hold the ideal.
+        before: [N, entries] ideal that all but the last of them hold, twice, plus 1 if the last one is a CPU.
+        rest_s: [2, N] accelerator time of the units outside each ideal, by part.
+        most_s: [2, entries] how much of that the devices not in use can take off.
+    """
+
+    best_s: FloatArray
+    before: SmallArray
+    rest_s: FloatArray
+    most_s: FloatArray
+
+
+@jit
+def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, table: Table) -> None:  # noqa: PLR0912, PLR0915
+    """Relax the entries of every larger ideal whose difference to one of `begin` … `end` - 1 fits a device.
+
+    The difference grows unit by unit, depth first, each larger ideal met once: a unit added at some depth is left out
+    (`closed`) in what comes later at that depth. One that does not fit would not fit into a larger set either, and is
+    left out likewise.
+
+    One long function with arrays of its own, for speed: split into functions that share these arrays it was measured
+    to take ten times as long, since compiled calls count references to each.
+    """
+    m, width = loads.memory_bytes.size, rules.accelerators + 1
+    at, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)
+    on_accelerator, on_cpu = np.zeros(m + 1, np.bool_), np.zeros(m + 1, np.bool_)
+    sums = np.zeros((m + 1, SUMS))
+    closed = np.full(m, -1)  # depth at which a unit was dealt with, until that depth is left
+    inside = np.zeros(loads.net_s.size, np.int64)  # units of each net in the set
+    entries = np.zeros(table.best_s.shape[1], np.int64)
+    for ideal in range(begin, end):
+        # Entries from which to go on: not those for which one device less is no worse.
+        count = 0
+        on_accelerator[0] = on_cpu[0] = False
+        for entry in range(entries.size):
+            best_s = table.best_s[ideal, entry]
+            if (
+                best_s == np.inf
+                or (entry % width and table.best_s[ideal, entry - 1] <= best_s)
+                or (entry >= width and table.best_s[ideal, entry - width] <= best_s)
+            ):
+                continue
+            entries[count] = entry
+            count += 1
+            on_accelerator[0] |= entry % width < rules.accelerators
+            on_cpu[0] |= entry // width < rules.cpus
+        if not count:
+            continue
+        depth = 0
+        at[0], next_step[0] = ideal, steps.first[ideal]
+        while depth >= 0:
+            here, step = at[depth], next_step[depth]
+            if step == steps.first[here + 1]:
+                # All steps out of this set are done: take back what was done at this depth.
+                for done in range(steps.first[here], step):
+                    if closed[steps.node[done]] == depth:
+                        closed[steps.node[done]] = -1
+                if depth:
+                    for i in range(loads.first_net[added[depth]], loads.first_net[added[depth] + 1]):
+                        inside[loads.net[i]] -= 1
+                depth -= 1
+                continue
+            next_step[depth] += 1
+            unit = steps.node[step]
+            if closed[unit] >= 0:
+                continue
+            closed[unit] = depth
+            # The set with the unit, if a device can hold that.
+            old, new = sums[depth], sums[depth + 1]
+            new[MEMORY] = old[MEMORY] + loads.memory_bytes[unit]
+            accelerated = on_accelerator[depth] and loads.supported[unit] and new[MEMORY] <= rules.memory_bytes
+            processed = on_cpu[depth]
+            for part in range(2):
+                new[ACCELERATOR + part] = old[ACCELERATOR + part] + loads.accelerator_s[part, unit]
+                new[CPU + part] = old[CPU + part] + loads.cpu_s[part, unit]
+                new[NET + part] = old[NET + part]
+                accelerated = accelerated and new[ACCELERATOR + part] <= rules.ceiling_s[part]
+                processed = processed and new[CPU + part] <= rules.ceiling_s[part]
+            if not (accelerated or processed):
+                continue
+            for i in range(loads.first_net[unit], loads.first_net[unit + 1]):
+                net = loads.net[i]
+                inside[net] += 1
+                if inside[net] == 1:
+                    new[NET + loads.net_part[net]] += loads.net_s[net]
+                elif inside[net] == loads.net_size[net]:
+                    new[NET + loads.net_part[net]] -= loads.net_s[net]
+            depth += 1
+            larger = steps.larger[step]
+            at[depth], next_step[depth], added[depth] = larger, steps.first[larger], unit
+            on_accelerator[depth], on_cpu[depth] = accelerated, processed
+            # That set on one more device, after each of the entries.
+            if rules.overlap:
+                busy_s, other_s = max(new[ACCELERATOR], new[NET]), max(new[ACCELERATOR + 1], new[NET + 1])
+            else:
+                busy_s, other_s = new[ACCELERATOR] + new[NET], new[ACCELERATOR + 1] + new[NET + 1]
+            accelerated = accelerated and busy_s <= rules.ceiling_s[0] and other_s <= rules.ceiling_s[1]
+            for i in range(count):
+                for kind in range(2):
+                    if kind == 0 and accelerated and entries[i] % width < rules.accelerators:
+                        entry, value_s = entries[i] + 1, max(table.best_s[ideal, entries[i]], busy_s)
+                    elif kind == 1 and processed and entries[i] // width < rules.cpus:
+                        entry, value_s = entries[i] + width, max(table.best_s[ideal, entries[i]], new[CPU])
+                    else:
+                        continue
+                    if (
+                        value_s < table.best_s[larger, entry]
+                        and table.rest_s[0, larger] <= table.most_s[0, entry]
+                        and table.rest_s[1, larger] <= table.most_s[1, entry]
+                    ):
+                        table.best_s[larger, entry] = value_s
+                        table.before[larger, entry] = 2 * ideal + kind

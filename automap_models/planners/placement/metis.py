@@ -1,0 +1,174 @@
+"""Balanced partition with least communication, as compilers place (arXiv 1906.08168), made fit for a pipeline.
+
+METIS (Karypis & Kumar, 1998) cuts the undirected graph of units, edges weighted by their transfer time and units by
+their time on an accelerator, into one part an accelerator. It knows neither directions nor bytes. So the parts are
+numbered by where their units lie in the topological order on average, and units move until no order edge goes from a
+part to one with a smaller number (cf. Herrmann et al., "Multilevel Algorithms for Acyclic Partitioning of Directed
+Acyclic Graphs", 2019): the quotient is acyclic. Local moves that keep it so then make room where the memory is passed,
+and shorten the slowest device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import ClassVar
+
+import numpy as np
+
+from automap_models.core.contraction import Contraction, contract
+from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.core.placement_graph import BoolArray, IntArray
+from automap_models.cost.placement import latency_s
+from automap_models.errors import BadInput
+from automap_models.planners.base import PlacementPlanner
+from automap_models.planners.placement.heuristics import (
+    no_placement,
+    placement_plan,
+    supported_devices,
+    topological_orders,
+)
+from automap_models.planners.placement.local_search import descend
+from automap_models.planners.placement.moves import Effort, Loads
+
+SEEDS = 4
+"""Partitions by METIS, each by recursive bisection and by k-way refinement."""
+RESOLUTION = 10_000
+"""METIS counts in whole numbers: the heaviest edge and a part's share of the time have this weight."""
+
+
+class MetisPlanner(PlacementPlanner):
+    """METIS, repaired; options.seed draws its partitions."""
+
+    name: ClassVar[str] = "metis"
+
+    def plan(self, problem: PlacementProblem) -> PlacementPlan:
+        """The best of some partitions after repair and local moves.
+
+        Units that accelerators do not support are on CPUs and bind no order; the accelerators' quotient is acyclic.
+
+        Raises:
+            BadInput: pymetis is not installed, or there is no accelerator.
+            Infeasible: no partition could be made to fit the memory.
+        """
+        if not problem.accelerators:
+            raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
+        effort, units = Effort(self.options.time_limit_s), contract(problem)
+        if not problem.cpus and not _bound(problem, units).all():
+            raise no_placement(problem, self.name)  # a cycle of classes too large for any accelerator
+        starts = [
+            Loads(problem, units, device)
+            for parts in _partitions(problem, units, self.options.seed)
+            for device in _acyclic(problem, units, parts)
+        ]
+        candidates: list[tuple[float, IntArray]] = []
+        for loads in sorted(starts, key=lambda each: astuple(each.score())):
+            found, score = descend(loads, lambda at: acyclic_moves(problem, units, at), effort)
+            if not score.excess:
+                candidates.append((_value_s(problem, units, found, score.value_s), found))
+        best = min(candidates, key=lambda each: each[0], default=None)
+        if best is None or not np.isfinite(best[0]):
+            raise no_placement(problem, self.name)
+        return placement_plan(problem, self.name, units.expand(best[1]))
+
+
+def acyclic_moves(problem: PlacementProblem, units: Contraction, device: IntArray) -> BoolArray:
+    """[m, D] moves of single units after which still no order edge goes to a device of a smaller number."""
+    low, high = np.zeros(len(units), dtype=np.int64), np.full(len(units), problem.devices - 1)
+    bound = _bound(problem, units)
+    before, after = units.order[bound[units.order].all(axis=1)].T
+    np.maximum.at(low, after, device[before])
+    np.minimum.at(high, before, device[after])
+    at = np.arange(problem.devices)[None, :]
+    moves: BoolArray = supported_devices(problem, units) & (at >= low[:, None]) & (at <= high[:, None])
+    return moves
+
+
+def _bound(problem: PlacementProblem, units: Contraction) -> BoolArray:
+    """[m] whether the order of devices binds a unit: those that can only be on CPUs are free."""
+    on_first: BoolArray = supported_devices(problem, units)[:, 0]
+    return on_first
+
+
+def _value_s(problem: PlacementProblem, units: Contraction, device: IntArray, throughput: float) -> float:
+    """What the problem minimises; local moves are for throughput in either case."""
+    if problem.objective == "throughput":
+        return throughput
+    return latency_s(problem, PlacementPlan("", units.expand(device)))
+
+
+def _partitions(problem: PlacementProblem, units: Contraction, seed: int) -> Iterator[IntArray]:
+    """[m] parts of the units, several times; units for CPUs only are in part 0.
+
+    Raises:
+        BadInput: pymetis is not installed.
+    """
+    try:
+        import pymetis
+    except ImportError:
+        raise BadInput(
+            "pymetis is not installed", where="planner metis", do="pip install 'automap-models[place]'"
+        ) from None
+    own = np.flatnonzero(_bound(problem, units))
+    parts = min(problem.accelerators, own.size)
+    start, neighbour, weight = _adjacency(problem, units, own)
+    times = units.accelerator_s.sum(axis=0)[own]
+    share = times / max(float(times.sum()) / max(parts, 1), np.finfo(float).tiny)
+    for turn in range(SEEDS * 2 if parts > 1 else 1):
+        part = np.zeros(len(units), dtype=np.int64)
+        if parts > 1:
+            _, found = pymetis.part_graph(
+                parts,
+                xadj=start,
+                adjncy=neighbour,
+                vweights=np.maximum(RESOLUTION * share, 1).astype(np.int64).tolist(),
+                eweights=weight,
+                recursive=bool(turn % 2),
+                options=pymetis.Options(seed=seed + turn // 2),
+            )
+            part[own] = found
+        yield part
+
+
+def _adjacency(problem: PlacementProblem, units: Contraction, own: IntArray) -> tuple[list[int], list[int], list[int]]:
+    """The undirected graph of those units as METIS wants it: starts, neighbours, weights."""
+    from scipy.sparse import coo_array
+
+    producer, consumer = problem.graph.edges.T
+    a, b, seconds = units.unit_of[producer], units.unit_of[consumer], problem.graph.transfer_s[producer]
+    apart = a != b
+    one_way = coo_array((seconds[apart], (a[apart], b[apart])), shape=(len(units), len(units)))
+    both = (one_way + one_way.T).tocsr()[own][:, own]
+    both.sum_duplicates()
+    heaviest = max(float(both.data.max(initial=0.0)), np.finfo(float).tiny)
+    weight = np.maximum(RESOLUTION * both.data / heaviest, 1).astype(np.int64)
+    return both.indptr.tolist(), both.indices.tolist(), weight.tolist()
+
+
+def _acyclic(problem: PlacementProblem, units: Contraction, parts: IntArray) -> Iterator[IntArray]:
+    """[m] devices from parts: numbered along the order, then units moved on, or back, until no edge goes backwards."""
+    (order, *_) = topological_orders(units)
+    place = np.empty(len(units))
+    place[order] = np.arange(len(units))
+    total = np.bincount(parts, weights=place, minlength=problem.accelerators)
+    count = np.bincount(parts, minlength=problem.accelerators)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.inf)
+    rank = np.empty(mean.size, dtype=np.int64)
+    rank[np.argsort(mean, kind="stable")] = np.arange(mean.size)
+    bound = _bound(problem, units)
+    numbered = np.where(bound, rank[parts], problem.accelerators)
+    edges = units.order[bound[units.order].all(axis=1)]
+    for forwards in (True, False):
+        yield _monotone(numbered, edges, order, forwards=forwards)
+
+
+def _monotone(device: IntArray, edges: IntArray, order: list[int], *, forwards: bool) -> IntArray:
+    """[m] no edge goes backwards: each unit on the device of its latest predecessor or a later one, or mirrored."""
+    near: list[list[int]] = [[] for _ in range(device.size)]
+    for before, after in edges.tolist():
+        near[after if forwards else before].append(before if forwards else after)
+    settled = device.tolist()
+    for unit in order if forwards else order[::-1]:
+        ends = [settled[unit], *(settled[other] for other in near[unit])]
+        settled[unit] = max(ends) if forwards else min(ends)
+    return np.array(settled, dtype=np.int64)

@@ -1,0 +1,1 @@
+"""Which dimensions of a model's variables to partition along the axes of a mesh."""

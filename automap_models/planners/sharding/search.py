@@ -1,0 +1,102 @@
+"""Auto-MAP's search for a sharding plan: a Rainbow agent learns on the one problem, then backtraces (§3.2, §3.3).
+
+First stage: rounds of episodes, one of them greedy, the others ε-greedy, and learner iterations after each. The
+strategy is stable once neither the best plan nor the greedy one has become better for `patience` episodes. Second
+stage: each class that the best plan replicates although it could be sharded is sharded, whatever excludes it is
+undone, and the agent decides the rest again; and so on for as long as the plan becomes better.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automap_models.core.sharding import ShardingProblem
+from automap_models.envs.propagation import PARTITIONED, REPLICATED, UNDECIDED
+from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.planners.rounds import Round
+from automap_models.planners.sharding.config import SearchConfig
+from automap_models.planners.sharding.rounds import Search
+from automap_models.rl.agent import Agent, Moment
+from automap_models.rl.learner import Learner
+from automap_models.rl.sharding_network import ShardingQNetwork
+from automap_models.rl.threads import one_thread
+
+
+class AgentSearch(Search):
+    """A search that can be interrupted between any two instructions and run on; deterministic but for that.
+
+    Args:
+        problem: to search for a plan of.
+        config: the agent's hyper-parameters.
+        seed: of weights, exploration and the replay's draws.
+        watch: is told of every round.
+    """
+
+    def __init__(
+        self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Callable[[Round], None] | None = None
+    ) -> None:
+        super().__init__(problem, watch)
+        self.config = config
+        self.tables = ShardingTables.from_problem(problem, linkage_groups=config.linkage_groups)
+        self.env = ShardingEnv(config.round)
+        seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds[0])
+            online = ShardingQNetwork(len(self.tables.order), config.hidden, config.layers)
+        self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
+        self.generator = torch.Generator().manual_seed(seeds[1])
+        like, rng = self.env.reset(self.tables), np.random.default_rng(seeds[2])
+        self.learner = Learner(self.agent, self.tables, like, Decided, config.learner, rng)
+        self._patience = config.patience
+        self._best_greedy = -1
+
+    def run(self, episodes: int | None = None, good_enough: float = float("inf")) -> None:
+        """Both stages; the first ends after so many episodes, stable or not. See Search.run."""
+        most = float("inf") if episodes is None else episodes
+        with one_thread():
+            while self._patience > 0 and self.episodes < most and self.best.partitioned < good_enough:
+                self._learn_from_a_round()
+            while self.best.partitioned < good_enough and self._backtrace():
+                pass
+
+    def _learn_from_a_round(self) -> None:
+        before, exploring = self.best, self.config.agent.epsilon(self.decisions)
+        epsilon = torch.full((self.config.round,), exploring)
+        epsilon[0] = 0.0
+        start = self.env.reset(self.tables)
+        moments, scores = self._play(start, epsilon)
+        better = self.best is not before or scores[0] > self._best_greedy
+        self._best_greedy = max(self._best_greedy, scores[0])
+        self._patience = self.config.patience if better else self._patience - self.config.round
+        self.learner.remember(start, moments)
+        for _ in range(self.config.learner.iterations):
+            self.learner.learn()
+        self.tell(1, exploring, scores[0], scores)
+
+    def _backtrace(self) -> bool:
+        """Whether sharding a class that the best plan replicates, all such classes tried, makes it better."""
+        before, excludes = self.best, self.tables.excludes
+        chosen = torch.from_numpy(before.sharded)
+        flipped = (self.tables.live & (self.tables.sizes > 0) & ~chosen).nonzero().squeeze(1)
+        if not len(flipped):
+            return False
+        sharded = (chosen & ~excludes[flipped]).scatter(1, flipped.unsqueeze(1), True)
+        replicated = (sharded.float() @ excludes.float()) > 0
+        classes = torch.where(sharded, PARTITIONED, torch.where(replicated, REPLICATED, UNDECIDED)).to(torch.int8)
+        _, scores = self._play(self.env.start(self.tables, classes), 0.0)
+        self.tell(2, 0.0, None, scores)
+        return self.best is not before
+
+    def _play(self, start: Decided, epsilon: float | Tensor) -> tuple[list[Moment[Decided]], list[int]]:
+        """Episodes from their start to their end, and the scores of their plans."""
+        moments = list(self.agent.play(self.tables, start, epsilon, self.generator))
+        classes = start.classes.clone()
+        for moment in moments:
+            classes[moment.rows] = moment.s_t.classes
+            self.decisions += len(moment.rows)
+        return moments, self.rate((classes == PARTITIONED).numpy())

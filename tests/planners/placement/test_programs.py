@@ -1,0 +1,319 @@
+"""Integer programs against brute force over all placements of small graphs, and against published values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.dag import find_cycle
+from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.core.placement_graph import PlacementGraph
+from automap_models.cost.placement import placement_cost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.json_fields import Fields
+from automap_models.formats.placement_json import parse_placement, read_placement
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.placement.cp_sat import solve_cp_sat
+from automap_models.planners.placement.latency_program import latency_program
+from automap_models.planners.placement.milp import MilpContiguousPlanner, MilpOrderedPlanner, MilpPlanner
+from automap_models.planners.placement.program import Answer, Program, in_ticks, memory_steps
+from automap_models.planners.placement.program_highs import solve_highs
+from automap_models.planners.placement.program_search import Known, Turn, search
+from automap_models.planners.registry import make_planner
+
+KINDS = ("milp", "milp-contiguous", "milp-ordered")
+LIMIT_S = 20.0
+"""More than any of the small problems takes."""
+
+
+def graph_of(
+    accelerator_ms: list[float], edges: list[tuple[int, int]], *, accelerators: int = 2, cpus: int = 0, **more: Any
+) -> PlacementGraph:
+    """A graph of nodes 0, 1, …; `more` holds a list for each other key of a node, and `transfer_ms`."""
+    transfer_ms = more.pop("transfer_ms", [0.0] * len(accelerator_ms))
+    nodes = [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": 10 * t, "fpgaLatency": t, "isBackwardNode": 0}
+        | {key: values[i] for key, values in more.items()}
+        for i, t in enumerate(accelerator_ms)
+    ]
+    document = {
+        "maxSizePerFPGA": 1e9,
+        "maxFPGAs": accelerators,
+        "maxCPUs": cpus,
+        "nodes": nodes,
+        "edges": [{"sourceId": a, "destId": b, "cost": transfer_ms[a]} for a, b in edges],
+    }
+    return parse_placement(Fields(document, "g.json"), model="g")
+
+
+def random_graph(seed: int, n: int, *, training: bool = False) -> PlacementGraph:
+    """A graph of n nodes, some in common classes, some for CPUs only; times of one order of magnitude."""
+    random = np.random.default_rng(seed)
+    backward = np.arange(n) >= n // 2 + 1 if training else np.zeros(n, dtype=bool)
+    cpus = int(random.integers(0, 2))
+    accelerator = random.integers(1, 9, n).astype(float)
+    return graph_of(
+        accelerator.tolist(),
+        [(a, b) for a in range(n) for b in range(a + 1, n) if random.random() < 0.4],
+        cpus=cpus,
+        cpuLatency=(accelerator * random.uniform(0.5, 3, n)).tolist(),
+        transfer_ms=random.uniform(0, 2, n).tolist(),
+        supportedOnFpga=[int(not cpus or random.random() < 0.8) for _ in range(n)],
+        isBackwardNode=backward.astype(int).tolist(),
+        size=random.integers(0, 5, n).astype(float).tolist(),
+        colorClass=random.integers(0, 2 * n, n).tolist(),
+    )
+
+
+def plans_of(problem: PlacementProblem) -> Iterator[PlacementPlan]:
+    """Every assignment, with every choice of subgraphs, valid or not."""
+    n = len(problem.graph)
+    jobs = [(d, r) for d in range(problem.accelerators) for r in range(problem.pieces)]
+    jobs += [(d, 0) for d in range(problem.accelerators, problem.devices)]
+    for chosen in itertools.product(jobs, repeat=n):
+        device, piece = np.array(chosen).T
+        yield PlacementPlan("brute force", device, piece if problem.pieces > 1 else None)
+
+
+def allowed(problem: PlacementProblem, plan: PlacementPlan, kind: str) -> bool:
+    """Whether a placement is contiguous in the sense of a kind, found by walking the graph, not by a program."""
+    graph, device = problem.graph, plan.assignment
+    if kind == "milp":
+        return True
+    forward = [(u, v) for u, v in graph.edges.tolist() if not graph.backward[[u, v]].any()]
+    if kind == "milp-ordered":
+        after: list[set[int]] = [set() for _ in range(problem.devices)]
+        for u, v in forward:
+            after[device[u]] |= {int(device[v])} - {int(device[u])}
+        return find_cycle([sorted(each) for each in after]) is None
+    for d in range(problem.devices):
+        left: set[int] = set()  # nodes behind one of d with one elsewhere in between, or such a one themselves
+        for u, v in sorted(forward):  # positions are in topological order
+            if device[u] != device[v] == d and u in left:
+                return False
+            if (device[u] == d or u in left) and device[v] != d:
+                left.add(v)
+    return True
+
+
+def best_s(problem: PlacementProblem, kind: str = "milp") -> float:
+    """The smallest value of a valid placement; infinite if there is none."""
+    costs = (placement_cost(problem, plan) for plan in plans_of(problem) if allowed(problem, plan, kind))
+    return min((cost.value_s for cost in costs if cost.feasible), default=math.inf)
+
+
+def solved_s(problem: PlacementProblem, kind: str) -> float:
+    """The planner's value; its plan must be valid, of its kind, and proven."""
+    try:
+        plan = make_planner(kind, PlannerOptions(time_limit_s=LIMIT_S), "placement").plan(problem)
+    except Infeasible:
+        return math.inf
+    cost = placement_cost(problem, plan)
+    assert cost.feasible
+    assert allowed(problem, plan, kind)
+    assert (plan.planner, plan.status) == (kind, "optimal")
+    assert plan.bound_s is not None
+    assert plan.bound_s <= cost.value_s
+    return cost.value_s
+
+
+def memory_of(graph: PlacementGraph, seed: int) -> float:
+    """Enough for all, or so little that it matters."""
+    return 1e9 if seed % 3 == 0 else max(4.0, 0.6 * float(graph.memory_bytes.sum()))
+
+
+@pytest.mark.parametrize("kind", ["milp", "milp-contiguous"])
+@pytest.mark.parametrize("seed", range(8))
+def test_throughput_is_that_of_the_best_of_all_placements(kind: str, seed: int) -> None:
+    graph = random_graph(seed, 6, training=seed % 2 == 1)
+    more: dict[str, Any] = {"communication": "max" if seed % 4 == 2 else "sum", "split_passes": seed % 4 == 3}
+    try:
+        problem = PlacementProblem.of(graph, memory_bytes=memory_of(graph, seed), **more)
+    except BadInput:  # a class needs more than one accelerator has
+        problem = PlacementProblem.of(graph, **more)
+    assert solved_s(problem, kind) == pytest.approx(best_s(problem, kind), rel=2e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ordered_throughput_is_that_of_the_best_placement_with_an_order_of_devices(seed: int) -> None:
+    """Inference, classes of one node: then contraction fuses nothing that could be apart."""
+    graph = random_graph(seed, 6)
+    lone = PlacementGraph(**{**vars(graph), "classes": np.arange(len(graph))})
+    communication = "max" if seed % 4 == 2 else "sum"
+    problem = PlacementProblem.of(lone, memory_bytes=memory_of(graph, seed), communication=communication)
+    assert solved_s(problem, "milp-ordered") == pytest.approx(best_s(problem, "milp-ordered"), rel=2e-6)
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_latency_is_that_of_the_best_of_all_placements(seed: int, pieces: int) -> None:
+    graph = random_graph(seed, 6 if pieces == 1 else 5)
+    more: dict[str, Any] = {"objective": "latency", "pieces": pieces}
+    try:
+        problem = PlacementProblem.of(graph, memory_bytes=memory_of(graph, seed), cpus=seed % 2, **more)
+    except BadInput:
+        problem = PlacementProblem.of(graph, cpus=1, **more)
+    assert solved_s(problem, "milp") == pytest.approx(best_s(problem), rel=2e-6)
+
+
+def test_the_published_contiguous_program_is_weaker_than_one_with_an_order_of_devices() -> None:
+    """0→1 and 2→3: {0, 3} and {1, 2} are contiguous, each of them, but wait for each other."""
+    problem = PlacementProblem.of(graph_of([1.0, 3.0, 4.0, 6.0], [(0, 1), (2, 3)]))
+    assert solved_s(problem, "milp") == pytest.approx(7e-3)
+    assert solved_s(problem, "milp-contiguous") == pytest.approx(7e-3)
+    assert solved_s(problem, "milp-ordered") == pytest.approx(8e-3)
+
+
+def test_a_second_subgraph_lets_an_accelerator_wait_for_a_cpu() -> None:
+    """0 → 1 → 2 with 1 for the CPU only: one subgraph of one accelerator cannot hold both 0 and 2."""
+    graph = graph_of(
+        [1.0, 1.0, 1.0], [(0, 1), (1, 2)], accelerators=1, cpus=1, supportedOnFpga=[1, 0, 1], cpuLatency=[9.0, 2.0, 9.0]
+    )
+    one = PlacementProblem.of(graph, objective="latency")
+    two = PlacementProblem.of(graph, objective="latency", pieces=2)
+    assert solved_s(one, "milp") == pytest.approx(12e-3)
+    assert solved_s(two, "milp") == pytest.approx(4e-3)
+
+
+def test_what_does_not_fit_is_proven_not_to_fit() -> None:
+    graph = graph_of([1.0] * 3, [(0, 1), (1, 2)], size=[2.0, 2.0, 2.0])
+    for kind in KINDS:
+        with pytest.raises(Infeasible, match="no placement fits the memory: that is proven"):
+            make_planner(kind, PlannerOptions(time_limit_s=LIMIT_S), "placement").plan(
+                PlacementProblem.of(graph, memory_bytes=3.0)
+            )
+
+
+@pytest.mark.parametrize("planner", [MilpContiguousPlanner(), MilpOrderedPlanner()])
+def test_contiguous_programs_are_for_throughput(planner: MilpContiguousPlanner | MilpOrderedPlanner) -> None:
+    problem = PlacementProblem.of(graph_of([1.0], []), objective="latency")
+    with pytest.raises(BadInput, match="is for throughput only; use planner milp"):
+        planner.plan(problem)
+
+
+def test_times_of_zero_are_solved() -> None:
+    assert solved_s(PlacementProblem.of(graph_of([0.0, 0.0], [(0, 1)])), "milp") == 0.0
+    assert solved_s(PlacementProblem.of(graph_of([0.0, 0.0], [(0, 1)]), objective="latency"), "milp") == 0.0
+
+
+def test_rounding_down_keeps_sums_below() -> None:
+    random = np.random.default_rng(0)
+    times_s = random.uniform(size=100)
+    ticks = in_ticks(times_s, 1e-3, whole=True)
+    assert (ticks == np.floor(ticks)).all()
+    assert ticks.sum() * 1e-3 <= times_s.sum() <= (ticks.sum() + len(ticks)) * 1e-3
+    sizes = random.uniform(0.1, 9, 100)
+    steps, capacity = memory_steps(sizes, float(sizes.sum()))
+    assert steps.sum() <= capacity <= sizes.sum()
+    huge, room = memory_steps(np.array([1e300, 1.0]), 1e300)
+    assert huge[0] <= room <= 2.0**41
+
+
+def knapsack() -> Program:
+    """Least load above 10 from 3, 5 and 9, at most 4 of each: 11 = 2 · 3 + 5."""
+    program = Program()
+    items, total = program.add(3, upper=4), int(program.add(upper=100, whole=False))
+    weights = [(int(item), weight) for item, weight in zip(items, (3, 5, 9), strict=True)]
+    program.equal([*weights, (total, -1)], 0)
+    program.at_most([(total, -1)], -11)
+    program.objective = total
+    return program
+
+
+def test_both_solvers_solve_the_same_program() -> None:
+    for answer in (solve_highs(knapsack(), LIMIT_S), solve_cp_sat(knapsack(), LIMIT_S, {})):
+        assert answer.columns is not None
+        assert answer.columns[-1] == pytest.approx(11)
+        assert answer.bound == pytest.approx(11)
+
+
+def test_both_solvers_say_that_there_is_nothing() -> None:
+    program = knapsack()
+    program.at_most([(program.objective, 1)], 10)
+    for answer in (solve_highs(program, LIMIT_S), solve_cp_sat(program, LIMIT_S, {})):
+        assert answer.columns is None
+        assert answer.bound == math.inf
+
+
+def test_terms_of_one_column_add_up() -> None:
+    program = Program()
+    column = int(program.add(upper=9))
+    program.at_most([(column, 1), (column, 2), (column, -3)], 0)
+    program.at_most([(column, 1), (column, 1)], 8)
+    assert program.rows[0].columns == ()
+    assert program.rows[1].coefficients == (2,)
+
+
+def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = PlacementProblem.of(graph_of([1.0, 2.0], [(0, 1)]))
+    start = PlacementPlan("start", np.array([0, 0]))
+
+    def interrupted(*_: object) -> Answer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("automap_models.planners.placement.program_search.solve_highs", interrupted)
+    state = MilpPlanner().state(problem)
+    plan = search(problem, state, [start], [Turn("highs", 1.0)], time_limit_s=LIMIT_S, seed=0)
+    assert plan.assignment.tolist() == [0, 0]
+    assert (plan.status, plan.bound_s) == ("feasible", 0.0)
+
+
+def test_a_bound_is_never_above_the_value_and_decides_what_is_optimal() -> None:
+    plan = PlacementPlan("p", np.array([0]))
+    assert Known(plan, 1.0, 1.0 - 1e-7).closed
+    assert not Known(plan, 1.0, 1.0 - 1e-5).closed
+    assert not Known(None, math.inf).closed
+    assert Known(None, math.inf, math.inf).closed
+
+
+def test_a_hint_is_a_solution() -> None:
+    """A known plan, given as a hint, is found again at once: its columns are those of the program."""
+    graph = graph_of([3.0, 2.0, 2.0], [(0, 1), (1, 2)], accelerators=3, transfer_ms=[1.0, 1.0, 0.0])
+    problem = PlacementProblem.of(graph, objective="latency")
+    stated = latency_program(problem, 1e-3, 100.0, whole=True)
+    plan = PlacementPlan("p", np.array([2, 0, 0]))
+    for column, value in stated.hint(plan).items():
+        stated.program.fix([column], value)
+    answer = solve_cp_sat(stated.program, LIMIT_S, {})
+    assert answer.columns is not None
+    assert answer.bound == 9  # 3 + 1 and 1 + 2 + 2
+    again = stated.plan(answer.columns)
+    assert placement_cost(problem, again).value_s == placement_cost(problem, plan).value_s
+
+
+# ms: design page; Tarnawski et al. (NeurIPS 2020) where contiguous.
+PROVEN_MS = [
+    ("milp", "LayerGraphs_bert24_training", 39.79),
+    ("milp", "OperatorGraphs_bert_l-3_inference", 21.91),
+    ("milp", "LayerGraphs_bert24_inference", 17.715),
+    ("milp-contiguous", "OperatorGraphs_bert_l-3_inference", 27.92),
+    ("milp-contiguous", "LayerGraphs_resnet50_inference", 33.77),
+    ("milp-ordered", "LayerGraphs_bert24_inference", 17.79),
+    ("milp-ordered", "OperatorGraphs_bert_l-3_inference", 27.92),
+    ("milp-ordered", "LayerGraphs_resnet50_inference", 33.77),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name", "value_ms"), PROVEN_MS)
+def test_published_throughput_is_proven(kind: str, name: str, value_ms: float, shared_data: Path) -> None:
+    graph = read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json")
+    problem = PlacementProblem.of(graph)
+    plan = make_planner(kind, PlannerOptions(time_limit_s=120.0), "placement").plan(problem)
+    assert plan.status == "optimal"
+    assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(value_ms, abs=0.0051)
+
+
+@pytest.mark.slow
+def test_the_greedy_latency_of_bert24_is_proven_optimal(shared_data: Path) -> None:
+    graph = read_placement(shared_data / "placement_graphs" / "latency-inputs_LayerGraphs_bert24_inference.json")
+    problem = PlacementProblem.of(graph, objective="latency")
+    plan = MilpPlanner(PlannerOptions(time_limit_s=120.0)).plan(problem)
+    assert plan.status == "optimal"
+    assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(100.22, abs=0.0051)
