@@ -44,16 +44,17 @@ def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
     return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter
 
 
-def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int]) -> tuple[float, ...]:
-    """All-reduce time per byte along each axis of a mesh on the first devices of a cluster.
+def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: int = 0) -> tuple[float, ...]:
+    """All-reduce time per byte along each axis of a mesh on consecutive devices of a cluster.
 
     All groups of an axis reduce at the same time: those that leave a node share its link. On one axis it is
     `all_reduce_s_per_byte`.
 
     Args:
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
+        first: number of the mesh's first device.
     """
-    nodes = (np.arange(math.prod(sizes)) // cluster.devices_per_node).reshape(sizes)
+    nodes = ((first + np.arange(math.prod(sizes))) // cluster.devices_per_node).reshape(sizes)
     return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
 
 

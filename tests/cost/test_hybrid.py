@@ -1,0 +1,136 @@
+"""Hybrid plans: the pipeline model where nothing is partitioned, and two dense layers as worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.hybrid import HybridPlan, HybridProblem
+from automap_models.core.partitioned import PartitionedProfile, whole
+from automap_models.core.plan import PipelinePlan
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
+from automap_models.cost.hybrid import hybrid_cost
+from automap_models.cost.pipeline import plan_cost
+from automap_models.errors import BadInput
+
+CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e9, name="pair")
+
+
+Numbers = tuple[int, ...]
+
+
+def draw(seed: int, n: int = 9) -> Profile:
+    random = np.random.default_rng(seed)
+    C = random.random(n)
+    A, W, forward, stash = random.random((4, n)) * [[1e9], [1e8], [1.0], [1e8]]
+    return Profile.create(C, A, W, C * forward, stash)
+
+
+def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: int) -> HybridPlan:
+    return HybridPlan(PipelinePlan(cuts, device_cuts, micro_batches, "test"), chosen)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
+def test_without_partitioning_it_is_the_pipeline_model(seed: int, cuts: set[int], data: st.DataObject) -> None:
+    devices = data.draw(st.sets(st.integers(1, 7), min_size=len(cuts), max_size=len(cuts)))
+    problem = PipelineProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
+    made = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
+    hybrid = HybridProblem(problem)
+    assert made.check_valid(hybrid) == (True, "")
+    ours, theirs = hybrid_cost(hybrid, made), plan_cost(problem, made.pipeline)
+    for name in ("forward_s", "backward_s", "transfer_s", "all_reduce_s", "memory_bytes", "span_s", "length_s"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-12)
+    assert (ours.pivot, ours.feasible) == (theirs.pivot, theirs.feasible)
+    assert not ours.reduce_s.any() and not ours.gather_s.any()
+
+
+def two_layers() -> HybridProblem:
+    """Two dense layers of 10 s; over two devices half of each, with one all-reduce forward and one backward."""
+    profile = Profile.create(C=[10.0, 10.0], C_fwd=[4.0, 4.0], A=[2e9, 0.0], W=[8e8, 4e8], stash=[1e8, 3e8])
+    halves = replace(
+        whole(profile),
+        name="halves",
+        degree=2,
+        C=profile.C / 2,
+        C_fwd=profile.C_fwd / 2,
+        held=profile.A,
+        W=profile.W / 2,
+        stash=np.array([5e7, 3e8]),
+        reduced_fwd=np.array([0.0, 6e9]),
+        reduced_bwd=np.array([4e9, 0.0]),
+        starts_fwd=np.array([0.0, 1.0]),
+        starts_bwd=np.array([1.0, 0.0]),
+        gradients=np.array([1e9, 0.0]),
+    )
+    return HybridProblem(PipelineProblem(profile, CLUSTER, stages=2, micro_batches=3), (halves,), launch_s=0.5)
+
+
+def test_two_stages_worked_out_by_hand() -> None:
+    """The first stage on a node as 2 replicas of 2 devices, the second as data parallelism on the other node.
+
+    ρ = 2·½/100e9 = 1e-11 s a byte on two devices; λ = 2·⌈log2 2⌉·0.5 = 1 s for each all-reduce that starts.
+    First stage: f = 2/2 = 1; b = (3 + 1e-11·4e9 + (2e9 - 1e9)/100e9)/2 + 1 = (3 + 0.04 + 0.01)/2 + 1 = 2.525.
+    AR over two replicas in the node, no link shared: 4e8·(2·½/100e9) = 0.004, and 1e9·1e-11 = 0.01 for gradients.
+    """
+    problem = two_layers()
+    cost = hybrid_cost(problem, plan((0,), (4,), (1, 0), 3))
+    np.testing.assert_allclose(cost.forward_s, [1.0, 1.0])
+    np.testing.assert_allclose(cost.backward_s, [2.525, 1.5])
+    np.testing.assert_allclose(cost.compute_s, [2.5, 2.5])
+    np.testing.assert_allclose(cost.reduce_s, [1.02, 0.0])
+    np.testing.assert_allclose(cost.gather_s, [0.005, 0.0])
+    np.testing.assert_allclose(cost.all_reduce_s, [0.014, 4e8 * 2 * 0.75 / 100e9])
+    np.testing.assert_allclose(cost.memory_bytes, [4 * 4e8 + 2 * 5e7 / 2, 4 * 4e8 + 3e8 / 4])
+    np.testing.assert_allclose(cost.transfer_s, [2e9 / 10e9])
+    # T is the second stage's, 3.525 + 2·0.2 + 3·2.5, more than the first one's 3·3.525; the first all-reduce comes last.
+    assert (cost.span_s, cost.pivot) == (pytest.approx(11.425), 2)
+    assert cost.length_s == pytest.approx(11.425 + 0.014)
+    assert not cost.feasible
+
+
+def test_replicas_across_nodes_share_the_links() -> None:
+    """One stage of 4 replicas of 2 devices: two groups leave each node at a time."""
+    problem = two_layers()
+    one = replace(problem, pipeline=replace(problem.pipeline, stages=1))
+    cost = hybrid_cost(one, plan((), (), (1,), 3))
+    ring = 2 * 0.5 / 100e9 + 2 * (2 * 0.5 / 10e9)
+    assert cost.all_reduce_s[0] == pytest.approx(6e8 * ring + 1e9 * 1e-11)
+    assert cost.gather_s[0] == 0.0
+
+
+def test_groups_must_lie_inside_nodes() -> None:
+    problem = two_layers()
+    assert plan((0,), (4,), (1, 1), 3).check_valid(problem)[0]
+    assert plan((0,), (2,), (1, 1), 3).check_valid(problem)[0]
+    for device_cuts, chosen in (((3,), (1, 0)), ((3,), (0, 1)), ((4,), (1, 2)), ((4,), (1,))):
+        assert not plan((0,), device_cuts, chosen, 3).check_valid(problem)[0]
+    assert plan((0,), (4,), (1, 0), 3).degrees(problem) == ((2, 2), (4, 1))
+
+
+def test_a_partitioning_of_another_profile_is_refused() -> None:
+    problem, other = two_layers(), draw(1)
+    with pytest.raises(BadInput, match="other instructions"):
+        HybridProblem(PipelineProblem(other, CLUSTER, 2), problem.partitionings)
+    with pytest.raises(BadInput, match="degree 1"):
+        HybridProblem(problem.pipeline, (whole(problem.pipeline.profile),))
+
+
+def test_another_number_of_micro_batches_scales_all_but_parameters() -> None:
+    problem = two_layers()
+    sized = replace(problem.pipeline.profile, meta={"microbatch_size": 4})
+    problem = replace(problem, pipeline=replace(problem.pipeline, profile=sized))
+    split = problem.with_split(stages=1, micro_batches=2, global_batch=16)
+    (halves,) = split.partitionings
+    assert isinstance(halves, PartitionedProfile)
+    np.testing.assert_array_equal(halves.C, [10.0, 10.0])
+    np.testing.assert_array_equal(halves.reduced_fwd, [0.0, 12e9])
+    np.testing.assert_array_equal(halves.W, problem.partitionings[0].W)
+    np.testing.assert_array_equal(halves.starts_bwd, [1.0, 0.0])
+    assert (split.pipeline.stages, split.pipeline.micro_batches) == (1, 2)
