@@ -89,7 +89,7 @@ def test_two_stages_worked_out_by_hand() -> None:
     np.testing.assert_allclose(cost.all_reduce_s, [0.014, 4e8 * 2 * 0.75 / 100e9])
     np.testing.assert_allclose(cost.memory_bytes, [4 * 4e8 + 2 * 5e7 / 2, 4 * 4e8 + 3e8 / 4])
     np.testing.assert_allclose(cost.transfer_s, [2e9 / 10e9])
-    # T is the second stage's, 3.525 + 2·0.2 + 3·2.5, more than the first one's 3·3.525; the first all-reduce comes last.
+    # T is the second stage's, 3.525 + 2·0.2 + 3·2.5, more than the first's 3·3.525; the first's all-reduce ends last.
     assert (cost.span_s, cost.pivot) == (pytest.approx(11.425), 2)
     assert cost.length_s == pytest.approx(11.425 + 0.014)
     assert not cost.feasible
