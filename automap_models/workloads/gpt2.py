@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019).
+"""GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), and GPT-3: one scaled up.
 
 The published weights keep q, k and v in one matrix; here they are three, which compute the same.
 """
@@ -35,6 +35,10 @@ class Gpt2Config:
 
 
 GPT2_MEDIUM = Gpt2Config(width=1024, heads=16, layers=24)
+GPT2_XL = Gpt2Config(width=1600, heads=25, layers=48)
+GPT3_7B = Gpt2Config(width=4096, heads=32, layers=32, positions=2048)
+GPT3_13B = Gpt2Config(width=5120, heads=40, layers=40, positions=2048)
+"""GPT-3 6.7B and 13B (arXiv 2005.14165, Table 2.1), all attention dense; 13B is as wide as its 40 heads of 128 are."""
 
 
 class Gpt2(nn.Module):

@@ -17,7 +17,9 @@ from automap_models.errors import BadInput
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads import registry
 
-NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", "gpt2_medium", "moe")
+GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
+"""Name → width, layers, heads."""
+NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe")
 build = cache(workloads.build)
 
 
@@ -37,7 +39,7 @@ VARIABLES = {
     "t5_3b": 509,
     "t5_11b": 509,
     "resnet50": 161,
-    "gpt2_medium": 292 + 24 * 2 * 2,
+    **{name: 4 + 12 * layers + layers * 2 * 2 for name, (_, layers, _) in GPT.items()},
     "moe": 437 - 2 * 6 * 2 * 7,
 }
 
@@ -61,8 +63,11 @@ def _published(name: str) -> int:
                 model = hf.T5ForConditionalGeneration(hf.T5Config(d_ff=65536, num_heads=128, **wide))
             case "resnet50":
                 model = hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000))
-            case "gpt2_medium":
-                model = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=1024, n_layer=24, n_head=16))
+            case "gpt2_medium" | "gpt2_xl" | "gpt3_7b" | "gpt3_13b":
+                width, layers, heads = GPT[name]
+                positions = 2048 if name.startswith("gpt3") else 1024
+                config = hf.GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=positions)
+                model = hf.GPT2LMHeadModel(config)
             case "moe":
                 sparse = {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6}
                 config = hf.SwitchTransformersConfig(d_ff=3072, num_experts=8, **sparse)
