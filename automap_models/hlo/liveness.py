@@ -81,14 +81,18 @@ class Liveness:
         np.maximum.at(last, self.storage[self.graph.operands], self.position[self.graph.consumers])
         return last
 
+    def crossing(self, sizes: FloatArray) -> FloatArray:
+        """[m] total of the sizes, [v], of the activations made up to each forward instruction and read by a later."""
+        crosses = self.is_activation & (self.born != NEVER) & (self.last_read > self.born)
+        change = np.zeros(self.forward.size + 1)
+        np.add.at(change, self.born[crosses], sizes[crosses])
+        np.subtract.at(change, self.last_read[crosses], sizes[crosses])
+        return np.cumsum(change)[:-1]
+
     @cached_property
     def crossing_bytes(self) -> FloatArray:
         """[m] bytes of the activations made up to each forward instruction and read by a later one."""
-        crosses = self.is_activation & (self.born != NEVER) & (self.last_read > self.born)
-        change = np.zeros(self.forward.size + 1)
-        np.add.at(change, self.born[crosses], self.graph.value_bytes[crosses])
-        np.subtract.at(change, self.last_read[crosses], self.graph.value_bytes[crosses])
-        return np.cumsum(change)[:-1]
+        return self.crossing(self.graph.value_bytes)
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
@@ -99,11 +103,14 @@ class Liveness:
         kept: NDArray[np.bool_] = read & self.is_activation & (self.born != NEVER)
         return kept
 
+    def keeping(self, sizes: FloatArray) -> FloatArray:
+        """[m] total of the sizes, [v], of the activations that a forward instruction makes and a backward one reads."""
+        return np.bincount(self.born[self.kept], sizes[self.kept], minlength=self.forward.size).astype(np.float64)
+
     @cached_property
     def kept_bytes(self) -> FloatArray:
         """[m] bytes of the activations that each forward instruction makes and a backward instruction reads."""
-        sizes = self.graph.value_bytes[self.kept]
-        return np.bincount(self.born[self.kept], sizes, minlength=self.forward.size).astype(np.float64)
+        return self.keeping(self.graph.value_bytes)
 
     @cached_property
     def parameters(self) -> IntArray:
@@ -118,3 +125,11 @@ class Liveness:
         reads = (self.graph.operands < arguments) & (self.position[self.graph.consumers] != NEVER)
         np.minimum.at(first, self.graph.operands[reads], self.position[self.graph.consumers[reads]])
         return np.where(first == self.forward.size, NEVER, first)
+
+    def first_using(self, sizes: FloatArray) -> FloatArray:
+        """[m] total of the sizes, [v], of the parameters that each forward instruction is the first to use.
+
+        Those that none uses count with the first instruction.
+        """
+        first = np.maximum(self.first_use[self.parameters], 0)
+        return np.bincount(first, sizes[self.parameters], minlength=self.forward.size).astype(np.float64)

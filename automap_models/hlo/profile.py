@@ -50,7 +50,7 @@ def profile_from_graph(
     return Profile.create(
         C=C,
         A=liveness.crossing_bytes,
-        W=_parameter_bytes(liveness),
+        W=liveness.first_using(graph.value_bytes),
         C_fwd=forward_s,
         stash=liveness.kept_bytes,
         names=[graph.names[i] for i in liveness.forward],
@@ -84,13 +84,6 @@ def _attributed(times: FloatArray, home: IntArray, forward_s: FloatArray) -> tup
     unattributed_s = float(times[~housed].sum())
     share = C / C.sum() if C.any() else np.full(C.size, 1.0 / C.size)
     return C + unattributed_s * share, unattributed_s
-
-
-def _parameter_bytes(liveness: Liveness) -> FloatArray:
-    """[m] bytes of the parameters that each forward instruction is the first to use."""
-    first = np.maximum(liveness.first_use[liveness.parameters], 0)
-    sizes = liveness.graph.value_bytes[liveness.parameters]
-    return np.bincount(first, sizes, minlength=liveness.forward.size).astype(np.float64)
 
 
 def _shared(liveness: Liveness) -> dict[str, object]:

@@ -1,0 +1,121 @@
+"""What is left of a profile's instructions on each device when operator partitioning divides a step's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import FloatArray, Phase
+from automap_models.core.partitioned import PartitionedProfile
+from automap_models.core.profile import Profile
+from automap_models.core.sharding_classes import REPLICATED
+from automap_models.errors import BadInput
+from automap_models.hlo.attribution import homes
+from automap_models.hlo.liveness import NEVER
+from automap_models.hlo.sharding_work import StepTimes
+from automap_models.hlo.step_classes import StepClasses, Sum, meets
+
+
+class DivisibleProfile:
+    """A step's profile, and what of it a choice of classes divides; made once for many choices.
+
+    What partitioning costs is attributed to the profile's instructions as the step's time is: each instruction's share
+    and each all-reduce to the forward instruction at home with the one that takes or makes it (attribution.py), what
+    belongs nowhere in proportion to the profile's times.
+
+    Attributes:
+        step: the classes of the step's instructions and values, and the sums over them.
+        times: of the step's n instructions.
+        profile: that `profile_from_graph` makes of the step's graph and these times.
+
+    Raises:
+        BadInput: the profile was made of another graph or other times.
+    """
+
+    def __init__(self, step: StepClasses, times: StepTimes, profile: Profile) -> None:
+        self.step, self.times, self.profile = step, times, profile
+        self._home = homes(step.liveness)
+        same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
+        if not same or not np.allclose(self._at_home(times.total_s), profile.C, rtol=1e-6, atol=0.0):
+            what = "the profile has other instructions or times than the step that is to be partitioned"
+            raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
+
+    def partitioned(self, sharded: Collection[int], degree: int, name: str) -> PartitionedProfile:
+        """The profile with these classes sharded along one axis.
+
+        Instructions and values with a sharded class are divided by `degree`, launches are not. Results that are summed
+        over a sharded class are all-reduced, added ones after the addition: in the forward or the backward pass if
+        further layers wait for them, else, as gradients, once for a global batch.
+
+        Args:
+            sharded: classes that do not conflict and that `degree` divides; none are with degree 1.
+            degree: devices along the axis.
+            name: what people call the choice.
+        """
+        chosen = frozenset(sharded) if degree > 1 else frozenset[int]()
+        work_s = np.where(meets(self.step.of_instructions, chosen), self.times.work_s / degree, self.times.work_s)
+        time_s = work_s + self.times.launch_s
+        divided = meets(self.step.of_values, chosen)
+        sizes, liveness = self.step.graph.value_bytes, self.step.liveness
+        on_each = np.where(divided, sizes / degree, sizes)
+        # In this order: whole numbers of bytes first, so that A / degree is left exactly where everything is divided.
+        A, replicated = self.profile.A, liveness.crossing(np.where(divided, 0.0, sizes)) if chosen else self.profile.A
+        forward, backward, late = self._sums(chosen)
+        return PartitionedProfile(
+            name,
+            degree,
+            C=self._at_home(time_s),
+            C_fwd=time_s[liveness.forward],
+            A=A,
+            held=A / degree + replicated * (1.0 - 1.0 / degree),
+            W=liveness.first_using(on_each),
+            stash=liveness.keeping(on_each),
+            reduced_fwd=self._bytes(forward),
+            reduced_bwd=self._bytes(backward),
+            starts_fwd=self._starts(forward),
+            starts_bwd=self._starts(backward),
+            gradients=self._bytes(late),
+            dims=self._dims(chosen),
+        )
+
+    def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:
+        """The sums over these classes: in the forward pass, after it, and those that only the update reads."""
+        due = [each for each in self._all_sums if each.over in chosen]
+        forward = self.step.graph.phases == Phase.FORWARD
+        waited = [each for each in due if not each.late]
+        return (
+            [each for each in waited if forward[each.operation]],
+            [each for each in waited if not forward[each.operation]],
+            [each for each in due if each.late],
+        )
+
+    @cached_property
+    def _all_sums(self) -> tuple[Sum, ...]:
+        return self.step.sums()
+
+    def _bytes(self, sums: Iterable[Sum]) -> FloatArray:
+        return self._at_home(self._of_operations((each.operation, each.nbytes) for each in sums))
+
+    def _starts(self, sums: Iterable[Sum]) -> FloatArray:
+        return self._at_home(self._of_operations((each.operation, 1.0) for each in sums))
+
+    def _of_operations(self, amounts: Iterable[tuple[int, float]]) -> FloatArray:
+        """[n] totals of amounts by operation."""
+        total = np.zeros(len(self.step.graph))
+        for operation, amount in amounts:
+            total[operation] += amount
+        return total
+
+    def _at_home(self, amounts: FloatArray) -> FloatArray:
+        """[m] amounts of all instructions, [n], at the forward instructions that these belong to."""
+        housed: NDArray[np.bool_] = self._home != NEVER
+        found = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
+        return np.asarray(found + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
+
+    def _dims(self, chosen: frozenset[int]) -> dict[str, int]:
+        classes = self.step.sharding.classes
+        pairs = zip(classes.variables, classes.dims(chosen), strict=True)
+        return {variable.name: dim for variable, dim in pairs if dim != REPLICATED}
