@@ -1,12 +1,13 @@
 """The label search: the shortest plans within bounds, from the last stage to the first (see planners.pipeline.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R. A search that is
-stopped still proves something: every plan no longer than the bound ends in one of the labels that were alive.
+A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the way in which
+its first stage runs. A search that is stopped still proves something: every plan no longer than the bound ends in one
+of the labels that were alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -15,7 +16,13 @@ from numpy.typing import NDArray
 from automap_models.core.profile import FloatArray
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.pipeline.pareto import IntArray, pareto_front, ragged_ranges
-from automap_models.planners.pipeline.relaxation import PrefixBounds, begin_devices, through_stage
+from automap_models.planners.pipeline.relaxation import (
+    PrefixBounds,
+    Through,
+    begin_devices,
+    least_through,
+    through_ways,
+)
 from automap_models.planners.pipeline.stage_tables import ROUNDING, StageTables
 
 SLACK = 1e-9
@@ -27,6 +34,21 @@ Cuts = tuple[tuple[int, ...], tuple[int, ...]]
 """Instruction cuts and device cuts of a plan."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """A plan that a label of the first stage stands for.
+
+    Attributes:
+        cuts: last instruction of each stage but the last.
+        device_cuts: first device of each stage but the first.
+        ways: [S] index of each stage's way.
+    """
+
+    cuts: tuple[int, ...]
+    device_cuts: tuple[int, ...]
+    ways: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class _Labels:
     """Suffixes that begin one stage, ascending by (a, i).
@@ -34,6 +56,7 @@ class _Labels:
     Attributes:
         a, i: where the stage begins: device and boundary.
         q, k: where it ends.
+        way: in which it runs.
         parent: index of the rest among the next stage's labels.
         span, exposed: T and R.
     """
@@ -42,6 +65,7 @@ class _Labels:
     i: IntArray
     q: IntArray
     k: IntArray
+    way: IntArray
     parent: IntArray
     span: FloatArray
     exposed: FloatArray
@@ -52,17 +76,28 @@ class _Labels:
 
 
 def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Cuts]:
+    """The cuts of the `shortest_in_ways`, for tables of one way.
+
+    Raises:
+        OutOfTime: with a lower bound, no more than `length_s`, on the plans within the bounds.
+    """
+    for found in shortest_in_ways(tables, bounds, length_s, deadline):
+        yield found.cuts, found.device_cuts
+
+
+def shortest_in_ways(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Found]:
     """The shortest plans within the bounds and no longer than that, best first, at most a few of one length.
 
     Raises:
         OutOfTime: with a lower bound, no more than `length_s`, on the plans within the bounds.
     """
-    stages = [_last_stage(tables, bounds, length_s)]
+    search = _Search(tables, bounds, length_s)
+    stages = [search.last_stage()]
     for s in range(tables.stages - 2, -1, -1):
         try:
-            stages.insert(0, _earlier_stage(tables, bounds, length_s, s, stages[0], deadline))
+            stages.insert(0, search.earlier_stage(s, stages[0], deadline))
         except OutOfTime:
-            least = _least_length(tables, bounds, s + 1, stages[0])
+            least = search.least_length(s + 1, stages[0])
             raise OutOfTime(float(least.min(initial=length_s)) * (1.0 - SLACK)) from None
     length = stages[0].span + stages[0].exposed
     order = np.argsort(length, kind="stable")[:8]
@@ -70,52 +105,15 @@ def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadlin
         yield _follow(tables, stages, int(j))
 
 
-def _follow(tables: StageTables, stages: list[_Labels], j: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The cuts of the plan that the j-th label of the first stage stands for."""
-    cuts, device_cuts = [], []
-    for labels in stages[:-1]:
+def _follow(tables: StageTables, stages: list[_Labels], j: int) -> Found:
+    """The plan that the j-th label of the first stage stands for."""
+    cuts, device_cuts, ways = [], [], []
+    for labels in stages:
         cuts.append(int(tables.boundary[labels.k[j]]) - 1)
         device_cuts.append(int(labels.q[j]))
+        ways.append(int(labels.way[j]))
         j = int(labels.parent[j])
-    return tuple(cuts), tuple(device_cuts)
-
-
-def _last_stage(tables: StageTables, bounds: PrefixBounds, length_s: float) -> _Labels:
-    """One label for each place where the last stage may begin."""
-    stage, end, devices = tables.stages - 1, tables.end, tables.replicas_in_all
-    a, i = np.nonzero(np.isfinite(bounds.busy[stage]))
-    span = tables.micro_batches * (tables.C[end] - tables.C[i]) / (devices - a)
-    exposed = tables.devices.all_reduce[a, devices] * (tables.W[end] - tables.W[i])
-    labels = _Labels(a, i, np.full_like(a, devices), np.full_like(a, end), np.full_like(a, -1), span, exposed)
-    fits = tables.fits(stage, i, labels.k, devices - a)
-    return labels.take(fits & (_least_length(tables, bounds, stage, labels) <= length_s))
-
-
-def _least_length(tables: StageTables, bounds: PrefixBounds, stage: int, labels: _Labels) -> FloatArray:
-    """[n] lower bound on the length of any plan within the bounds that ends in such a suffix."""
-    arrives = tables.A[labels.i] * tables.devices.arrival[labels.a, labels.q] if stage else np.zeros(labels.i.size)
-    span = np.maximum(2.0 * tables.micro_batches * arrives, 2.0 * arrives + labels.span)
-    busy = bounds.busy[stage, labels.a, labels.i]
-    forward = bounds.forward[stage, labels.a, labels.i]
-    least: FloatArray = span + np.maximum(busy, labels.exposed - arrives + forward)
-    return least
-
-
-def _earlier_stage(
-    tables: StageTables, bounds: PrefixBounds, length_s: float, stage: int, rest: _Labels, deadline: Deadline
-) -> _Labels:
-    """The labels of a stage before those of the next one, for every device q between the two."""
-    begin = np.searchsorted(rest.a, np.arange(tables.replicas_in_all + 2))
-    blocks = [rest.take(slice(0, 0))]
-    for q in np.unique(rest.a).tolist():
-        own = np.arange(begin[q], begin[q + 1])
-        devices = begin_devices(bounds, stage, q)
-        rows = max(BLOCK // own.size, 1)
-        for first in range(0, devices.size, rows):
-            deadline.check()
-            blocks += _stage_on(tables, bounds, length_s, stage, devices[first : first + rows], q, rest, own)
-    joined = _Labels(*(np.concatenate([getattr(b, field.name) for b in blocks]) for field in fields(_Labels)))
-    return joined.take(np.argsort(joined.a * (tables.end + 1) + joined.i, kind="stable"))
+    return Found(tuple(cuts[:-1]), tuple(device_cuts[:-1]), tuple(ways))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,90 +134,169 @@ class _Arriving:
     exposed: FloatArray
 
 
-def _stage_on(
-    tables: StageTables,
-    bounds: PrefixBounds,
-    length_s: float,
-    stage: int,
-    devices: IntArray,
-    q: int,
-    rest: _Labels,
-    own: IntArray,
-) -> Iterator[_Labels]:
-    """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins on device q."""
-    arriving = _cross(tables, bounds, length_s, stage, devices, q, rest, own)
-    row, i = np.nonzero(np.isfinite(bounds.busy[stage, devices]))
-    a = devices[row]
-    latest = _latest_end(tables, bounds, length_s, stage, a, q, i)
-    start = np.searchsorted(arriving.group, row * (tables.end + 1) + i + 1)
-    stop = np.maximum(np.searchsorted(arriving.group, row * (tables.end + 1) + latest), start)
-    cumulated = np.cumsum(stop - start)
-    limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
-    for some in np.split(np.arange(i.size), np.unique(limits)):
-        owner, j = ragged_ranges(start[some], stop[some])
-        begin = some[owner]
-        labels = _extend(tables, arriving, a[begin], i[begin], q, j)
-        short = np.flatnonzero(
-            tables.fits(stage, labels.i, labels.k, q - labels.a)
-            & (_least_length(tables, bounds, stage, labels) <= length_s)
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What every stage's labels are made from.
+
+    Attributes:
+        tables: the problem.
+        bounds: where stages may begin, and what must come before them.
+        length_s: what plans may not be longer than.
+    """
+
+    tables: StageTables
+    bounds: PrefixBounds
+    length_s: float
+
+    def last_stage(self) -> _Labels:
+        """Labels for each place where the last stage may begin."""
+        tables, stage = self.tables, self.tables.stages - 1
+        end, devices = tables.end, tables.replicas_in_all
+        begin = np.nonzero(np.isfinite(self.bounds.busy[stage]))
+        blocks = []
+        for index, way in enumerate(tables.ways):
+            on = way.allowed[begin[0], devices]
+            a, i = begin[0][on], begin[1][on]
+            k, replicas = np.full_like(a, end), (devices - a) // way.degree
+            labels = _Labels(
+                a,
+                i,
+                q=np.full_like(a, devices),
+                k=k,
+                way=np.full_like(a, index),
+                parent=np.full_like(a, -1),
+                span=tables.micro_batches * way.busy_s(i, k, replicas),
+                exposed=way.reduce_s(i, k, way.all_reduce[a, devices]),
+            )
+            blocks.append(labels.take(self._alive(stage, labels, index)))
+        return self._undominated(blocks)
+
+    def earlier_stage(self, stage: int, rest: _Labels, deadline: Deadline) -> _Labels:
+        """The labels of a stage before those of the next one, for every device q between the two."""
+        begin = np.searchsorted(rest.a, np.arange(self.tables.replicas_in_all + 2))
+        blocks = [rest.take(slice(0, 0))]
+        for q in np.unique(rest.a).tolist():
+            own = np.arange(begin[q], begin[q + 1])
+            devices = begin_devices(self.bounds, stage, q)
+            rows = max(BLOCK // own.size, 1)
+            for first in range(0, devices.size, rows):
+                deadline.check()
+                blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
+        return _joined(blocks, self.tables.end)
+
+    def least_length(self, stage: int, labels: _Labels) -> FloatArray:
+        """[n] lower bound on the length of any plan within the bounds that ends in such a suffix."""
+        tables, bounds = self.tables, self.bounds
+        arrives = tables.A[labels.i] * tables.devices.arrival[labels.a, labels.q] if stage else np.zeros(labels.i.size)
+        span = np.maximum(2.0 * tables.micro_batches * arrives, 2.0 * arrives + labels.span)
+        busy = bounds.busy[stage, labels.a, labels.i]
+        forward = bounds.forward[stage, labels.a, labels.i]
+        least: FloatArray = span + np.maximum(busy, labels.exposed - arrives + forward)
+        return least
+
+    def _alive(self, stage: int, labels: _Labels, way: int) -> IntArray:
+        """Those of labels in one way that fit the memory and may end a plan that is short enough."""
+        replicas = (labels.q - labels.a) // self.tables.ways[way].degree
+        fits = self.tables.fits(stage, labels.i, labels.k, replicas, way)
+        return np.flatnonzero(fits & (self.least_length(stage, labels) <= self.length_s))
+
+    def _undominated(self, ways: list[_Labels]) -> _Labels:
+        """Of labels with the same end device, in one way each, those that none with the same beginning dominates."""
+        if len(ways) == 1:
+            return ways[0]
+        labels = _joined(ways, self.tables.end)
+        group = labels.a * (self.tables.end + 1) + labels.i
+        return labels.take(pareto_front(group, labels.span, labels.exposed))
+
+    def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
+        """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
+        through = through_ways(self.tables, self.bounds, stage, devices, q, self.length_s)
+        arriving = self._cross(through, devices, q, rest, own)
+        if len(through) == 1:
+            return list(self._in_way(stage, through[0], devices, q, arriving))
+        ways = [self._in_way(stage, each, devices, q, self._reaching(each, arriving)) for each in through]
+        blocks = [labels for each in ways for labels in each]
+        return [self._undominated(blocks)] if blocks else []
+
+    def _cross(self, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray) -> _Arriving:
+        """Add the transfer over device cut q; what the receiver's end device was no longer matters then."""
+        tables = self.tables
+        k = rest.i[own]
+        x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
+        span = np.maximum(2.0 * tables.micro_batches * x, 2.0 * x + rest.span[own])
+        exposed = rest.exposed[own] - x
+        busy, forward = least_through(through, devices.size, tables.end)
+        alive = np.flatnonzero(span + np.maximum(busy[:, k], exposed + forward[:, k]) <= self.length_s)
+        group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
+        front = pareto_front(group, span.ravel()[alive], exposed.ravel()[alive])
+        kept, from_own = alive[front], alive[front] % own.size
+        return _Arriving(group[front], k[from_own], own[from_own], span.ravel()[kept], exposed.ravel()[kept])
+
+    def _reaching(self, through: Through, arriving: _Arriving) -> _Arriving:
+        """Those before which a stage in that way can still come."""
+        row, rows = arriving.group // (self.tables.end + 1), through.rows
+        at = np.minimum(np.searchsorted(rows, row), rows.size - 1)
+        busy, forward = through.busy[at, arriving.k], through.forward[at, arriving.k]
+        least = arriving.span + np.maximum(busy, arriving.exposed + forward)
+        some = np.flatnonzero((rows[at] == row) & (least <= self.length_s))
+        return _Arriving(*(getattr(arriving, field.name)[some] for field in fields(_Arriving)))
+
+    def _in_way(
+        self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving
+    ) -> Iterator[_Labels]:
+        """Labels of the stage in one way, before the arriving suffixes; of each place where it begins a front."""
+        boundaries, way = self.tables.end + 1, through.way
+        row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
+        row = through.rows[row]
+        a = devices[row]
+        start = np.searchsorted(arriving.group, row * boundaries + i + 1)
+        latest = self._latest_end(stage, way, a, q, i)
+        stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
+        cumulated = np.cumsum(stop - start)
+        limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
+        for some in np.split(np.arange(i.size), np.unique(limits)):
+            owner, j = ragged_ranges(start[some], stop[some])
+            begin = some[owner]
+            labels = self._extend(way, a[begin], i[begin], q, arriving, j)
+            alive = self._alive(stage, labels, way)
+            front = alive[pareto_front(begin[alive], labels.span[alive], labels.exposed[alive])]
+            yield labels.take(front)
+
+    def _latest_end(self, stage: int, way: int, a: IntArray, q: int, i: IntArray) -> IntArray:
+        """[n] one past the last boundary where the stage may end: busy + M·u ≤ L, forward + AR ≤ L, σ·ΣW fits."""
+        tables, bounds, own = self.tables, self.bounds, self.tables.ways[way]
+        C, W, ring = own.C, own.W, own.all_reduce[a, q]
+        replicas = (q - a) // own.degree
+        compute = (self.length_s - bounds.busy[stage, a, i]) * replicas / tables.micro_batches
+        with np.errstate(divide="ignore"):
+            reduced = np.where(ring > 0, (self.length_s - bounds.forward[stage, a, i]) / ring, np.inf)
+        weights = np.minimum(reduced, tables.memory / tables.state_factor)
+        latest: IntArray = np.minimum(
+            np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),
+            np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),
         )
-        front = short[pareto_front(begin[short], labels.span[short], labels.exposed[short])]
-        yield labels.take(front)
+        return latest
+
+    def _extend(self, way: int, a: IntArray, i: IntArray, q: int, arriving: _Arriving, j: IntArray) -> _Labels:
+        """Put a stage from boundary i on devices a … q-1 before the arriving suffixes j; all [n]."""
+        own, k = self.tables.ways[way], arriving.k[j]
+        replicas = (q - a) // own.degree
+        both = own.busy_s(i, k, replicas)
+        backward = both - own.forward_s(i, k, replicas)
+        reduce = own.reduce_s(i, k, own.all_reduce[a, q])
+        return _Labels(
+            a=a,
+            i=i,
+            q=np.full_like(a, q),
+            k=k,
+            way=np.full_like(a, way),
+            parent=arriving.parent[j],
+            span=np.maximum(self.tables.micro_batches * both, both + arriving.span[j]),
+            exposed=np.maximum(reduce, arriving.exposed[j] - backward),
+        )
 
 
-def _cross(
-    tables: StageTables,
-    bounds: PrefixBounds,
-    length_s: float,
-    stage: int,
-    devices: IntArray,
-    q: int,
-    rest: _Labels,
-    own: IntArray,
-) -> _Arriving:
-    """Add the transfer over device cut q; what the receiver's end device was no longer matters then."""
-    k = rest.i[own]
-    x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
-    span = np.maximum(2.0 * tables.micro_batches * x, 2.0 * x + rest.span[own])
-    exposed = rest.exposed[own] - x
-    busy, forward, unhidden = through_stage(tables, bounds, stage, devices, q, length_s)
-    least = np.maximum(np.maximum(busy, unhidden)[:, k], exposed + forward[:, k])
-    alive = np.flatnonzero(span + least <= length_s)
-    group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
-    front = pareto_front(group, span.ravel()[alive], exposed.ravel()[alive])
-    kept, from_own = alive[front], alive[front] % own.size
-    return _Arriving(group[front], k[from_own], own[from_own], span.ravel()[kept], exposed.ravel()[kept])
-
-
-def _latest_end(
-    tables: StageTables, bounds: PrefixBounds, length_s: float, stage: int, a: IntArray, q: int, i: IntArray
-) -> IntArray:
-    """[n] one past the last boundary where the stage may end: busy + M·u ≤ L, forward + AR ≤ L, σ·ΣW fits."""
-    C, W = tables.C, tables.W
-    ring = tables.devices.all_reduce[a, q]
-    compute = (length_s - bounds.busy[stage, a, i]) * (q - a) / tables.micro_batches
-    with np.errstate(divide="ignore"):
-        reduced = np.where(ring > 0, (length_s - bounds.forward[stage, a, i]) / ring, np.inf)
-    weights = np.minimum(reduced, tables.memory / tables.state_factor)
-    latest: IntArray = np.minimum(
-        np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),
-        np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),
-    )
-    return latest
-
-
-def _extend(tables: StageTables, arriving: _Arriving, a: IntArray, i: IntArray, q: int, j: IntArray) -> _Labels:
-    """Put a stage from boundary i on devices a … q-1 before the arriving suffixes j; all [n]."""
-    k, r = arriving.k[j], q - a
-    both = (tables.C[k] - tables.C[i]) / r
-    backward = both - (tables.F[k] - tables.F[i]) / r
-    reduce = tables.devices.all_reduce[a, q] * (tables.W[k] - tables.W[i])
-    return _Labels(
-        a=a,
-        i=i,
-        q=np.full_like(a, q),
-        k=k,
-        parent=arriving.parent[j],
-        span=np.maximum(tables.micro_batches * both, both + arriving.span[j]),
-        exposed=np.maximum(reduce, arriving.exposed[j] - backward),
-    )
+def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:
+    """The labels of several blocks, ascending by (a, i)."""
+    labels = _Labels(*(np.concatenate([getattr(b, field.name) for b in blocks]) for field in fields(_Labels)))
+    return labels.take(np.argsort(labels.a * (end + 1) + labels.i, kind="stable"))

@@ -17,6 +17,7 @@ from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.pipeline.pareto import IntArray, window_minima
 from automap_models.planners.pipeline.stage_tables import ROUNDING, StageTables, stage_tables
+from automap_models.planners.pipeline.way_tables import WayTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +40,8 @@ class PrefixBounds:
 def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
     """Bounds over all prefixes that a plan of at most that length can have.
 
-    For a fixed pair of device cuts every term of the recursion splits into a part of i and a part of k, so
-    that the best i for each k is a minimum over the window of those i that are not too far before k.
+    For a fixed pair of device cuts and a way every term of the recursion splits into a part of i and a part of k,
+    so that the best i for each k is a minimum over the window of those i that are not too far before k.
     Transfers are taken at their least over the sender's first device.
 
     Raises:
@@ -57,9 +58,11 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
             a = begin_devices(bounds, s, q)
             if not a.size:
                 continue
-            reached, hidden = _after_stage(tables, bounds, s, a, q, length_s)
+            through = through_ways(tables, bounds, s, a, q, length_s)
+            reached, hidden = (each.min(axis=0) for each in least_through(through, a.size, tables.end))
             never = reached > length_s
-            never[: s + 1], never[tables.end - later :] = True, True
+            first, last = tables.windows[s + 1]
+            never[:first], never[last + 1 :] = True, True
             busy[s + 1, q] = np.where(never, np.inf, reached)
             forward[s + 1, q] = np.where(never, np.inf, hidden)
     return bounds
@@ -70,43 +73,66 @@ def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:
     return np.flatnonzero(np.isfinite(bounds.busy[stage, :stop]).any(axis=1))
 
 
-def through_stage(
-    tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
-) -> FloatArray:
-    """[3, a, m+1] least prefix that ends with the stage on devices a … q-1 and at boundary k.
+@dataclass(frozen=True, eq=False)
+class Through:
+    """The least prefixes that end with a stage in one way, for several of its first devices.
 
-    Rows: its busy time, its forward time, and the busy time with the stage's own all-reduce unhidden.
+    Attributes:
+        way: index of the way.
+        rows: which of the first devices it may have.
+        busy, forward: [rows, m+1] as in PrefixBounds, by the boundary where the stage ends.
     """
-    r = (q - a)[:, None].astype(np.float64)
-    ring = tables.devices.all_reduce[a, q][:, None]
-    arrives = tables.A * tables.devices.arrival[a, q][:, None] if stage else 0.0
-    busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
-    compute, reduce = tables.C / r, ring * tables.W
-    before = np.stack([busy - compute, forward - tables.F / r, forward - compute - reduce])
-    least = window_minima(before, _earliest_start(tables, stage, r, ring, length_s))
-    through: FloatArray = least + np.stack([compute, tables.F / r, compute + reduce])
-    return through
+
+    way: int
+    rows: IntArray
+    busy: FloatArray
+    forward: FloatArray
 
 
-def _after_stage(
+def through_ways(
     tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
-) -> tuple[FloatArray, FloatArray]:
-    """[m+1] busy and forward bounds after the stage, over all its first devices.
+) -> list[Through]:
+    """For each way in which the stage may run on devices a … q-1, the least prefixes that end with it.
 
     L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
     """
-    busy, forward, unhidden = through_stage(tables, bounds, stage, a, q, length_s)
-    return np.maximum(busy, unhidden).min(axis=0), forward.min(axis=0)
+    arrives = tables.A * tables.devices.arrival[a, q][:, None] if stage else 0.0
+    busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
+    before = np.stack([busy, forward, forward])
+    through = []
+    for index, way in enumerate(tables.ways):
+        rows = np.flatnonzero(way.allowed[a, q])
+        if not rows.size:
+            continue
+        replicas = ((q - a[rows]) // way.degree)[:, None].astype(np.float64)
+        ring = way.all_reduce[a[rows], q][:, None]
+        entering, leaving = way.potentials(replicas, ring)
+        least = window_minima(before[:, rows] - entering, _earliest_start(tables, way, stage, replicas, ring, length_s))
+        hidden, after, unhidden = least + leaving
+        through.append(Through(index, rows, np.maximum(hidden, unhidden), after))
+    return through
 
 
-def _earliest_start(tables: StageTables, stage: int, r: FloatArray, ring: FloatArray, length_s: float) -> IntArray:
+def least_through(through: list[Through], first_devices: int, end: int) -> tuple[FloatArray, FloatArray]:
+    """[a, m+1] the busy and the forward time of the least prefixes over all ways."""
+    if len(through) == 1 and through[0].rows.size == first_devices:
+        return through[0].busy, through[0].forward
+    busy, forward = np.full((2, first_devices, end + 1), np.inf)
+    for each in through:
+        busy[each.rows] = np.minimum(busy[each.rows], each.busy)
+        forward[each.rows] = np.minimum(forward[each.rows], each.forward)
+    return busy, forward
+
+
+def _earliest_start(
+    tables: StageTables, way: WayTables, stage: int, replicas: FloatArray, ring: FloatArray, length_s: float
+) -> IntArray:
     """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
-    C, W, H = tables.C, tables.W, tables.H
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
     state = np.minimum(reduced, tables.memory / tables.state_factor)
-    kept = tables.memory * r / tables.in_flight(stage)
-    windows = ((C, length_s / tables.micro_batches * r), (W, state), (H, kept))
+    kept = tables.memory * replicas / tables.in_flight(stage)
+    windows = ((way.C, length_s / tables.micro_batches * replicas), (way.W, state), (way.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
     return earliest
@@ -127,10 +153,15 @@ def lower_bound_s(problem: PipelineProblem, deadline: Deadline | None = None) ->
     Raises:
         Infeasible: no plan of S stages fits the memory, whatever its length.
     """
-    tables, deadline = stage_tables(problem), deadline or Deadline()
+    tables = stage_tables(problem)
     if not chain_exists(tables, np.inf, tables.memory):
         raise out_of_memory(problem)
-    low = tables.micro_batches * float(tables.C[-1]) / tables.replicas_in_all
+    return least_length_s(tables, deadline or Deadline())
+
+
+def least_length_s(tables: StageTables, deadline: Deadline) -> float:
+    """The bound of `lower_bound_s` for tables that have a chain of some length within the memory."""
+    low = tables.micro_batches * _least_work_s(tables) / tables.replicas_in_all
     if chain_exists(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
     high = 1.1 * low
@@ -145,6 +176,11 @@ def lower_bound_s(problem: PipelineProblem, deadline: Deadline | None = None) ->
     return low
 
 
+def _least_work_s(tables: StageTables) -> float:
+    """Least time of a micro-batch on one device, devices that share counted each: Σ t·C, each piece in its best way."""
+    return float(np.sum(np.min([way.degree * np.diff(way.C) for way in tables.ways], axis=0)))
+
+
 def out_of_reach(problem: PipelineProblem, length_s: float) -> bool:
     """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
     return not chain_exists(stage_tables(problem), length_s, problem.cluster.memory)
@@ -152,36 +188,54 @@ def out_of_reach(problem: PipelineProblem, length_s: float) -> bool:
 
 def out_of_memory(problem: PipelineProblem) -> Infeasible:
     """The error for a problem none of whose plans fits, saying what its fullest device needs at least."""
-    tables, have = stage_tables(problem), problem.cluster.memory
-    low = high = have
-    while not chain_exists(tables, np.inf, high):
-        low, high = high, 2.0 * high
-    while high > 1.001 * low:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
     return Infeasible(
-        f"none of the plans of {problem.stages} stage(s) fits the {have / 1e9:.3g} GB of cluster "
-        f"{problem.cluster.name}: even the best of them needs more than {low / 1e9:.3g} GB on its fullest device",
+        f"none of the plans of {problem.stages} stage(s) fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
+        f"{problem.cluster.name}: even the best of them needs more than "
+        f"{least_memory_bytes(stage_tables(problem)) / 1e9:.3g} GB on its fullest device",
         where="planner exact",
         do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor "
         "or devices with more memory",
     )
 
 
+def least_memory_bytes(tables: StageTables) -> float:
+    """What the fullest device of any plan holds at least, to 0.1 %, where that is more than the devices have."""
+    low = high = tables.memory
+    while not chain_exists(tables, np.inf, high):
+        low, high = high, 2.0 * high
+    while high > 1.001 * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
+    return low
+
+
 def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
     """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
-    stages, devices, end = tables.stages, tables.replicas_in_all, tables.end
+    stages, devices = tables.stages, tables.replicas_in_all
     cut_before = _last_allowed_cut(tables, length_s)
     furthest = np.full(devices + 1, -1)
     furthest[0] = 0
     for s in range(stages - 1):
         a, q = _device_pairs(furthest, s, devices - (stages - 1 - s))
-        k = np.minimum(_furthest_end(tables, s, furthest[a], a, q, length_s, memory), end - (stages - 1 - s))
+        first, last = tables.windows[s + 1]
+        reached = furthest
         furthest = np.full(devices + 1, -1)
-        np.maximum.at(furthest, q, cut_before[q, k])
-        furthest[furthest <= s] = -1
-    a = np.flatnonzero(furthest >= 0)
-    return bool(_within(tables, stages - 1, furthest[a], end, a, devices, length_s, memory).any())
+        for way in tables.ways:
+            on = way.allowed[a, q]
+            begin, stop = a[on], q[on]
+            k = np.minimum(_furthest_end(tables, way, s, reached[begin], begin, stop, length_s, memory), last)
+            np.maximum.at(furthest, stop, cut_before[stop, k])
+        furthest[furthest < first] = -1
+    return any(_last_stage_fits(tables, way, furthest, length_s, memory) for way in tables.ways)
+
+
+def _last_stage_fits(
+    tables: StageTables, way: WayTables, furthest: IntArray, length_s: float, memory: float
+) -> np.bool_:
+    """Whether a last stage in that way comes to the model's end from where some chain got to."""
+    a = np.flatnonzero((furthest >= 0) & way.allowed[:, -1])
+    end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
+    return _within(tables, way, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
 
 
 def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
@@ -201,30 +255,41 @@ def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
 
 
 def _furthest_end(
-    tables: StageTables, stage: int, i: IntArray, a: IntArray, q: IntArray, length_s: float, memory: float
+    tables: StageTables,
+    way: WayTables,
+    stage: int,
+    i: IntArray,
+    a: IntArray,
+    q: IntArray,
+    length_s: float,
+    memory: float,
 ) -> IntArray:
     """The last boundary that a stage from i on devices a … q-1 can reach, by bisection; i itself if none."""
     low, high = i.copy(), np.full(i.size, tables.end)
     for _ in range(int(tables.end).bit_length()):
         middle = (low + high + 1) // 2
-        ok = _within(tables, stage, i, middle, a, q, length_s, memory)
+        ok = _within(tables, way, stage, i, middle, a, q, length_s, memory)
         low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
     return low
 
 
 def _within(
     tables: StageTables,
+    way: WayTables,
     stage: int,
     i: IntArray,
-    k: IntArray | int,
+    k: IntArray,
     a: IntArray,
-    q: IntArray | int,
+    q: IntArray,
     length_s: float,
     memory: float,
 ) -> NDArray[np.bool_]:
-    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that."""
-    r, weights = q - a, tables.W[k] - tables.W[i]
-    busy = tables.micro_batches * (tables.C[k] - tables.C[i]) / r + weights * tables.devices.all_reduce[a, q]
-    held = tables.state_factor * weights + tables.in_flight(stage) * (tables.H[k] - tables.H[i]) / r
+    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that.
+
+    Of u only what grows with the stage; what it gathers at its ends is left out.
+    """
+    replicas, weights = (q - a) // way.degree, way.W[k] - way.W[i]
+    busy = tables.micro_batches * way.work_s(i, k, replicas) + way.reduce_s(i, k, way.all_reduce[a, q])
+    held = tables.state_factor * weights + tables.in_flight(stage) * (way.H[k] - way.H[i]) / replicas
     within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
     return within

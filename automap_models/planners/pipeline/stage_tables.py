@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.problem import PipelineProblem
-from automap_models.core.profile import FloatArray, Profile
-from automap_models.cost.memory import stage_memory_bytes
+from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.planners.pipeline.pareto import IntArray
+from automap_models.planners.pipeline.way_tables import WayTables, prefix_at
 
 ROUNDING = 1e-12
 """Relative error allowed to a difference of two prefix sums."""
@@ -24,12 +24,15 @@ class DeviceTables:
     """Seconds per byte for every choice of device cuts (cost.collectives, tabulated).
 
     Attributes:
+        inside, across: [D+1, D+1] devices a … q-1: most of them in one node, and in how many nodes they are.
         all_reduce: [D+1, D+1] of a stage on devices a … q-1.
         transfer: for each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
         arrival: [D+1, D+1] least over senders of the transfer into devices a … q-1.
         boundary: [D+1] least transfer over boundary q.
     """
 
+    inside: IntArray
+    across: IntArray
     all_reduce: FloatArray
     transfer: tuple[FloatArray, ...]
     arrival: FloatArray
@@ -64,6 +67,8 @@ def device_tables(cluster: Cluster) -> DeviceTables:
     for q in range(1, devices):
         arrival[q, q + 1 :], boundary[q] = transfer[q].min(0), transfer[q].min()
     return DeviceTables(
+        inside=inside,
+        across=across,
         all_reduce=2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter,
         transfer=tuple(transfer),
         arrival=arrival,
@@ -94,22 +99,19 @@ class StageTables:
     Boundary 0 is the model's start, m its end, those between are places where a stage may end.
 
     Attributes:
-        profile: what is cut.
         boundary: [m+1] the instruction each boundary lies right before.
-        C, F, W, H: [m+1] prefix sums of time, forward time (s), parameters and stash (bytes).
         A: [m+1] bytes crossing each boundary; 0 at both ends.
+        ways: in which a stage may run; the first is as a profile's instructions are, on replicas that share nothing.
+        windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
         devices: the cluster's tables.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes a device may hold.
     """
 
-    profile: Profile
     boundary: IntArray
-    C: FloatArray
-    F: FloatArray
-    W: FloatArray
-    H: FloatArray
     A: FloatArray
+    ways: tuple[WayTables, ...]
+    windows: IntArray
     devices: DeviceTables
     stages: int
     micro_batches: int
@@ -118,34 +120,52 @@ class StageTables:
     memory: float
 
     @property
+    def C(self) -> FloatArray:
+        """[m+1] prefix sums of time, s, of a stage whose devices share nothing."""
+        return self.ways[0].C
+
+    @property
+    def F(self) -> FloatArray:
+        """[m+1] prefix sums of forward time, s."""
+        return self.ways[0].F
+
+    @property
+    def W(self) -> FloatArray:
+        """[m+1] prefix sums of parameters, bytes."""
+        return self.ways[0].W
+
+    @property
+    def H(self) -> FloatArray:
+        """[m+1] prefix sums of stash, bytes."""
+        return self.ways[0].H
+
+    @property
     def end(self) -> int:
         """The last boundary, m."""
-        return self.C.size - 1
+        return self.boundary.size - 1
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""
         return min(self.micro_batches, self.stages - stage)
 
-    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray) -> NDArray[np.bool_]:
-        """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as cost.pipeline has it.
+    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, way: int = 0) -> NDArray[np.bool_]:
+        """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
 
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
-        flight, factor = self.in_flight(stage), self.state_factor
-        held = factor * (self.W[k] - self.W[i]) + flight * (self.H[k] - self.H[i]) / replicas
+        flight, factor, own = self.in_flight(stage), self.state_factor, self.ways[way]
+        held = factor * (own.W[k] - own.W[i]) + flight * (own.H[k] - own.H[i]) / replicas
         ok: NDArray[np.bool_] = held <= self.memory
-        doubt = ROUNDING * (factor * self.W[-1] + flight * self.H[-1])
+        doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
         if close.size:
             keys, same = np.unique(np.stack((i[close], k[close], replicas[close])), axis=1, return_inverse=True)
-            ok[close] = np.array([self._fits_exactly(stage, *map(int, key)) for key in keys.T])[same.ravel()]
+            exactly = [
+                own.bytes_held(slice(self.boundary[i], self.boundary[k]), int(r), flight, factor) <= self.memory
+                for i, k, r in keys.T
+            ]
+            ok[close] = np.array(exactly)[same.ravel()]
         return ok
-
-    def _fits_exactly(self, stage: int, i: int, k: int, replicas: int) -> bool:
-        own = slice(self.boundary[i], self.boundary[k])
-        weights, stash = (float(np.add.reduceat(x[own], [0])[0]) for x in (self.profile.W, self.profile.stash))
-        held = stage_memory_bytes(weights, stash, replicas, self.in_flight(stage), self.state_factor)
-        return held <= self.memory
 
 
 def coarse_cuts(problem: PipelineProblem, stride: int = 1) -> IntArray:
@@ -161,22 +181,27 @@ def coarse_cuts(problem: PipelineProblem, stride: int = 1) -> IntArray:
 
 def stage_tables(problem: PipelineProblem, cut: IntArray | None = None) -> StageTables:
     """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid."""
-    profile = problem.profile
+    profile, devices = problem.profile, device_tables(problem.cluster)
     cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
-
-    def prefix(array: FloatArray) -> FloatArray:
-        return np.concatenate(([0.0], np.cumsum(array)))[boundary]
-
+    whole = WayTables(
+        weights=profile.W,
+        stash=profile.stash,
+        C=prefix_at(boundary, profile.C),
+        F=prefix_at(boundary, profile.C_fwd),
+        W=prefix_at(boundary, profile.W),
+        H=prefix_at(boundary, profile.stash),
+        all_reduce=devices.all_reduce,
+        degree=1,
+        allowed=np.triu(np.ones_like(devices.all_reduce, dtype=bool), 1),
+    )
+    stage = np.arange(problem.stages)
     return StageTables(
-        profile=profile,
         boundary=boundary,
-        C=prefix(profile.C),
-        F=prefix(profile.C_fwd),
-        W=prefix(profile.W),
-        H=prefix(profile.stash),
         A=np.concatenate(([0.0], profile.A[cut], [0.0])),
-        devices=device_tables(problem.cluster),
+        ways=(whole,),
+        windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
+        devices=devices,
         stages=problem.stages,
         micro_batches=problem.micro_batches,
         replicas_in_all=problem.cluster.devices,
