@@ -1,0 +1,146 @@
+"""In which ways the devices of a stage can share its operators: for each degree, choices from fast to small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.mesh import MeshAxis
+from automap_models.core.partitioned import PartitionedProfile
+from automap_models.core.priced_sharding import PricedShardingProblem
+from automap_models.core.profile import Profile
+from automap_models.core.sharding_work import ShardingWork
+from automap_models.cost.roofline import Device
+from automap_models.errors import BadInput
+from automap_models.hlo.module import Module
+from automap_models.hlo.partitioned import DivisibleProfile
+from automap_models.hlo.sharding_classes import ModuleSharding
+from automap_models.hlo.sharding_work import step_times, work_of
+from automap_models.hlo.step_classes import StepClasses
+from automap_models.planners.sharding.cost_milp import CheapestPlanner, price_of
+
+BETWEEN = (0.75, 0.5, 0.25)
+"""Memory limits at which a choice between the fastest and the smallest is sought: from the one's to the other's."""
+
+NOTABLE = 1e-3
+"""A slower choice counts if it takes less memory by this share."""
+
+
+def ways(
+    module: Module,
+    sharding: ModuleSharding,
+    graph: InstructionGraph,
+    profile: Profile,
+    device: Device,
+    cluster: Cluster,
+    times_s: ArrayLike | None = None,
+    *,
+    across_nodes: bool = False,
+) -> tuple[PartitionedProfile, ...]:
+    """The ways in which neighbouring devices can share a micro-batch of a step by operator partitioning.
+
+    For t = 2, 4, 8, … as far as it divides a node's devices: the choice of classes with which the whole step takes the
+    least time on t devices, that of least memory, and what lies between; names tell which is which. Of choices of one
+    degree, none is both slower and no smaller than another. Degrees by which nothing divides are left out.
+
+    Args:
+        module, sharding, graph: of one training step.
+        profile: what `profile_from_graph` makes of the graph and the times.
+        device: of which the cluster is made; launches, and without `times_s` all times, are by its roofline.
+        times_s: [n] time of each instruction if it was not the roofline's, seconds.
+        across_nodes: whether to add degrees of several whole nodes, which only plans of one stage can use.
+
+    Raises:
+        BadInput: the profile is of another step or of other times, or the device has no rate for a type in it.
+    """
+    step, times = StepClasses(module, sharding, graph), step_times(graph, device, times_s)
+    divisible = DivisibleProfile(step, times, profile)
+    search = _Search(profile.model, sharding, work_of(step, times), cluster, device.launch_s)
+    return tuple(
+        divisible.partitioned(choice.classes, degree, name)
+        for degree in degrees(cluster, across_nodes=across_nodes)
+        for name, choice in _named(degree, search.front(degree))
+    )
+
+
+def degrees(cluster: Cluster, *, across_nodes: bool = False) -> tuple[int, ...]:
+    """Powers of two that divide a node's devices, and, across nodes, whole nodes whose number divides the cluster's."""
+    inside = [
+        t for t in (2**i for i in range(1, cluster.devices_per_node.bit_length())) if cluster.devices_per_node % t == 0
+    ]
+    beyond = [n * cluster.devices_per_node for n in range(2, cluster.nodes + 1) if cluster.nodes % n == 0]
+    return (*inside, *(beyond if across_nodes else ()))
+
+
+class _Choice(NamedTuple):
+    """Classes that are sharded together, and what that comes to for the whole step."""
+
+    time_s: float
+    memory_bytes: float
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The cheapest choices of classes of a step along one axis; the cluster's own memory is no limit."""
+
+    model: str
+    sharding: ModuleSharding
+    work: ShardingWork
+    cluster: Cluster
+    launch_s: float
+
+    def front(self, degree: int) -> tuple[_Choice, ...]:
+        """Choices from the fastest to the smallest; none where nothing divides by this degree."""
+        try:
+            self._problem(degree, "time", self.work.held_bytes)
+        except BadInput:
+            return ()
+        return _undominated(self._choices(degree))
+
+    def _choices(self, degree: int) -> Iterator[_Choice]:
+        fastest = self._cheapest(degree, "time", self.work.held_bytes)
+        smallest = self._cheapest(degree, "memory", self.work.held_bytes)
+        yield from (fastest, smallest)
+        spare = fastest.memory_bytes - smallest.memory_bytes
+        if spare > NOTABLE * fastest.memory_bytes:
+            for share in BETWEEN:
+                yield self._cheapest(degree, "time", smallest.memory_bytes + share * spare)
+
+    def _cheapest(self, degree: int, objective: Literal["time", "memory"], memory_bytes: float) -> _Choice:
+        problem = self._problem(degree, objective, memory_bytes)
+        axis_of = CheapestPlanner().plan(problem).axis_of(problem)
+        price = price_of(problem, axis_of)
+        return _Choice(price.time_s, price.memory_bytes, tuple(np.flatnonzero(axis_of >= 0).tolist()))
+
+    def _problem(self, degree: int, objective: Literal["time", "memory"], memory_bytes: float) -> PricedShardingProblem:
+        cluster = replace(self.cluster, memory=memory_bytes)
+        mesh = (MeshAxis("model", degree),)
+        return PricedShardingProblem(
+            self.model, self.sharding.classes, self.work, cluster, mesh, self.launch_s, objective
+        )
+
+
+def _undominated(choices: Iterator[_Choice]) -> tuple[_Choice, ...]:
+    """From the fastest on, each that takes notably less memory than all faster ones."""
+    kept: list[_Choice] = []
+    for choice in sorted(choices):
+        if not kept or choice.memory_bytes < (1 - NOTABLE) * kept[-1].memory_bytes:
+            kept.append(choice)
+    return tuple(kept)
+
+
+def _named(degree: int, front: tuple[_Choice, ...]) -> Iterator[tuple[str, _Choice]]:
+    """`4-way` where there is no choice, else `4-way, least time`, `4-way, less memory`, `4-way, least memory`."""
+    between = [f"less memory {i}" for i in range(1, len(front) - 1)]
+    if len(between) == 1:
+        between = ["less memory"]
+    said = ["least time", *between, "least memory"] if len(front) > 1 else [""]
+    for what, choice in zip(said, front, strict=bool(front)):
+        yield f"{degree}-way" + (f", {what}" if what else ""), choice
