@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +82,7 @@ class DivisibleProfile:
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:
         """The sums over these classes: in the forward pass, after it, and those that only the update reads."""
-        due = [each for each in self._all_sums if each.over in chosen]
+        due = [each for each in self.step.sums if each.over in chosen]
         forward = self.step.graph.phases == Phase.FORWARD
         waited = [each for each in due if not each.late]
         return (
@@ -91,10 +90,6 @@ class DivisibleProfile:
             [each for each in waited if not forward[each.operation]],
             [each for each in due if each.late],
         )
-
-    @cached_property
-    def _all_sums(self) -> tuple[Sum, ...]:
-        return self.step.sums()
 
     def _bytes(self, sums: Iterable[Sum]) -> FloatArray:
         return self._at_home(self._of_operations((each.operation, each.nbytes) for each in sums))

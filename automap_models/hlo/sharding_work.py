@@ -44,12 +44,12 @@ def step_times(graph: InstructionGraph, device: Device, times_s: ArrayLike | Non
     Raises:
         BadInput: the device has no rate for a matrix product's element type.
     """
-    total_s = roofline_times(graph, device)
     work_s = roofline_times(graph, replace(device, launch_s=0.0))
+    launch_s = np.where(work_s > 0, device.launch_s, 0.0)
     if times_s is None:
-        return StepTimes(work_s, total_s - work_s)
+        return StepTimes(work_s, launch_s)
     given_s = np.asarray(times_s, dtype=np.float64)
-    launch_s = np.minimum(given_s, total_s - work_s)
+    launch_s = np.minimum(launch_s, given_s)
     return StepTimes(given_s - launch_s, launch_s)
 
 
@@ -61,8 +61,7 @@ def sharding_work(
     Args:
         graph: of the module.
         device: of which the cluster is made.
-        reassociated: whether what is added is summed once (see StepClasses.sums), which XLA does on accelerators; for
-            CPUs it reduces every result on its own.
+        reassociated: whether what is added is summed once, as XLA does for accelerators (see StepClasses.sums).
 
     Raises:
         BadInput: the device has no rate for a matrix product's element type.
@@ -73,7 +72,7 @@ def sharding_work(
 def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -> ShardingWork:
     """The work of a step whose instructions take these times."""
     k = len(step.sharding.classes)
-    held, sums = list(_held(step)), step.sums(reassociated=reassociated)
+    held, sums = list(_held(step)), step.sums if reassociated else step.separate_sums
     waited = [each for each in sums if not each.late]
     return ShardingWork(
         compute_s=float(times.work_s.sum()),

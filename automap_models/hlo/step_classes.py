@@ -68,6 +68,7 @@ class StepClasses:
         self._factors = sharding.rules.factor_offsets.tolist()
         self._of_dims: list[int] = sharding.dim_classes.tolist()
         self._of_factors: list[int] = sharding.factor_classes.tolist()
+        self._reduces: list[bool] = (sharding.rules.factor_roles & int(Role.REDUCTION) > 0).tolist()
 
     @cached_property
     def of_instructions(self) -> tuple[Classes, ...]:
@@ -81,34 +82,46 @@ class StepClasses:
         made = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
         return (*(self._of_rules_value(v) for v in range(arguments)), *made)
 
-    def sums(self, *, reassociated: bool = True) -> tuple[Sum, ...]:
+    @cached_property
+    def sums(self) -> tuple[Sum, ...]:
         """Every result that is summed over a class.
 
-        Args:
-            reassociated: whether two results that are summed over the same class and then added, and read by nothing
-                else, are all-reduced once, after the addition: XLA's pass all-reduce-reassociate.
+        Two of them over the same class that are then added, and read by nothing else, are one sum, after the addition:
+        XLA's pass all-reduce-reassociate, which runs for accelerators.
         """
         readers, waited = self._readers(), self._waited_for()
-        found: dict[tuple[int, int], Sum] = {}
-        due: dict[int, _Due] = {}
-        for u, use in enumerate(self.sharding.rules.uses):
-            for value in _results(use):
-                keys = {c: (c, value) for c in self._reduced(u)}
-                found |= {key: self._sum(c, value, waited, use) for c, key in keys.items()}
-                if keys:
-                    due[value] = keys
-            pending = [due.get(v, {}) if readers[v] == 1 else {} for v in _operands(use)]
-            if use.opcode in _MOVED and len(pending) == 1 and pending[0]:
-                due[use.values[-1]] = pending[0]
-            if reassociated and use.opcode == "add" and len(pending) == 2:
-                result = use.values[-1]
+        found = self._found(waited)
+        due: dict[int, _Due] = defaultdict(dict)
+        for c, value in found:
+            due[value][c] = (c, value)
+        for use in self.sharding.rules.uses:
+            if use.opcode not in _MOVED and use.opcode != "add":
+                continue
+            result = use.values[-1]
+            pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
+            if use.opcode == "add" and len(pending) == 2:
                 both = {c: (c, result) for c in pending[0] if c in pending[1]}
-                for c in both:
+                for c, key in both.items():
                     del found[pending[0][c]], found[pending[1][c]]
-                    found[c, result] = self._sum(c, result, waited, use)
-                if both:
-                    due[result] = both
+                    found[key] = self._sum(c, result, waited, use)
+                due[result] = both
+            elif len(pending) == 1:
+                due[result] = pending[0]
         return tuple(found.values())
+
+    @cached_property
+    def separate_sums(self) -> tuple[Sum, ...]:
+        """The same where every result is summed on its own, as XLA does for CPUs."""
+        return tuple(self._found(self._waited_for()).values())
+
+    def _found(self, waited: set[int]) -> dict[tuple[int, int], Sum]:
+        """The sums by class and value, in execution order."""
+        return {
+            (c, value): self._sum(c, value, waited, use)
+            for u, use in enumerate(self.sharding.rules.uses)
+            for c in self._reduced(u)
+            for value in _results(use)
+        }
 
     def _of_instruction(self, i: int) -> Classes:
         uses = self._uses.get(i)
@@ -145,9 +158,7 @@ class StepClasses:
         return Sum(over, self._of_rules_value(value), nbytes, value not in waited, use.operation)
 
     def _reduced(self, u: int) -> Classes:
-        offsets, roles = self._factors, self.sharding.rules.factor_roles
-        span = range(offsets[u], offsets[u + 1])
-        return _distinct([self._of_factors[f] for f in span if roles[f] & Role.REDUCTION])
+        return _distinct([self._of_factors[f] for f in range(*self._factors[u : u + 2]) if self._reduces[f]])
 
     def _readers(self) -> Counter[int]:
         """How often each value is read."""
