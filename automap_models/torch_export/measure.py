@@ -48,7 +48,9 @@ def measure_module(
     Instructions, A, W and stash are those of `profile_module`. A copy of the model runs on CUDA if there is a device,
     else on the CPU. The clock is read where one instruction's forward pass ends and the next begins (hooks of the
     modules) and where autograd turns to a node of another instruction (hooks of its nodes), so that the parts make up
-    the whole; on CUDA these are events of the stream. An Adam update is measured as a whole and shared out by W.
+    the whole; on CUDA these are events of the stream, on the CPU with one thread (`torch.set_num_threads`) it is the
+    thread's processor time, for which it does not matter what else the machine does, with several the wall time:
+    `meta["clock"]` says so. An Adam update is measured as a whole and shared out by W.
     `meta["forward_and_backward_s"]` is the median of steps without hooks, and `meta["parts_over_whole"]` how many
     times as long the sum of the instructions' medians is.
 
@@ -84,6 +86,7 @@ def measure_module(
         "times": "measured per module",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
+        "clock": _clock_name(device),
         "repeats": repeats,
         "warmup": warmup,
         "seed": seed,
@@ -113,7 +116,7 @@ class _Clock:
             event.record()
             self.readings.append((slot, event))
         else:
-            self.readings.append((slot, time.perf_counter()))
+            self.readings.append((slot, _now_s()))
 
     def shares(self, slots: int) -> FloatArray:
         """[slots] seconds; the last reading ends the measurement."""
@@ -143,7 +146,7 @@ class _Step:
         """A copy of the model and its inputs on a device."""
 
         def fill(tensor: Tensor) -> Tensor:
-            return _with_values(tensor, device)
+            return with_values(tensor, device)
 
         args, kwargs = pytree.tree_map_only(Tensor, fill, (args, dict(kwargs)))
         return cls(name, device, copy_model(model, fill), args, kwargs)
@@ -207,8 +210,19 @@ class _Step:
         return seconds
 
 
-def _with_values(tensor: Tensor, device: torch.device) -> Tensor:
-    """A copy on a device; made up where the tensor is on the meta device."""
+def _now_s() -> float:
+    """The thread's processor time if it does all the work, else the time on the wall."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def _clock_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return "events of the CUDA stream"
+    return "processor time" if torch.get_num_threads() == 1 else "wall time"
+
+
+def with_values(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device; made up where the tensor is on the meta device (see `measure_module`)."""
     if not tensor.is_meta:
         return tensor.detach().to(device, copy=True)
     if tensor.is_floating_point():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,29 @@ class Wanders(nn.Module):
 def test_another_path_than_the_exported_one_is_refused() -> None:
     with pytest.raises(BadInput, match="another path"):
         measure_module(Wanders(), (torch.ones(4, 4),), repeats=1, warmup=0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch works in one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Waits(Heavy):
+    """Does nothing for a while, as on a machine that others use."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.2)
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_what_one_thread_waits_for_others_does_not_count() -> None:
+    """Wall times on a busy machine, medians apart, once made the parts two thirds of the whole."""
+    told = measure_module(Waits(), (torch.ones(4, 32),), repeats=2, warmup=1).meta
+    assert told["clock"] == "processor time"
+    assert told["forward_and_backward_s"] < 0.1
+    assert told["forward_s"] < 0.1
