@@ -1,0 +1,306 @@
+"""What partitioning leaves of a profile: two dense layers by hand, and for any legal choice the price of the whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.microbatch import rescaled
+from automap_models.core.partitioned import PartitionedProfile, require_alike
+from automap_models.core.profile import Profile
+from automap_models.cost.roofline import Device
+from automap_models.cost.sharding import UNUSED, ShardingPrice, axis_costs, sharding_price
+from automap_models.errors import BadInput
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.module import Module
+from automap_models.hlo.partitioned import DivisibleProfile
+from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
+from automap_models.hlo.sharding_work import StepTimes, step_times, work_of
+from automap_models.hlo.shardy import sharding_rules
+from automap_models.hlo.step import TrainingStep
+from automap_models.hlo.step_classes import StepClasses
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import Architecture, training_step
+from automap_models.workloads.vgg import VggConfig
+
+TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
+    "bert": (BertConfig(width=16, heads=4, layers=2, vocabulary=40, positions=12), (4, 12)),
+    "t5": (T5Config(width=16, heads=4, head_width=4, feed_forward=32, layers=2, vocabulary=40), (4, 12)),
+    "vgg": (VggConfig(blocks=((4, 1), (8, 2)), width=16, classes=4, image=8), (4,)),
+}
+FLOP_ONLY = Device("counts", {"float32": 1e12}, 1e12, 1e30, 1.0, 1.0)
+"""Nothing but FLOP counts, one a picosecond."""
+SLOW_START = Device("slow start", {"float32": 1e12}, 1e12, 1e11, 1.0, 1.0, launch_s=1e-6)
+CLUSTER = Cluster(1, 8, 100e9, 100e9, 16e9)
+SHARDY = RuleSet("shardy", "")
+BATCH, WIDTH, HIDDEN, OUT, F32 = 32, 64, 256, 16, 4
+ARRAYS = ("C", "C_fwd", "A", "W", "stash")
+
+
+class Step(NamedTuple):
+    """A traced step and what is made of it."""
+
+    module: Module
+    sharding: ModuleSharding
+    graph: InstructionGraph
+    classes: StepClasses
+    times: StepTimes
+    profile: Profile
+    divisible: DivisibleProfile
+
+    def price(self, sharded: list[int], degree: int) -> ShardingPrice:
+        axis_of = np.full(len(self.sharding.classes), UNUSED)
+        axis_of[sharded] = 0
+        return sharding_price(work_of(self.classes, self.times), axis_costs(CLUSTER, [degree], 0.0), axis_of)
+
+
+def prepared(step: TrainingStep, device: Device) -> Step:
+    module = trace(step)
+    sharding = sharding_classes(module, sharding_rules(module), SHARDY)
+    graph = instruction_graph(module)
+    classes, times = StepClasses(module, sharding, graph), step_times(graph, device)
+    profile = profile_from_graph(graph, times.total_s, {"microbatch_size": step.microbatch_size})
+    return Step(module, sharding, graph, classes, times, profile, DivisibleProfile(classes, times, profile))
+
+
+@cache
+def tiny(name: str) -> Step:
+    architecture, labels = TINY[name]
+    return prepared(training_step(name, architecture, labels, "float32"), SLOW_START)
+
+
+@cache
+def layers() -> Step:
+    """One step of gradient descent on two dense layers."""
+
+    def step(params: Any, x: Any) -> Any:
+        def loss(params: Any) -> Any:
+            with jax.named_scope("first"):
+                hidden = jax.nn.relu(x @ params["v"])
+            with jax.named_scope("second"):
+                return jnp.square(hidden @ params["w"]).sum()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        with jax.named_scope("optimizer"):
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+    params = {"v": jax.ShapeDtypeStruct((WIDTH, HIDDEN), jnp.float32)}
+    params["w"] = jax.ShapeDtypeStruct((HIDDEN, OUT), jnp.float32)
+    x = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+    return prepared(TrainingStep("layers", step, (params, x), 0, (1,), BATCH), FLOP_ONLY)
+
+
+def layers_over(dim: int, degree: int = 4) -> PartitionedProfile:
+    """Sharding the class of a dimension (of v, w, x in a row)."""
+    step = layers()
+    return step.divisible.partitioned([int(step.sharding.classes.dim_classes[dim])], degree, "by hand")
+
+
+def products() -> tuple[int, int]:
+    """The positions of the two products in the profile."""
+    first, second = (i for i, name in enumerate(layers().profile.names) if name.startswith("dot"))
+    return first, second
+
+
+def test_columns_then_rows_of_two_dense_layers() -> None:
+    """Megatron's: the hidden dimension of v, w and the activation between them; x @ v @ w is summed once."""
+    found, profile, (first, second) = layers_over(1), layers().profile, products()
+    flop = 2 * BATCH * HIDDEN
+    assert found.C_fwd[[first, second]] == pytest.approx([flop * WIDTH / 4e12, flop * OUT / 4e12])
+    backward = found.C - found.C_fwd  # of v, as x needs no gradient; of w and of the activation
+    assert backward[first] == pytest.approx(flop * WIDTH / 4e12, rel=0.05)
+    assert backward[second] == pytest.approx(2 * flop * OUT / 4e12, rel=0.05)
+    np.testing.assert_array_equal(np.flatnonzero(found.W), [first, second])
+    np.testing.assert_array_equal(found.W[[first, second]], [F32 * WIDTH * HIDDEN / 4, F32 * HIDDEN * OUT / 4])
+    np.testing.assert_array_equal(np.flatnonzero(found.reduced_fwd), [second])
+    assert (found.reduced_fwd[second], found.starts_fwd[second]) == (F32 * BATCH * OUT, 1)
+    assert not found.reduced_bwd.any() and not found.starts_bwd.any() and not found.gradients.any()
+    assert found.dims == {"params/v": 1, "params/w": 0}
+    # The activation between the layers is a quarter on each device, the result is whole and three quarters gathered.
+    np.testing.assert_array_equal(found.held[first:second], profile.A[first:second] / 4)
+    assert (found.held[second], found.gathered[second + 1]) == (F32 * BATCH * OUT, F32 * BATCH * OUT * 3 / 4)
+    assert not found.gathered[: second + 1].any()
+
+
+def test_the_batch_sums_gradients_late_where_the_parameters_are_used() -> None:
+    found, profile, (first, second) = layers_over(4, 8), layers().profile, products()
+    assert found.gradients[[first, second]] == pytest.approx([F32 * WIDTH * HIDDEN, F32 * HIDDEN * OUT], abs=F32)
+    assert found.gradients.sum() == F32 * (WIDTH * HIDDEN + HIDDEN * OUT + 1)  # and the loss
+    assert not found.reduced_fwd.any() and not found.reduced_bwd.any()
+    np.testing.assert_array_equal(found.W, profile.W)
+    np.testing.assert_array_equal(found.stash, profile.stash / 8)
+    np.testing.assert_array_equal(found.held, profile.A / 8)
+
+
+def test_rows_of_the_first_layer_are_summed_before_the_activation() -> None:
+    found, (first, _) = layers_over(0), products()
+    np.testing.assert_array_equal(np.flatnonzero(found.reduced_fwd), [first])
+    assert found.reduced_fwd[first] == F32 * BATCH * HIDDEN
+    np.testing.assert_array_equal(found.held, layers().profile.A)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
+    """A model, classes of it that one axis can shard together, and the axis."""
+    name, degree = draw(st.sampled_from(sorted(TINY))), draw(st.sampled_from([2, 4]))
+    classes = tiny(name).sharding.classes
+    live = np.flatnonzero(classes.divisors % degree == 0).tolist()
+    chosen: list[int] = []
+    for c in draw(st.permutations(live))[: draw(st.integers(0, len(live)))]:
+        if not classes.adjacency[c, chosen].any():
+            chosen.append(c)
+    return name, chosen, degree
+
+
+@settings(max_examples=60, deadline=None)
+@given(choices())
+def test_the_instructions_add_up_to_the_price_of_the_whole_step(drawn: tuple[str, list[int], int]) -> None:
+    name, chosen, degree = drawn
+    step = tiny(name)
+    found, price = step.divisible.partitioned(chosen, degree, "drawn"), step.price(chosen, degree)
+    assert found.C.sum() == pytest.approx(price.compute_s)
+    assert found.reduced_fwd.sum() + found.reduced_bwd.sum() == pytest.approx(price.activation_bytes[0])
+    assert found.gradients.sum() == pytest.approx(price.gradient_bytes[0])
+    assert found.starts_fwd.sum() + found.starts_bwd.sum() == pytest.approx(
+        work_of(step.classes, step.times).starts[chosen].sum()
+    )
+    variables = step.sharding.classes.variables
+    parts = {v.name: degree if v.name in found.dims else 1 for v in variables}
+    assert found.W.sum() == pytest.approx(sum(v.nbytes / parts[v.name] for v in variables if v.kind == "parameter"))
+    others = sum(v.nbytes / parts[v.name] for v in variables if v.kind != "parameter")
+    assert 2 * found.W.sum() + others + found.stash.sum() == pytest.approx(price.memory_bytes)
+    for variable in variables:
+        if variable.name in found.dims:
+            assert variable.shape[found.dims[variable.name]] % degree == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(choices())
+def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_degree(
+    drawn: tuple[str, list[int], int],
+) -> None:
+    name, chosen, _ = drawn
+    step = tiny(name)
+    classes = step.sharding.classes
+    chosen = [c for c in chosen if classes.divisors[c] % 4 == 0]
+    two, four = (step.divisible.partitioned(chosen, degree, "drawn") for degree in (2, 4))
+    whole = step.divisible.partitioned([], 2, "nothing")
+    for array in ("C", "C_fwd", "held", "W", "stash"):
+        least, less, most = (getattr(each, array) for each in (four, two, whole))
+        assert (least >= most / 4 * (1 - 1e-12)).all()
+        assert (least <= less * (1 + 1e-12)).all() and (less <= most * (1 + 1e-12)).all()
+    for each in (two, four):
+        assert (each.C_fwd <= each.C).all() and (each.gathered >= -1e-6).all()
+        for array in ("reduced_fwd", "reduced_bwd", "starts_fwd", "starts_bwd", "gradients"):
+            assert (getattr(each, array) >= 0).all()
+    np.testing.assert_array_equal(two.reduced_fwd, four.reduced_fwd)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_where_nothing_is_divided_it_is_the_profile(name: str) -> None:
+    step = tiny(name)
+    everything = np.flatnonzero(step.sharding.classes.divisors > 1).tolist()
+    for found in (step.divisible.partitioned([], 4, "none"), step.divisible.partitioned(everything[:1], 1, "alone")):
+        for array in ARRAYS:
+            np.testing.assert_allclose(getattr(found, array), getattr(step.profile, array), rtol=1e-12)
+        np.testing.assert_array_equal(found.held, found.A)
+        assert not any(getattr(found, f"{array}_{p}").any() for array in ("reduced", "starts") for p in ("fwd", "bwd"))
+        assert not found.gradients.any() and not found.dims
+        assert require_alike(step.profile, found) is found
+
+
+def test_launches_are_left_whole() -> None:
+    step = prepared(training_step("bert", *TINY["bert"], "float32"), SLOW_START)
+    slow = StepTimes(np.zeros(len(step.graph)), step.times.launch_s)
+    profile = profile_from_graph(step.graph, slow.total_s)
+    everything = DivisibleProfile(step.classes, slow, profile).partitioned(_independent(step), 4, "all")
+    np.testing.assert_allclose(everything.C, profile.C)
+
+
+def test_of_measured_times_launches_are_the_rooflines_and_all_else_is_divided() -> None:
+    step = tiny("bert")
+    measured_s = 3 * step.times.total_s
+    times = step_times(step.graph, SLOW_START, measured_s)
+    np.testing.assert_allclose(times.total_s, measured_s)
+    np.testing.assert_array_equal(times.launch_s, step.times.launch_s)
+    short = step_times(step.graph, SLOW_START, np.full(len(step.graph), 1e-9))
+    assert (short.work_s >= 0).all() and short.total_s == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("how", ["rescaled", "other times", "other model"])
+def test_a_profile_of_something_else_is_refused(how: str) -> None:
+    step = tiny("bert")
+    other = {
+        "rescaled": lambda: rescaled(step.profile, 8),
+        "other times": lambda: profile_from_graph(step.graph, step.times.work_s),
+        "other model": lambda: tiny("t5").profile,
+    }[how]()
+    with pytest.raises(BadInput, match="other instructions or times than the step"):
+        DivisibleProfile(step.classes, step.times, other)
+
+
+def _independent(step: Step) -> list[int]:
+    """Classes with parameters that can be sharded by 4, each taken if it can be with those before."""
+    classes, chosen = step.sharding.classes, list[int]()
+    of_inputs = {
+        int(classes.dim_classes[entry])
+        for entry, v in enumerate(classes.dim_variables)
+        if classes.variables[v].kind == "input"
+    }
+    for c in np.flatnonzero(classes.divisors % 4 == 0).tolist():
+        if c not in of_inputs and not classes.adjacency[c, chosen].any():
+            chosen.append(c)
+    return chosen
+
+
+def reduced_by_xla(name: str, dims: list[int]) -> dict[str, dict[str, float]]:
+    """Bytes of the collectives in a compiled step and in its loss alone, by their kind; to be run in a process."""
+    from automap_models.hlo.sharded_step import Along, compile_step
+
+    architecture, labels = TINY[name]
+    step = training_step(name, architecture, labels, "float32")
+    loss = replace(step, function=lambda *arguments: step.function(*arguments)[-1])
+    plan = Along({"model": 4}, [dims])
+    return {
+        what: {kind: each.nbytes for kind, each in compile_step(which, plan).communication.items()}
+        for what, which in (("step", step), ("loss", loss))
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_xla_all_reduces_as_many_bytes_forward_and_in_all(name: str) -> None:
+    """Compiled for four devices made of this host. XLA for CPUs sums every result on its own."""
+    step, chosen = tiny(name), _independent(tiny(name))
+    dims = list(step.sharding.classes.dims(chosen))
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, __file__, name, json.dumps(dims)]
+    ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **flags}, check=False)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    apart = [each for each in step.classes.separate_sums if each.over in chosen]
+    assert told["step"] == {"all-reduce": sum(each.nbytes for each in apart)}
+    found = step.divisible.partitioned(chosen, 4, "compiled")
+    assert told["loss"] == {"all-reduce": found.reduced_fwd.sum()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(reduced_by_xla(sys.argv[1], json.loads(sys.argv[2]))))
