@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
@@ -87,6 +88,7 @@ PipelinePlanner = Planner[PipelineProblem, PipelinePlan]
 PlacementPlanner = Planner[PlacementProblem, PlacementPlan]
 ShardingPlanner = Planner[ShardingProblem, ShardingPlan]
 PricedPlanner = Planner[PricedShardingProblem, PricedShardingPlan]
+HybridPlanner = Planner[HybridProblem, HybridPlan]
 
 
 def refuse_unless_feasible(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
+    HybridPlanner,
     PipelinePlanner,
     PlacementPlanner,
     Planner,
@@ -51,6 +52,9 @@ PLANNERS: dict[str, dict[str, str]] = {
     "priced": {
         "milp": "automap_models.planners.sharding.cost_milp:CheapestPlanner",
     },
+    "hybrid": {
+        "exact": "automap_models.planners.hybrid.planner:ExactHybridPlanner",
+    },
 }
 """Kind of problem → planner name → module:class."""
 
@@ -71,6 +75,10 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["opera
 
 @overload
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
+
+
+@overload
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
 
 
 def make_planner(name: str, options: PlannerOptions | None = None, kind: str = "pipeline") -> Planner[Any, Any]:

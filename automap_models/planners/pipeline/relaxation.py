@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray
 from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
+from automap_models.planners.pipeline.chains import chain_exists, least_memory_bytes
 from automap_models.planners.pipeline.pareto import IntArray, window_minima
 from automap_models.planners.pipeline.stage_tables import ROUNDING, StageTables, stage_tables
 from automap_models.planners.pipeline.way_tables import WayTables
@@ -196,100 +196,3 @@ def out_of_memory(problem: PipelineProblem) -> Infeasible:
         do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor "
         "or devices with more memory",
     )
-
-
-def least_memory_bytes(tables: StageTables) -> float:
-    """What the fullest device of any plan holds at least, to 0.1 %, where that is more than the devices have."""
-    low = high = tables.memory
-    while not chain_exists(tables, np.inf, high):
-        low, high = high, 2.0 * high
-    while high > 1.001 * low:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
-    return low
-
-
-def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
-    """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
-    stages, devices = tables.stages, tables.replicas_in_all
-    cut_before = _last_allowed_cut(tables, length_s)
-    furthest = np.full(devices + 1, -1)
-    furthest[0] = 0
-    for s in range(stages - 1):
-        a, q = _device_pairs(furthest, s, devices - (stages - 1 - s))
-        first, last = tables.windows[s + 1]
-        reached = furthest
-        furthest = np.full(devices + 1, -1)
-        for way in tables.ways:
-            on = way.allowed[a, q]
-            begin, stop = a[on], q[on]
-            k = np.minimum(_furthest_end(tables, way, s, reached[begin], begin, stop, length_s, memory), last)
-            np.maximum.at(furthest, stop, cut_before[stop, k])
-        furthest[furthest < first] = -1
-    return any(_last_stage_fits(tables, way, furthest, length_s, memory) for way in tables.ways)
-
-
-def _last_stage_fits(
-    tables: StageTables, way: WayTables, furthest: IntArray, length_s: float, memory: float
-) -> np.bool_:
-    """Whether a last stage in that way comes to the model's end from where some chain got to."""
-    a = np.flatnonzero((furthest >= 0) & way.allowed[:, -1])
-    end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
-    return _within(tables, way, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
-
-
-def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
-    """All (first, end) devices of a stage: begun where a chain got to, ended early enough for later stages."""
-    a = np.flatnonzero(furthest >= 0)
-    first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
-    some = last > first
-    return first[some], last[some]
-
-
-def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
-    """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none."""
-    least = 2.0 * tables.micro_batches * tables.devices.boundary[:, None] * tables.A
-    allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
-    last: IntArray = np.maximum.accumulate(allowed, axis=1)
-    return last
-
-
-def _furthest_end(
-    tables: StageTables,
-    way: WayTables,
-    stage: int,
-    i: IntArray,
-    a: IntArray,
-    q: IntArray,
-    length_s: float,
-    memory: float,
-) -> IntArray:
-    """The last boundary that a stage from i on devices a … q-1 can reach, by bisection; i itself if none."""
-    low, high = i.copy(), np.full(i.size, tables.end)
-    for _ in range(int(tables.end).bit_length()):
-        middle = (low + high + 1) // 2
-        ok = _within(tables, way, stage, i, middle, a, q, length_s, memory)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
-    return low
-
-
-def _within(
-    tables: StageTables,
-    way: WayTables,
-    stage: int,
-    i: IntArray,
-    k: IntArray,
-    a: IntArray,
-    q: IntArray,
-    length_s: float,
-    memory: float,
-) -> NDArray[np.bool_]:
-    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that.
-
-    Of u only what grows with the stage; what it gathers at its ends is left out.
-    """
-    replicas, weights = (q - a) // way.degree, way.W[k] - way.W[i]
-    busy = tables.micro_batches * way.work_s(i, k, replicas) + way.reduce_s(i, k, way.all_reduce[a, q])
-    held = tables.state_factor * weights + tables.in_flight(stage) * (way.H[k] - way.H[i]) / replicas
-    within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
-    return within

@@ -1,0 +1,305 @@
+"""What people ask of a plan beside being short: layers pinned to stages or kept together, fewer stages, no technique.
+
+All that says where the model may be cut becomes, for each stage, a window of instructions with which it may begin, and
+places where no stage may begin. The windows are as narrow as they can be, so that constraints contradict one another
+exactly when a window is empty.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.hybrid import HybridPlan, HybridProblem
+from automap_models.core.profile import Profile
+from automap_models.errors import BadInput
+
+IntArray = NDArray[np.int64]
+Technique = Literal["data", "operator", "pipeline"]
+
+_NEAREST = 3
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The instructions of a layer run in that stage.
+
+    Attributes:
+        layer: name of a layer, or a pattern (fnmatch) of names, as in `Constraints`.
+        stage: counted from 0.
+
+    Raises:
+        BadInput: a negative stage.
+    """
+
+    layer: str
+    stage: int
+
+    def __post_init__(self) -> None:
+        if self.stage < 0:
+            raise BadInput(f"stage {self.stage}", where=str(self), do="stages are counted from 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        """The pin written as LAYER=STAGE.
+
+        Raises:
+            BadInput: it is not.
+        """
+        layer, _, stage = text.rpartition("=")
+        if not layer or not stage.isdecimal():
+            raise BadInput(
+                f"{text!r} is not LAYER=STAGE", where="--pin", do="write for example --pin encoder/block_3=1"
+            )
+        return cls(layer, int(stage))
+
+    def __str__(self) -> str:
+        return f"--pin {self.layer}={self.stage}"
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """With which instructions the stages of a plan may begin.
+
+    Attributes:
+        least, most: [S] the first and the last of each stage; both strictly ascending, 0 for the first stage.
+        allowed: [n] whether any stage may begin with an instruction.
+        edges: further instructions with which a stage should be able to begin: the ends of what is kept together.
+    """
+
+    least: IntArray
+    most: IntArray
+    allowed: NDArray[np.bool_]
+    edges: IntArray
+
+    def cuts(self, grid: IntArray) -> IntArray:
+        """The instructions after which to cut: those given that are allowed, and those that the windows' ends need.
+
+        Every window's ends are among them: where there is any plan, there is one with such cuts.
+        """
+        begin = np.union1d(grid + 1, np.concatenate((self.least[1:], self.most[1:], self.edges)))
+        inside = begin[(begin > 0) & (begin < self.allowed.size)]
+        cuts: IntArray = inside[self.allowed[inside]] - 1
+        return cuts
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Demands on a plan.
+
+    A pattern matches an instruction by its layer: by the whole path, or by the path of a layer that holds it
+    (`encoder` and `*/block_3` match `encoder/block_3/attention`). In a profile without layers it is instructions'
+    names that are matched.
+
+    Attributes:
+        pins: layers that run in a stage of one's choice.
+        together: patterns, each of which matches instructions of one stage only, with all that lies between them.
+        max_stages: so many at most.
+        forbidden: "operator": no stage partitions operators; "data": no stage has more than one replica;
+            "pipeline": there is one stage.
+
+    Raises:
+        BadInput: no stage at all, or a technique that does not exist.
+    """
+
+    pins: tuple[Pin, ...] = ()
+    together: tuple[str, ...] = ()
+    max_stages: int | None = None
+    forbidden: frozenset[Technique] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.max_stages is not None and self.max_stages < 1:
+            raise BadInput(f"{self.max_stages} stages", where="--max-stages", do="give at least 1")
+        unknown = sorted(self.forbidden - set(get_args(Technique)))
+        if unknown:
+            what = f"unknown technique {unknown[0]!r}"
+            raise BadInput(what, where="--forbid", do=f"choose from {', '.join(get_args(Technique))}")
+
+    @property
+    def restrict_cuts(self) -> bool:
+        """Whether they say anything about where the model may be cut."""
+        return bool(self.pins or self.together)
+
+    def check(self, profile: Profile) -> None:
+        """Nothing, where some number of stages allows plans of the profile that satisfy them.
+
+        Raises:
+            BadInput: a pattern matches nothing, or some of them contradict one another: mostly two, which are named.
+        """
+        demands = self._demands(profile)
+        if isinstance(_narrowed(demands, profile), str):
+            raise _conflict(demands, profile)
+
+    def allow(self, profile: Profile, stages: int) -> bool:
+        """Whether there are plans of so many stages that satisfy them, whatever the devices.
+
+        Raises:
+            BadInput: as `check`.
+        """
+        self.check(profile)
+        return isinstance(_narrowed((*self._demands(profile), _exactly(stages)), profile), Windows)
+
+    def windows(self, profile: Profile, stages: int) -> Windows:
+        """With which instructions so many stages may begin.
+
+        Raises:
+            BadInput: as `check`, or with the number of stages for one of the two that contradict one another.
+        """
+        self.check(profile)
+        demands = (*self._demands(profile), _exactly(stages))
+        windows = _narrowed(demands, profile)
+        if isinstance(windows, str):
+            raise _conflict(demands, profile)
+        return windows
+
+    def satisfied(self, problem: HybridProblem, plan: HybridPlan) -> tuple[bool, str]:
+        """Whether a valid plan of that problem satisfies them, and if not, which it breaks."""
+        return next(((False, why) for why in self._broken(problem, plan)), (True, ""))
+
+    def _broken(self, problem: HybridProblem, plan: HybridPlan) -> Iterator[str]:
+        profile = problem.pipeline.profile
+        first = [begin for begin, _ in plan.pipeline.stage_instructions(len(profile))]
+        stage_of = np.searchsorted(first, np.arange(len(profile)), side="right") - 1
+        for pin in self.pins:
+            if set(stage_of[_matching(profile, pin.layer, str(pin))]) != {pin.stage}:
+                yield str(pin)
+        for pattern in self.together:
+            if len(set(stage_of[_matching(profile, pattern, _together(pattern))])) > 1:
+                yield _together(pattern)
+        if self.max_stages is not None and plan.stages > self.max_stages:
+            yield f"--max-stages {self.max_stages}"
+        replicas, degrees = zip(*plan.degrees(problem), strict=True)
+        used = {"data": max(replicas) > 1, "operator": max(degrees) > 1, "pipeline": plan.stages > 1}
+        yield from (f"--forbid {technique}" for technique in sorted(self.forbidden) if used[technique])
+
+    def _demands(self, profile: Profile) -> tuple[_Demand, ...]:
+        """What they say about stages and instructions, one by one."""
+        demands = []
+        for pin in self.pins:
+            kept = _matching(profile, pin.layer, str(pin))
+            demands.append(_Demand(str(pin), int(kept[0]), int(kept[-1]), pin.stage, least_stages=pin.stage + 1))
+        for pattern in self.together:
+            kept = _matching(profile, pattern, _together(pattern))
+            demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
+        if self.max_stages is not None:
+            demands.append(_Demand(f"--max-stages {self.max_stages}", most_stages=self.max_stages))
+        if "pipeline" in self.forbidden:
+            demands.append(_Demand("--forbid pipeline", most_stages=1))
+        return tuple(demands)
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """That the instructions first … last run in one stage, in `stage` if that is given; or a number of stages."""
+
+    text: str
+    first: int = 0
+    last: int = 0
+    stage: int | None = None
+    least_stages: int = 1
+    most_stages: int | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.most_stages else f"{self.text} (instructions {self.first}…{self.last})"
+
+
+def _exactly(stages: int) -> _Demand:
+    return _Demand(f"--stages {stages}", least_stages=stages, most_stages=stages)
+
+
+def _together(pattern: str) -> str:
+    return f"--keep-together {pattern}"
+
+
+def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
+    """The windows of the fewest stages that the demands ask for, or why there is none."""
+    n, stages = len(profile), max((demand.least_stages for demand in demands), default=1)
+    limit = min((demand.most_stages for demand in demands if demand.most_stages), default=stages)
+    if stages > limit:
+        return f"{stages} stages, 0…{stages - 1}, are more than {limit}"
+    allowed = np.ones(n + 1, dtype=bool)
+    least, most = np.arange(stages), np.arange(stages) + n - stages
+    most[0] = 0
+    for demand in demands:
+        allowed[demand.first + 1 : demand.last + 1] = False
+        if demand.stage is not None:
+            most[demand.stage] = min(most[demand.stage], demand.first)
+            if demand.stage + 1 < stages:
+                least[demand.stage + 1] = max(least[demand.stage + 1], demand.last + 1)
+    places = np.flatnonzero(allowed)
+    for s in range(1, stages):
+        least[s] = places[np.searchsorted(places, min(max(least[s], least[s - 1] + 1), n))]
+    for s in range(stages - 1, 0, -1):
+        after = most[s + 1] - 1 if s + 1 < stages else n - 1
+        most[s] = places[np.searchsorted(places, max(min(most[s], after), 0), side="right") - 1]
+    empty = np.flatnonzero(least > most)
+    if empty.size:
+        return _why(profile, int(empty[0]), int(least[empty[0]]), int(most[empty[0]]))
+    edges = [edge for demand in demands if not demand.most_stages for edge in (demand.first, demand.last + 1)]
+    return Windows(least, most, allowed[:n], np.array(edges, dtype=np.int64))
+
+
+def _why(profile: Profile, stage: int, least: int, most: int) -> str:
+    begin = f"begin with instruction {least} or a later one" if least < len(profile) else "begin past the model's end"
+    return f"stage {stage} would have to {begin}, and with instruction {most} or an earlier one"
+
+
+def _conflict(demands: Sequence[_Demand], profile: Profile) -> BadInput:
+    """The error for demands that contradict one another, naming as few as can be: two where two do."""
+    for count in (1, 2):
+        for some in combinations(demands, count):
+            why = _narrowed(some, profile)
+            if isinstance(why, str):
+                return _refusal(some, why)
+    fewest = list(demands)
+    for demand in demands:
+        fewer = [each for each in fewest if each is not demand]
+        if isinstance(_narrowed(fewer, profile), str):
+            fewest = fewer
+    return _refusal(fewest, str(_narrowed(fewest, profile)))
+
+
+def _refusal(demands: Sequence[_Demand], why: str) -> BadInput:
+    do = "drop one of them" if len(demands) > 1 else "drop it"
+    return BadInput(why, where=" and ".join(map(str, demands)), do=do)
+
+
+def _matching(profile: Profile, pattern: str, where: str) -> IntArray:
+    """The instructions that a pattern matches, ascending.
+
+    Raises:
+        BadInput: there are none, or the profile tells neither layers nor names.
+    """
+    paths = profile.layers or profile.names
+    if not paths:
+        raise BadInput(
+            f"the profile of {profile.model} names neither layers nor instructions", where=where, do="drop it"
+        )
+    held_by = {path: _scopes(path) if profile.layers else (path,) for path in set(paths)}
+    chosen = {path for path, scopes in held_by.items() if any(_same(scope, pattern) for scope in scopes)}
+    if not chosen:
+        raise _nothing(pattern, sorted({scope for scopes in held_by.values() for scope in scopes}), where)
+    return np.array([i for i, path in enumerate(paths) if path in chosen], dtype=np.int64)
+
+
+def _scopes(layer: str) -> tuple[str, ...]:
+    """The layers that hold a layer, and itself: `a`, `a/b` and `a/b/c`."""
+    mark = "/" if "/" in layer else "."
+    parts = layer.split(mark)
+    return tuple(mark.join(parts[:count]) for count in range(1, len(parts) + 1) if layer)
+
+
+def _same(scope: str, pattern: str) -> bool:
+    return scope == pattern or fnmatchcase(scope, pattern)
+
+
+def _nothing(pattern: str, known: Sequence[str], where: str) -> BadInput:
+    near = difflib.get_close_matches(pattern, known, n=_NEAREST, cutoff=0.3) or list(known[:_NEAREST])
+    return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
