@@ -22,7 +22,7 @@ from automap_models.hlo.sharding_work import sharding_work
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 
-DEVICE = Device("one", {"float32": 1e12}, 1e12, 1e30, 1.0, 1.0)
+DEVICE = Device("one", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e30, 1.0, 1.0)
 """Nothing but FLOP counts, one a picosecond."""
 CLUSTER = Cluster(1, 8, 100e9, 100e9, 16e9)
 BATCH, WIDTH, HIDDEN, OUT = 32, 64, 256, 16
@@ -117,6 +117,23 @@ def test_results_that_are_added_are_reduced_once_after_the_addition() -> None:
         hidden = int(sharding.classes.dim_classes[1])
         sums.append(work.activation_sums[hidden, hidden])
     assert sums == [F32 * BATCH * OUT, 2 * F32 * BATCH * OUT]
+
+
+def test_what_is_converted_before_it_is_added_is_reduced_as_it_is_added() -> None:
+    """bfloat16 gradients of a shared embedding took back twice their bytes when they were added in float32."""
+
+    def step(w: Any, v: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            hidden = x @ w
+            one, other = (hidden @ each for each in (v, v.T[:OUT].T))
+            return jnp.tanh(one.astype(jnp.float32) + other.astype(jnp.float32)).sum()
+
+        return jax.value_and_grad(loss)(w)
+
+    shapes = ((WIDTH, HIDDEN), (HIDDEN, OUT), (BATCH, WIDTH))
+    sharding, work = of(step, *(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes))
+    hidden = int(sharding.classes.dim_classes[1])
+    assert (work.activation_sums[hidden, hidden], work.starts[hidden]) == (F32 * BATCH * OUT, 1)
 
 
 def test_a_loop_reduces_in_every_round() -> None:

@@ -128,9 +128,9 @@ class _Search:
 
 
 def _undominated(choices: Iterator[_Choice]) -> tuple[_Choice, ...]:
-    """From the fastest on, each that takes notably less memory than all faster ones."""
+    """From the fastest that shards anything on, each that takes notably less memory than all faster ones."""
     kept: list[_Choice] = []
-    for choice in sorted(choices):
+    for choice in sorted(each for each in choices if each.classes):
         if not kept or choice.memory_bytes < (1 - NOTABLE) * kept[-1].memory_bytes:
             kept.append(choice)
     return tuple(kept)
