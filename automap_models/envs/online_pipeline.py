@@ -9,189 +9,19 @@ Specification:
     end      after S-1 pivots; or, where pivots were pruned by a known length (`within`), when none is legal: then no
              plan from here is shorter than that length, and what such a plan would earn is the reward
 
-Everything is float64 and equal to cost.pipeline but for rounding. Tables and states are values; `reset`, `legal`,
-`step` and `pivot_costs` are pure functions of them.
+Everything is float64. Tables and states are values (envs.online_tables); `reset`, `legal` and `step` are pure functions
+of them, and what they cost is the matter of envs.online_costs.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
-from automap_models.envs.online_pivots import Candidates
+from automap_models.envs.online_costs import final_length_s, finish_current, of_stage, places
+from automap_models.envs.online_tables import NOTHING, Behind, Chosen, Pivots, Place
 
 OUT_OF_MEMORY_REWARD = -1.0
-ROUNDING = 1e-12
-"""Relative error allowed to a difference of prefix sums where a stage is held against the memory."""
-
-
-class Place(NamedTuple):
-    """Places between instructions, tensors of one shape: prefix sums up to there, and what crosses.
-
-    compute_s, forward_s, weights_bytes, stash_bytes: Σ C, F, W, H; variables: number of instructions with W > 0;
-    crossing_bytes: A.
-    """
-
-    compute_s: Tensor
-    forward_s: Tensor
-    weights_bytes: Tensor
-    stash_bytes: Tensor
-    variables: Tensor
-    crossing_bytes: Tensor
-
-
-class Behind(NamedTuple):
-    """What the finished stages come to, tensors of one shape (notation of cost-model.md).
-
-    sender, device: first device of the last finished stage and of the current one; busy_s: Σ u of stages and of the
-    transfers between them; hidden_s: Σ B of the same; span_s: what they make of T; exposed_s: max of AR - hidden;
-    slowest_s, fastest_s: of their u; transfer_s, all_reduce_s: the largest x and AR; fits: 1 or 0.
-    """
-
-    sender: Tensor
-    device: Tensor
-    busy_s: Tensor
-    hidden_s: Tensor
-    span_s: Tensor
-    exposed_s: Tensor
-    slowest_s: Tensor
-    fastest_s: Tensor
-    transfer_s: Tensor
-    all_reduce_s: Tensor
-    fits: Tensor
-
-
-NOTHING = Behind(0, 0, 0, 0, 0, -np.inf, 0, np.inf, 0, 0, 1)  # type: ignore[arg-type]
-
-
-class Pivots(NamedTuple):
-    """The candidate pivots of one problem; all episodes of a batch share them. P pivots a cut, at most J device cuts.
-
-    cut, slot: int64 [S-1, P] instruction, and which of the candidate device cuts; exists: bool [S-1, P]; place: float64
-    [S-1, 6, P], the parts of Place; device: float64 [S-1, J], the last one repeated where there are fewer; end: float64
-    [6], the place after the last instruction. The scalars are those of problem and cluster; known_s: length by which
-    the pivots were pruned, inf where they were not; reward_s: what a plan of 1 s would earn.
-    """
-
-    cut: Tensor
-    slot: Tensor
-    exists: Tensor
-    place: Tensor
-    device: Tensor
-    end: Tensor
-    stages: int
-    micro_batches: int
-    devices: int
-    per_node: Tensor
-    inter: float
-    inter_over_intra: Tensor
-    memory: float
-    state_factor: float
-    known_s: float
-    reward_s: float
-
-    @classmethod
-    def from_candidates(cls, candidates: Candidates, reward_s: float) -> Pivots:
-        """All candidate pivots of a problem."""
-        problem, cuts = candidates.problem, torch.from_numpy(candidates.cuts)
-        profile, cluster = problem.profile, problem.cluster
-        sums = (profile.C, profile.C_fwd, profile.W, profile.stash, (profile.W > 0).astype(np.float64))
-        through = torch.from_numpy(np.stack([*(np.cumsum(array) for array in sums), profile.A]))
-        end = through[:, -1].clone()
-        end[-1] = 0.0
-        most = max(devices.size for devices in candidates.device_cuts)
-        slot = torch.arange(most).repeat_interleave(len(cuts)).expand(problem.stages - 1, -1)
-        number = torch.tensor([devices.size for devices in candidates.device_cuts])
-        padded = [np.pad(devices, (0, most - devices.size), mode="edge") for devices in candidates.device_cuts]
-        return cls(
-            cut=cuts.repeat(most).expand_as(slot),
-            slot=slot,
-            exists=slot < number.unsqueeze(1),
-            place=through[:, cuts].repeat(1, most).expand(problem.stages - 1, -1, -1),
-            device=torch.from_numpy(np.stack(padded)).double(),
-            end=end,
-            stages=problem.stages,
-            micro_batches=problem.micro_batches,
-            devices=cluster.devices,
-            per_node=torch.tensor(float(cluster.devices_per_node), dtype=torch.float64),
-            inter=cluster.inter,
-            inter_over_intra=torch.tensor(cluster.inter / cluster.intra, dtype=torch.float64),
-            memory=cluster.memory,
-            state_factor=problem.state_factor,
-            known_s=float("inf"),
-            reward_s=reward_s,
-        )
-
-    def take(self, index: Tensor) -> Pivots:
-        """The same: all episodes share them."""
-        return self
-
-    @property
-    def ideal_s(self) -> float:
-        """ΣC·M / D: perfect speed-up without any communication."""
-        return float(self.end[0]) * self.micro_batches / self.devices
-
-    @property
-    def number(self) -> int:
-        """Pivots of all cuts together."""
-        return int(self.exists.sum())
-
-    def within(self, known_s: float) -> Pivots:
-        """Only the pivots that a plan shorter than a known one can have.
-
-        All before a pivot runs on d devices, so some stage there has M·u ≥ M·ΣC/d, and L ≥ M·u; likewise behind it.
-        """
-        device = self.device.gather(1, self.slot)
-        compute = self.place[:, 0]
-        least = torch.maximum(compute / device, (self.end[0] - compute) / (self.devices - device))
-        keep = self.exists & (self.micro_batches * least <= known_s * (1.0 + ROUNDING))
-        size = int(keep.sum(1).max().clamp(min=1))
-        order = keep.int().argsort(dim=1, descending=True, stable=True)[:, :size]
-        return self._replace(
-            cut=self.cut.gather(1, order),
-            slot=self.slot.gather(1, order),
-            exists=keep.gather(1, order),
-            place=self.place.gather(2, order.unsqueeze(1).expand(-1, len(self.end), -1)),
-            known_s=known_s,
-        )
-
-
-class Chosen(NamedTuple):
-    """B states: pivots int64 [B, S-1, 2], instruction and device cuts, -1 where not chosen yet; step int64 [B]; place
-    float64 [B, 6], the parts of Place at the last cut; behind float64 [B, 11], the parts of Behind.
-    """
-
-    pivots: Tensor
-    step: Tensor
-    place: Tensor
-    behind: Tensor
-
-    def take(self, index: Tensor) -> Chosen:
-        """The states selected by an index or a mask."""
-        return Chosen(*(tensor[index] for tensor in self))
-
-
-class PivotCosts(NamedTuple):
-    """What each pivot of the current cut would come to, float64 [B, P]; meaningless where it is not legal.
-
-    bound_s: lower bound on L of all plans that go on from it, infinite where none fits the memory; L itself for the
-    last cut. stage_s, leaving_s, rest_s: M rounds of this stage with the transfer into it, of the transfer out of it,
-    and of all that is left on all its devices. The paper's three features, of the pipeline
-    whose last stage is all that is left: all_reduce_s and transfer_s, the largest ones; balance: the fastest stage's
-    computation over the slowest one's.
-    """
-
-    bound_s: Tensor
-    stage_s: Tensor
-    leaving_s: Tensor
-    rest_s: Tensor
-    all_reduce_s: Tensor
-    transfer_s: Tensor
-    balance: Tensor
 
 
 class OnlinePipelineEnv:
@@ -227,13 +57,13 @@ class OnlinePipelineEnv:
 def legal_pivots(problems: Pivots, states: Chosen) -> Tensor:
     """bool [B, P] the pivots that the current stage may end with."""
     stage = states.step.clamp(max=problems.stages - 2)
-    place, before = _places(problems, stage), Place(*states.place.unsqueeze(2).unbind(1))
-    device = _of_stage(problems.device, stage).gather(1, _of_stage(problems.slot, stage))
+    place, before = places(problems, stage), Place(*states.place.unsqueeze(2).unbind(1))
+    device = of_stage(problems.device, stage).gather(1, of_stage(problems.slot, stage))
     later = (problems.stages - 1 - stage).unsqueeze(1)
     trains = (place.variables > before.variables) & (problems.end[4] - place.variables >= later)
     further = device > Behind(*states.behind.unsqueeze(2).unbind(1)).device
     running = (states.step < problems.stages - 1).unsqueeze(1)
-    return _of_stage(problems.exists, stage) & trains & further & running
+    return of_stage(problems.exists, stage) & trains & further & running
 
 
 def chosen(problems: Pivots, states: Chosen, action: Tensor) -> Chosen:
@@ -241,141 +71,15 @@ def chosen(problems: Pivots, states: Chosen, action: Tensor) -> Chosen:
     stage, at = states.step, action.unsqueeze(1)
     cut = problems.cut[stage].gather(1, at)
     device = problems.device[stage].gather(1, problems.slot[stage].gather(1, at))
-    return cut_at(problems, states, cut, device, problems.place[stage].gather(2, at.unsqueeze(1).expand(-1, 6, -1)))
-
-
-def cut_at(problems: Pivots, states: Chosen, cut: Tensor, device: Tensor, place: Tensor) -> Chosen:
-    """The states after a cut anywhere: cut int64 [B, 1], device float64 [B, 1], place float64 [B, 6, 1]."""
-    before, behind = Place(*states.place.unsqueeze(2).unbind(1)), Behind(*states.behind.unsqueeze(2).unbind(1))
-    factors = _factors(problems, behind.sender, behind.device, device)
-    after = finish_stage(problems, states.step.unsqueeze(1), before, behind, Place(*place.unbind(1)), device, *factors)
-    here = (torch.arange(problems.stages - 1) == states.step.unsqueeze(1)).unsqueeze(2)
+    place = problems.place[stage, :, action]
+    behind = finish_current(problems, states, Place(*place.unsqueeze(2).unbind(1)), device)
+    here = (torch.arange(problems.stages - 1) == stage.unsqueeze(1)).unsqueeze(2)
     pivot = torch.cat([cut, device.long()], 1).unsqueeze(1)
-    finished = torch.cat([part.expand(len(cut), 1) for part in after], 1)
-    return Chosen(torch.where(here, pivot, states.pivots), states.step + 1, place.squeeze(2), finished)
-
-
-def finish_stage(
-    problems: Pivots,
-    stage: Tensor,
-    before: Place,
-    behind: Behind,
-    place: Place,
-    device: Tensor,
-    transfer_s_per_byte: Tensor,
-    all_reduce_s_per_byte: Tensor,
-) -> Behind:
-    """The stages up to one that ends at a place, `device` being the next one's first; all arguments broadcast.
-
-    Args:
-        problems: for its scalars.
-        stage: which stage that is.
-        before, behind: where it begins, and the stages before it.
-        place: where it ends.
-        device: one past its last device.
-        transfer_s_per_byte: of the transfer into it.
-        all_reduce_s_per_byte: of its gradients.
-    """
-    micro, replicas = problems.micro_batches, device - behind.device
-    both = (place.compute_s - before.compute_s) / replicas
-    backward = both - (place.forward_s - before.forward_s) / replicas
-    x = before.crossing_bytes * transfer_s_per_byte
-    weights = place.weights_bytes - before.weights_bytes
-    all_reduce = weights * all_reduce_s_per_byte
-    arrived, hidden = behind.busy_s + 2 * x, behind.hidden_s + x
-    span = torch.maximum(behind.span_s, torch.maximum(behind.busy_s + 2 * micro * x, arrived + micro * both))
-    in_flight = (problems.stages - stage).clamp(max=micro)
-    held = problems.state_factor * weights + in_flight * (place.stash_bytes - before.stash_bytes) / replicas
-    return Behind(
-        sender=behind.device,
-        device=device,
-        busy_s=arrived + both,
-        hidden_s=hidden + backward,
-        span_s=span,
-        exposed_s=torch.maximum(behind.exposed_s, all_reduce - hidden),
-        slowest_s=torch.maximum(behind.slowest_s, both),
-        fastest_s=torch.minimum(behind.fastest_s, both),
-        transfer_s=torch.maximum(behind.transfer_s, x),
-        all_reduce_s=torch.maximum(behind.all_reduce_s, all_reduce),
-        fits=behind.fits * (held <= problems.memory * (1 + ROUNDING)),
-    )
-
-
-def pivot_costs(problems: Pivots, states: Chosen) -> PivotCosts:
-    """What every pivot of the current cut would come to; the states must be before their end."""
-    stage, number, micro = states.step, states.step.unsqueeze(1), problems.micro_batches
-    before, behind = Place(*states.place.unsqueeze(2).unbind(1)), Behind(*states.behind.unsqueeze(2).unbind(1))
-    place, slot, device = _places(problems, stage), _of_stage(problems.slot, stage), _of_stage(problems.device, stage)
-    end, all_devices = Place(*problems.end.view(-1, 1, 1)), torch.full_like(device, problems.devices)
-
-    def at(table: Tensor) -> Tensor:
-        """[B, J] → [B, P]."""
-        return table.gather(1, slot)
-
-    into = _factors(problems, behind.sender, behind.device, device)
-    out = _factors(problems, behind.device, device, all_devices)
-    after = finish_stage(problems, number, before, behind, place, at(device), *map(at, into))
-    rest = finish_stage(problems, number + 1, place, after, end, at(all_devices), *map(at, out))
-    leaving = place.crossing_bytes * at(_least_out(problems, stage, behind.device, device))
-    pace = micro * (end.compute_s - place.compute_s) / (problems.devices - after.device)
-    span = after.busy_s + 2 * leaving + torch.maximum(pace, 2 * (micro - 1) * leaving)
-    least = torch.maximum(after.span_s, span) + after.exposed_s.clamp(min=0.0)
-    later = problems.stages - 1 - number  # stages, none of which has more than the devices that the others leave
-    held = (end.stash_bytes - place.stash_bytes) / (problems.devices - after.device - later + 1).clamp(min=1)
-    held = held + problems.state_factor * (end.weights_bytes - place.weights_bytes)
-    fits = (after.fits > 0) & (held <= later * problems.memory * (1 + ROUNDING))
-    least = torch.where(fits, least, torch.inf)
-    exact = torch.where(rest.fits > 0, rest.span_s + rest.exposed_s, torch.inf)
-    return PivotCosts(
-        bound_s=torch.where(number == problems.stages - 2, exact, least),
-        stage_s=micro * (after.busy_s - behind.busy_s),
-        leaving_s=2 * micro * leaving,
-        rest_s=pace,
-        all_reduce_s=rest.all_reduce_s,
-        transfer_s=rest.transfer_s,
-        balance=rest.fastest_s / rest.slowest_s.clamp(min=torch.finfo(torch.float64).tiny),
-    )
-
-
-def final_length_s(problems: Pivots, states: Chosen) -> Tensor:
-    """[B] length L of complete plans, infinite where a stage does not fit the memory."""
-    before, behind = Place(*states.place.unsqueeze(2).unbind(1)), Behind(*states.behind.unsqueeze(2).unbind(1))
-    end, device = Place(*problems.end.view(-1, 1, 1)), torch.full_like(behind.device, problems.devices)
-    factors = _factors(problems, behind.sender, behind.device, device)
-    after = finish_stage(problems, states.step.unsqueeze(1), before, behind, end, device, *factors)
-    return torch.where(after.fits > 0, after.span_s + after.exposed_s, torch.inf).squeeze(1)
+    finished = torch.cat([part.expand(len(cut), 1) for part in behind], 1)
+    return Chosen(torch.where(here, pivot, states.pivots), stage + 1, place, finished)
 
 
 def final_reward(problems: Pivots, states: Chosen) -> Tensor:
     """[B] `reward_s` / L, or -1 where a plan does not fit."""
     length = final_length_s(problems, states)
     return torch.where(length.isfinite(), problems.reward_s / length, OUT_OF_MEMORY_REWARD)
-
-
-def _of_stage(table: Tensor, stage: Tensor) -> Tensor:
-    """[B, …] rows of a table [S-1, …]; not copied where all states are at one stage, as they are while playing."""
-    if len(stage) and bool((stage == stage[0]).all()):
-        return table[stage[0]].expand(len(stage), *table.shape[1:])
-    return table[stage]
-
-
-def _places(problems: Pivots, stage: Tensor) -> Place:
-    return Place(*_of_stage(problems.place, stage).unbind(1))
-
-
-def _factors(problems: Pivots, sender: Tensor, device: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-    """Seconds per byte of the transfer to a stage on device … stop-1 from one on sender …, and of its all-reduce."""
-    speeds = problems.per_node, problems.inter_over_intra
-    return (
-        transfer_factor(sender, device, stop, *speeds) / problems.inter,
-        all_reduce_factor(device, stop, *speeds) / problems.inter,
-    )
-
-
-def _least_out(problems: Pivots, stage: Tensor, first: Tensor, device: Tensor) -> Tensor:
-    """[B, J] seconds per byte of the transfer over each candidate device cut, the least over the next one's."""
-    following = (stage + 1).clamp(max=problems.stages - 2)
-    stop = _of_stage(problems.device, following).unsqueeze(1)
-    factor, _ = _factors(problems, first.unsqueeze(2), device.unsqueeze(2), stop)
-    least: Tensor = torch.where(stop > device.unsqueeze(2), factor, torch.inf).amin(2)
-    return torch.where(least.isfinite(), least, 0.0)

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from automap_models.envs.online_pipeline import Behind, Chosen, Pivots, legal_pivots, pivot_costs
+from automap_models.envs.online_costs import pivot_costs
+from automap_models.envs.online_pipeline import legal_pivots
+from automap_models.envs.online_tables import Behind, Chosen, Pivots
 from automap_models.rl.q_network import HOPELESS, best_legal, dueling
 from automap_models.rl.targets import log_rescale
 

@@ -14,14 +14,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import pipeline_cost
-from automap_models.envs.online_pipeline import (
-    OnlinePipelineEnv,
-    Pivots,
-    chosen,
-    final_length_s,
-    legal_pivots,
-    pivot_costs,
-)
+from automap_models.envs.online_costs import final_length_s, pivot_costs
+from automap_models.envs.online_pipeline import OnlinePipelineEnv, chosen, legal_pivots
 from automap_models.envs.online_pivots import (
     Candidates,
     candidate_device_cuts,
@@ -29,6 +23,7 @@ from automap_models.envs.online_pivots import (
     centre_solution,
     distinct_cuts,
 )
+from automap_models.envs.online_tables import Pivots
 from automap_models.errors import BadInput, Infeasible
 
 

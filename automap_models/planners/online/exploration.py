@@ -1,91 +1,138 @@
-"""Exploration around the best plan so far, for online pipeline planning.
+"""How an agent with a look-ahead explores in online pipeline planning.
 
-Thousands of pivots have nearly the same value, and a plan is only as good as all of its cuts together: ε-greedy
-episodes alone rarely try the one change that a good plan needs. So some episodes go where good plans have been before
-they explore (Ecoffet et al. 2021), in one of two ways:
-
-    near   follow the best plan, move one of its pivots, then go on with it or with the agent
-    jump   draw device cuts, half of them on node boundaries, and places to cut near which the agent does so
-
-The last decision, whose value the look-ahead knows, is the agent's in either case. All are ordinary episodes for the
-replay, each decision an exploratory one.
+Of thousands of pivots hardly any leads to a plan shorter than the best one so far, and the lower bound of L rules most
+of the others out. So an exploratory decision is drawn from the promising pivots, those with a lower bound below the
+best length: each of their device cuts is as likely as any other, and so is each instruction cut with it. Besides, some
+episodes go where the best plan has been before they explore (Ecoffet et al. 2021): they take over its first pivots,
+and half of them then stay near its others. The last decision, whose value the look-ahead knows, is never exploratory.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from automap_models.envs.online_pipeline import Chosen, OnlinePipelineEnv, Pivots, legal_pivots
+from automap_models.core.plan import PipelinePlan
+from automap_models.envs.online_pipeline import OnlinePipelineEnv
+from automap_models.envs.online_tables import Chosen, Pivots
+from automap_models.planners.online.look_ahead import bounds_s
 from automap_models.rl.agent import Agent, Moment
 
-FIRST = 1e9
-"""Added to the values of pivots that go before all others."""
-REACH = 32
-"""Instructions per largest move."""
+REACH = 8
+"""Instructions per largest distance that is near."""
 
 
-def explore_around(
+class Ways(NamedTuple):
+    """How B episodes explore.
+
+    epsilon: [B] share of exploratory decisions; kept: bool [B, S-1] which of those take over the best plan's pivot;
+    near: bool [B], whether the others lie near the best plan's.
+    """
+
+    epsilon: Tensor
+    kept: Tensor
+    near: Tensor
+
+
+def ways(epsilon: float, episodes: int, around: int, stages: int, generator: torch.Generator) -> Ways:
+    """One greedy episode, ε-greedy ones, and others `around` the best plan, which keep few or many of its pivots."""
+    share = torch.tensor([0.0, *[epsilon] * (episodes - 1), *[1.0] * around])
+    kept = torch.zeros(episodes + around, stages - 1, dtype=torch.bool)
+    often = torch.rand(around, 1, generator=generator)
+    kept[episodes:] = torch.rand(around, stages - 1, generator=generator) < often
+    near = torch.zeros(episodes + around, dtype=torch.bool)
+    near[episodes::2] = True
+    return Ways(share, kept, near)
+
+
+def explore(
     agent: Agent[Pivots, Chosen],
     problems: Pivots,
-    best: Tensor,
-    episodes: int,
+    start: Chosen,
+    how: Ways,
+    best: PipelinePlan | None,
+    best_s: float,
     generator: torch.Generator,
-) -> tuple[Chosen, list[Moment[Chosen]]]:
-    """Episodes around the best plan, int64 [S-1, 2] its pivots: the states they began in and all their decisions."""
-    env = OnlinePipelineEnv(episodes)
-    start = env.reset(problems)
-    states, rows, moments = start, torch.arange(episodes), []
-    moved_at = torch.randint(problems.stages - 1, (episodes,), generator=generator)
-    for step in range(problems.stages - 2):
-        with torch.no_grad():
-            value = agent.q(agent.online, problems, states).double()
-            legal = legal_pivots(problems, states)
-            score = _scores(problems, step, best[step], value, rows, moved_at[rows], generator)
-            action = torch.where(legal, score, -torch.inf).argmax(1)
-            following, reward, ended = env.step(problems, states, action)
-        moments.append(Moment(rows, states, action, torch.ones_like(ended), reward, following, ended))
+) -> list[Moment[Chosen]]:
+    """All decisions of episodes, which begin in B states.
+
+    Args:
+        best: the plan to explore around, none if there is none.
+        best_s: pivots that no shorter plan can have are not explored.
+    """
+    env = OnlinePipelineEnv(len(how.epsilon))
+    known = torch.full((problems.stages - 1, 2), -1) if best is None else torch.tensor([best.cuts, best.device_cuts]).T
+    states, rows, moments = start, torch.arange(len(how.epsilon)), []
+    for step in range(problems.stages - 1):
+        if step == problems.stages - 2:
+            action, explored = _least_bound(problems, states), torch.zeros(len(rows), dtype=torch.bool)
+        else:
+            here = Ways(*(each[rows] for each in how))
+            action, explored = _decide(agent, problems, states, here, known[step], best_s, generator)
+        following, reward, ended = env.step(problems, states, action)
+        moments.append(Moment(rows, states, action, explored, reward, following, ended))
         going = (~ended).nonzero().squeeze(1)
         rows, states = rows[going], following.take(going)
-    moments += [m._replace(rows=rows[m.rows]) for m in agent.play(problems, states, 0.0, generator)]
-    return start, moments
+        if not len(rows):
+            break
+    return moments
 
 
-def _scores(
-    problems: Pivots, step: int, best: Tensor, value: Tensor, rows: Tensor, moved_at: Tensor, generator: torch.Generator
+def _decide(
+    agent: Agent[Pivots, Chosen],
+    problems: Pivots,
+    states: Chosen,
+    how: Ways,
+    known: Tensor,
+    best_s: float,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """[R] what running episodes choose, and whether they explore with it; known is the best plan's pivot, int64 [2]."""
+    explored = torch.rand(len(how.epsilon), generator=generator) < how.epsilon
+    action = torch.zeros(len(how.epsilon), dtype=torch.int64)
+    if len(greedy := (~explored).nonzero().squeeze(1)):
+        action[greedy] = _greedy(agent, problems, states.take(greedy))
+    if len(own := explored.nonzero().squeeze(1)):
+        action[own] = _drawn(problems, states.take(own), Ways(*(each[own] for each in how)), known, best_s, generator)
+    return action, explored
+
+
+def _greedy(agent: Agent[Pivots, Chosen], problems: Pivots, states: Chosen) -> Tensor:
+    """[R] the legal pivots with the largest values."""
+    distinct, which = states.distinct()
+    with torch.no_grad():
+        described = agent.online.describe(problems, distinct)
+        value = agent.expected(agent.online(described))
+    return torch.where(described.legal, value, -torch.inf).argmax(1)[which]
+
+
+def _least_bound(problems: Pivots, states: Chosen) -> Tensor:
+    """[R] the legal pivots with the least bounds."""
+    distinct, which = states.distinct()
+    return bounds_s(problems, distinct).argmin(1)[which]
+
+
+def _drawn(
+    problems: Pivots, states: Chosen, how: Ways, known: Tensor, best_s: float, generator: torch.Generator
 ) -> Tensor:
-    """[R, P] the pivot to choose has the highest; even episodes stay near the best plan, odd ones jump."""
+    """[R] promising pivots: the best plan's or one near it, as the episode wants, if they are promising, else any.
 
-    def draw(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, dtype=torch.float64)
+    Where no pivot is promising it is that with the least bound.
+    """
+    step = int(states.step[0])
+    distinct, which = states.distinct()
+    bound = bounds_s(problems, distinct)
+    promising, slot = (bound < best_s).double(), problems.slot[step]
+    number = promising.new_zeros(len(bound), problems.device.shape[1]).index_add_(1, slot, promising)
+    share = (promising / number.clamp(min=1.0)[:, slot])[which]
 
-    def often(share: float) -> Tensor:
-        return draw(count, 1) < share
-
-    count, cut, exists = len(rows), problems.cut[step], problems.exists[step]
-    device = problems.device[step][problems.slot[step]]
-    largest = max(float(problems.cut.max()) / REACH, 2.0)
-    jumps, moves = (rows % 2 == 1).unsqueeze(1), (moved_at == step).unsqueeze(1)
-    away = torch.where(often(0.5), -1.0, 1.0) * (largest ** draw(count, 1)).round()
-    to_cut = best[0] + torch.where(moves & often(0.7), away, 0.0)
-    to_device = best[1] + torch.where(moves & often(0.4), torch.where(often(0.5), -1.0, 1.0), 0.0)
-
-    kinds = torch.unique(device[exists])
-    boundaries = kinds[kinds % problems.per_node == 0]
-    drawn = _one_of(kinds, draw(count, 1))
-    if len(boundaries):
-        drawn = torch.where(often(0.5), _one_of(boundaries, draw(count, 1)), drawn)
-    own = exists & (device == drawn)
-    first, last = torch.where(own, cut, cut.max()).amin(1, keepdim=True), torch.where(own, cut, 0).amax(1, keepdim=True)
-    to_cut = torch.where(jumps, first + draw(count, 1) * (last - first), to_cut)
-    to_device = torch.where(jumps, drawn, to_device)
-
-    distance = (cut - to_cut).abs() + FIRST * (device - to_device).abs()
-    window = (moves & often(0.5) | jumps) & (distance <= largest ** draw(count, 1))
-    follows = ~jumps & (moved_at < step).unsqueeze(1) & often(0.5)
-    return torch.where(follows, value, torch.where(window, FIRST + value, -distance))
-
-
-def _one_of(values: Tensor, share: Tensor) -> Tensor:
-    """Of the values the one at that share, [R, 1] in [0, 1), of their number."""
-    return values[(share * len(values)).long()]
+    cuts, devices = (problems.cut[step] - known[0]).abs(), (problems.device[step][slot] - known[1]).abs()
+    reach = max(float(problems.cut.max()) / REACH, 1.0) ** torch.rand(len(share), 1, generator=generator)
+    near = share * ((cuts <= reach) & (devices <= 1) & how.near.unsqueeze(1))
+    same = share * ((cuts + devices == 0) & how.kept[:, step].unsqueeze(1))
+    least = torch.nn.functional.one_hot(bound.argmin(1), share.shape[1])[which].double()
+    for preferred in (share, near, same):
+        least = torch.where(preferred.any(1, keepdim=True), preferred, least)
+    return torch.multinomial(least, 1, generator=generator).squeeze(1)

@@ -109,7 +109,7 @@ def train_online(problem: PipelineProblem, options: OnlineOptions | None = None)
     rounds: list[OnlineRound] = []
     interrupted = False
     try:
-        while search.episodes < total and not deadline.passed:
+        while search.episodes < total and not deadline.passed and not (rounds and search.finished):
             rounds.append(search.round())
             if options.watch:
                 options.watch(rounds[-1], total)

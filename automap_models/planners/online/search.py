@@ -11,17 +11,13 @@ import torch
 
 from automap_models.core.plan import PipelinePlan
 from automap_models.cost.pipeline import plan_cost
-from automap_models.envs.online_pipeline import (
-    Chosen,
-    OnlinePipelineEnv,
-    Pivots,
-    final_length_s,
-    legal_pivots,
-    pivot_costs,
-)
+from automap_models.envs.online_costs import final_length_s
+from automap_models.envs.online_pipeline import OnlinePipelineEnv
 from automap_models.envs.online_pivots import Candidates
+from automap_models.envs.online_tables import Chosen, Pivots
 from automap_models.planners.online.config import OnlineConfig
-from automap_models.planners.online.exploration import explore_around
+from automap_models.planners.online.exploration import explore, ways
+from automap_models.planners.online.look_ahead import bounds_s, first_plans
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import Learner
 from automap_models.rl.pivot_network import PivotQNetwork
@@ -90,25 +86,40 @@ class OnlineSearch:
             if cost.feasible:
                 self.best, self.best_s = warm_start, cost.length_s
         if self.config.look_ahead:
-            self._rate(_followed_look_ahead(self.pivots))
+            self._rate(first_plans(self.pivots))
             if self.best is not None:
                 self.pivots = self.pivots.within(self.best_s)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the look-ahead knows that no plan on the candidates is shorter than the best."""
+        if not self.config.look_ahead:
+            return False
+        return not bool((bounds_s(self.pivots, OnlinePipelineEnv().reset(self.pivots)) < self.best_s).any())
+
     def round(self) -> OnlineRound:
         """Play a round of episodes, then learn."""
-        config, epsilon = self.config, self.config.agent.epsilon(self.learner.iteration)
-        start = self.env.reset(self.pivots)
-        share = torch.full((config.round,), epsilon)
-        share[: int(config.round > 1)] = 0.0
-        lengths = self._learn_from(start, list(self.agent.play(self.pivots, start, share, self.generator)))
-        greedy_s = lengths[0] if config.round > 1 else None
-        if config.around and self.best is not None and self.pivots.stages > 2:
-            best = torch.tensor([self.best.cuts, self.best.device_cuts]).T
-            lengths += self._learn_from(*explore_around(self.agent, self.pivots, best, config.around, self.generator))
-        for _ in range(config.learner.iterations):
+        epsilon = self.config.agent.epsilon(self.learner.iteration)
+        start, moments = self._explored(epsilon) if self.config.look_ahead else self._played(epsilon)
+        lengths = self._learn_from(start, moments)
+        for _ in range(self.config.learner.iterations):
             self.learner.learn()
         self.episodes += len(lengths)
+        greedy_s = lengths[0] if self.config.round > 1 else None
         return OnlineRound(self.episodes, tuple(lengths), greedy_s, self.best_s, epsilon)
+
+    def _played(self, epsilon: float) -> tuple[Chosen, list[Moment[Chosen]]]:
+        """ε-greedy episodes, of several the first one greedy."""
+        start = OnlinePipelineEnv(self.config.round).reset(self.pivots)
+        share = torch.full((self.config.round,), epsilon)
+        share[: int(self.config.round > 1)] = 0.0
+        return start, list(self.agent.play(self.pivots, start, share, self.generator))
+
+    def _explored(self, epsilon: float) -> tuple[Chosen, list[Moment[Chosen]]]:
+        """Episodes that explore by the look-ahead, the first one greedy."""
+        how = ways(epsilon, self.config.round, self.config.around, self.pivots.stages, self.generator)
+        start = OnlinePipelineEnv(len(how.epsilon)).reset(self.pivots)
+        return start, explore(self.agent, self.pivots, start, how, self.best, self.best_s, self.generator)
 
     def _learn_from(self, start: Chosen, moments: Sequence[Moment[Chosen]]) -> list[float]:
         """Remember episodes; the lengths of their plans."""
@@ -135,13 +146,3 @@ class OnlineSearch:
             if cost.feasible and cost.length_s < self.best_s:
                 self.best, self.best_s = plan, cost.length_s
         return [float(each) for each in length]
-
-
-def _followed_look_ahead(pivots: Pivots) -> Chosen:
-    """The end of an episode that always takes the pivot with the least bound."""
-    env = OnlinePipelineEnv()
-    states = env.reset(pivots)
-    while bool((legal := legal_pivots(pivots, states)).any()):
-        bound = torch.where(legal, pivot_costs(pivots, states).bound_s.nan_to_num(posinf=1e300), torch.inf)
-        states, _, _ = env.step(pivots, states, bound.argmin(1))
-    return states
