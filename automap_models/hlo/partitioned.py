@@ -58,10 +58,10 @@ class DivisibleProfile:
         work_s = np.where(meets(self.step.of_instructions, chosen), self.times.work_s / degree, self.times.work_s)
         time_s = work_s + self.times.launch_s
         divided = meets(self.step.of_values, chosen)
-        sizes, liveness = self.step.graph.value_bytes, self.step.liveness
+        A, sizes, liveness = self.profile.A, self.step.graph.value_bytes, self.step.liveness
         on_each = np.where(divided, sizes / degree, sizes)
-        # In this order: whole numbers of bytes first, so that A / degree is left exactly where everything is divided.
-        A, replicated = self.profile.A, liveness.crossing(np.where(divided, 0.0, sizes)) if chosen else self.profile.A
+        # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
+        replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = self._sums(chosen)
         return PartitionedProfile(
             name,

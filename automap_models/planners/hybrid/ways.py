@@ -71,10 +71,9 @@ def ways(
 
 def degrees(cluster: Cluster, *, across_nodes: bool = False) -> tuple[int, ...]:
     """Powers of two that divide a node's devices, and, across nodes, whole nodes whose number divides the cluster's."""
-    inside = [
-        t for t in (2**i for i in range(1, cluster.devices_per_node.bit_length())) if cluster.devices_per_node % t == 0
-    ]
-    beyond = [n * cluster.devices_per_node for n in range(2, cluster.nodes + 1) if cluster.nodes % n == 0]
+    per_node, nodes = cluster.devices_per_node, cluster.nodes
+    inside = [2**i for i in range(1, per_node.bit_length()) if per_node % 2**i == 0]
+    beyond = [n * per_node for n in range(2, nodes + 1) if nodes % n == 0]
     return (*inside, *(beyond if across_nodes else ()))
 
 
@@ -120,8 +119,7 @@ class _Search:
         return _Choice(price.time_s, price.memory_bytes, tuple(np.flatnonzero(axis_of >= 0).tolist()))
 
     def _problem(self, degree: int, objective: Literal["time", "memory"], memory_bytes: float) -> PricedShardingProblem:
-        cluster = replace(self.cluster, memory=memory_bytes)
-        mesh = (MeshAxis("model", degree),)
+        cluster, mesh = replace(self.cluster, memory=memory_bytes), (MeshAxis("model", degree),)
         return PricedShardingProblem(
             self.model, self.sharding.classes, self.work, cluster, mesh, self.launch_s, objective
         )
@@ -136,11 +134,10 @@ def _undominated(choices: Iterator[_Choice]) -> tuple[_Choice, ...]:
     return tuple(kept)
 
 
-def _named(degree: int, front: tuple[_Choice, ...]) -> Iterator[tuple[str, _Choice]]:
+def _named(degree: int, front: tuple[_Choice, ...]) -> list[tuple[str, _Choice]]:
     """`4-way` where there is no choice, else `4-way, least time`, `4-way, less memory`, `4-way, least memory`."""
-    between = [f"less memory {i}" for i in range(1, len(front) - 1)]
-    if len(between) == 1:
-        between = ["less memory"]
-    said = ["least time", *between, "least memory"] if len(front) > 1 else [""]
-    for what, choice in zip(said, front, strict=bool(front)):
-        yield f"{degree}-way" + (f", {what}" if what else ""), choice
+    if len(front) < 2:
+        return [(f"{degree}-way", choice) for choice in front]
+    between = ["less memory"] if len(front) == 3 else [f"less memory {i}" for i in range(1, len(front) - 1)]
+    said = ["least time", *between, "least memory"]
+    return [(f"{degree}-way, {what}", choice) for what, choice in zip(said, front, strict=True)]
