@@ -29,7 +29,7 @@ from automap_models.planners.pipeline.evaluate import evaluate
 from automap_models.planners.registry import make_planner
 
 from .problems import sized_profile
-from .report import describe_cluster, shape, stage_table
+from .report import heading, shape, stage_table
 from .tables import console, fact_table, plain
 from .units import counted, percent, seconds, size
 
@@ -124,7 +124,7 @@ def adjustment_document(found: Adjustment, report: PlanReport) -> dict[str, Any]
 def print_adjustment(found: Adjustment, report: PlanReport, observed: Observed, files: dict[str, Path]) -> None:
     """Print an adjustment for people; `files` maps what was written to where."""
     screen = console()
-    screen.print(f"[bold]{plain(report.problem.profile.model)}[/bold] on {plain(describe_cluster(report))}")
+    screen.print(heading(report.problem.profile, report.problem.cluster))
     screen.print(f"plan [bold]{plain(found.after.plan.planner)}[/bold]: {shape(report)}\n")
     screen.print(stage_table(replace(report, cost=found.after_cost), screen.width))
     screen.print()

@@ -42,10 +42,11 @@ def planned(arguments: argparse.Namespace) -> PlanReport:
         choice = Choice(problem, planner.plan(problem))
     solved, plan = choice.problem, choice.plan
     taken_s = time.perf_counter() - start
+    replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
     notes = (
         *(_few_cut_points(asked.problem) if arguments.stages is None else ()),
         *choice.notes,
-        *batch_notes(solved, plan, profiled_size(solved.profile)),
+        *batch_notes(solved, replicas, profiled_size(solved.profile)),
     )
     return evaluate(
         solved,

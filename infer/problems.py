@@ -14,7 +14,6 @@ from automap_models.core.microbatch import (
     rescaled,
     with_microbatch_size,
 )
-from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
@@ -130,10 +129,11 @@ def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tu
     return micro_batches, rescaled(profile, global_batch // micro_batches)
 
 
-def batch_notes(problem: PipelineProblem, plan: PipelinePlan, profiled: int | None) -> Iterator[str]:
+def batch_notes(problem: PipelineProblem, replicas: int, profiled: int | None) -> Iterator[str]:
     """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
 
     Args:
+        replicas: of the stage that has the most.
         profiled: samples in the micro-batch that was profiled.
     """
     samples = microbatch_size(problem.profile)
@@ -143,7 +143,5 @@ def batch_notes(problem: PipelineProblem, plan: PipelinePlan, profiled: int | No
         f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
         "though small micro-batches run less efficiently: profile the model at the size chosen"
     )
-    devices = problem.cluster.devices
-    most = max(last - first + 1 for first, last in plan.stage_devices(devices))
-    if samples < most:
-        yield f"{samples} sample(s) leave some of {most} replicas idle, and the length takes them for evenly split"
+    if samples < replicas:
+        yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"

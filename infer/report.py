@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.formats.plan_json import PlanReport
 
@@ -28,7 +29,7 @@ def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool
         verbose: also what else was tried.
     """
     screen = console()
-    screen.print(f"[bold]{plain(report.problem.profile.model)}[/bold] on {plain(describe_cluster(report))}")
+    screen.print(heading(report.problem.profile, report.problem.cluster))
     screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
     screen.print(stage_table(report, screen.width))
     screen.print()
@@ -40,14 +41,14 @@ def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool
         screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
-def describe_cluster(report: PlanReport) -> str:
-    """`C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
-    cluster = report.problem.cluster
+def heading(profile: Profile, cluster: Cluster) -> str:
+    """The model, `on C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
     devices = f"{counted(cluster.nodes, 'node')} of {counted(cluster.devices_per_node, 'device')}"
-    return (
+    where = (
         f"{cluster.name}: {devices} with {size(cluster.memory)}, "
         f"{size(cluster.intra)}/s inside a node, {size(cluster.inter)}/s between nodes"
     )
+    return f"[bold]{plain(profile.model)}[/bold] on {plain(where)}"
 
 
 def shape(report: PlanReport) -> str:

@@ -1,0 +1,230 @@
+"""Auto-MAP's workflow (Figure 5): every kind of plan on one model, priced by one model, the best one first.
+
+1. One stage: data parallelism, and operator partitioning of every degree, over all micro-batch sizes: all plans.
+2. Pipelines: the policy's plan over all stages and micro-batches, corrected and refined; then the exact search.
+3. Hybrids: the exact search over stages that partition operators, for plans shorter than the best so far.
+
+The searches share a time budget. The policy knows no constraints: where there are any, the exact search stands alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from automap_models.core.constraints import Constraints
+from automap_models.core.plan import Optimality
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.explorer.candidate import KINDS, Absent, Candidate, Kind, rank
+from automap_models.planners.explorer.model import Watch
+from automap_models.planners.explorer.needs import least_memory, nothing_fits
+from automap_models.planners.explorer.one_stage import one_stage_plans
+from automap_models.planners.explorer.online import MISSING, can_train, trained_pipeline
+from automap_models.planners.explorer.pipelines import chosen_pipeline
+from automap_models.planners.explorer.space import Space
+from automap_models.planners.explorer.staged import Searched, search_staged
+from automap_models.planners.explorer.why import why_it_loses
+
+DEFAULT_BUDGET_S = 10.0
+PIPELINE_SHARE = 0.3
+"""Of the budget for pipelines without partitioned operators; hybrids get the rest."""
+UNCONSTRAINED = Constraints()
+
+
+@dataclass(frozen=True)
+class ExploreOptions:
+    """How to explore.
+
+    Attributes:
+        constraints: that every plan satisfies.
+        budget_s: for the exact searches over pipelines and hybrids.
+        thorough: whether these come to their ends instead, and an agent is trained on the model, too.
+        seed: of every random draw.
+        watch: is told what is being done.
+    """
+
+    constraints: Constraints = UNCONSTRAINED
+    budget_s: float = DEFAULT_BUDGET_S
+    thorough: bool = False
+    seed: int = 0
+    watch: Watch = lambda what: None
+
+
+@dataclass(frozen=True, eq=False)
+class Exploration:
+    """What the explorer came to.
+
+    Attributes:
+        space: where it looked.
+        candidates: the best plan of each sort, ranked; the first one fits.
+        absent: sorts without a plan to show.
+        proven: no plan in the space that cuts on the grid and satisfies the constraints is shorter.
+        notes: sentences for people.
+        exploring_s: how long it took.
+    """
+
+    space: Space
+    candidates: tuple[Candidate, ...]
+    absent: tuple[Absent, ...]
+    proven: Optimality
+    notes: tuple[str, ...]
+    exploring_s: float
+
+    @property
+    def best(self) -> Candidate:
+        """The shortest plan that fits."""
+        return self.candidates[0]
+
+    def why(self, candidate: Candidate) -> str:
+        """Why a candidate is not the best; empty for the best."""
+        return "" if candidate is self.best else why_it_loses(candidate, self.best)
+
+
+def explore(space: Space, options: ExploreOptions | None = None) -> Exploration:
+    """The best plan of every sort.
+
+    Raises:
+        BadInput: constraints contradict one another, or match nothing.
+        Infeasible: no plan fits the memory, saying what would fit.
+    """
+    options = options or ExploreOptions()
+    options.constraints.check(space.model.profile)
+    begun = time.perf_counter()
+    field = _Field(space, options)
+    budget_s = math.inf if options.thorough else options.budget_s
+    field.add_plans_of_one_stage()
+    field.add_pipelines(PIPELINE_SHARE * budget_s)
+    proven = field.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
+    if not math.isfinite(field.best_s()):
+        options.watch("nothing fits: looking for what would")
+        raise nothing_fits(space, options.constraints)
+    candidates = rank(list(field.best.values()))
+    taken_s = time.perf_counter() - begun
+    return Exploration(space, tuple(candidates), tuple(field.absent()), proven, tuple(field.notes), taken_s)
+
+
+class _Field:
+    """The best plan of each sort so far.
+
+    Attributes:
+        best: name → candidate.
+        notes: sentences for people.
+    """
+
+    def __init__(self, space: Space, options: ExploreOptions) -> None:
+        self.space, self.options, self.constraints = space, options, options.constraints
+        self.best: dict[str, Candidate] = {}
+        self.notes: list[str] = list(space.model.notes)
+        self._searched: dict[Kind, Searched] = {}
+
+    def best_s(self, *kinds: Kind) -> float:
+        """Length of the shortest plan that fits, of these kinds or of all; inf without one."""
+        fitting = [each for each in self.best.values() if each.fits and (not kinds or each.kind in kinds)]
+        return min((each.length_s for each in fitting), default=math.inf)
+
+    def _offer(self, plan: Candidate | None) -> None:
+        held = None if plan is None else self.best.get(plan.name)
+        if plan is not None and (held is None or rank([plan, held])[0] is plan):
+            self.best[plan.name] = plan
+
+    def add_plans_of_one_stage(self) -> None:
+        """Data parallelism and operator partitioning."""
+        self.options.watch("pricing plans of one stage")
+        if self.constraints.allow(self.space.model.profile, 1):
+            for each in one_stage_plans(self.space, self._allowed):
+                self._offer(each)
+
+    def _allowed(self, plan: Candidate) -> bool:
+        return self.constraints.satisfied(plan.problem, plan.plan)[0]
+
+    def add_pipelines(self, search_s: float) -> None:
+        """Pipelines without partitioned operators; the exact search gets so many seconds."""
+        if len(self.space.stages) < 2 or "pipeline" in self.constraints.forbidden:
+            return
+        if not (self.constraints.restrict_cuts or self.constraints.forbidden):
+            self._add_learned_pipelines()
+        plain = replace(self.constraints, forbidden=self.constraints.forbidden | {"operator"})
+        self._search("pipeline", plain, self.best_s("pipeline"), search_s)
+
+    def _add_learned_pipelines(self) -> None:
+        """Those of the policy, and of online training where it is thorough."""
+        self.options.watch("planning pipelines by the policy")
+        plan, notes = chosen_pipeline(self.space, PlannerOptions(seed=self.options.seed))
+        self.notes += notes
+        self._offer(plan)
+        if self.options.thorough and plan is not None and can_train():
+            self.options.watch("planning a pipeline by online training")
+            self._offer(trained_pipeline(self.space, plan, self.options.seed))
+        elif self.options.thorough and plan is not None:
+            self.notes.append(MISSING)
+
+    def add_hybrids(self, search_s: float) -> Optimality:
+        """Plans whose stages partition operators, searched for so many seconds; what is proven about all plans."""
+        if len(self.space.stages) < 2 or "pipeline" in self.constraints.forbidden:
+            return Optimality(self.best_s(), "exact")
+        if not self.space.inside_nodes.partitionings or "operator" in self.constraints.forbidden:
+            searched = self._searched["pipeline"].proven
+        else:
+            searched = self._search("hybrid", self.constraints, self.best_s(), search_s)
+        return Optimality(min(searched.bound_s, self.best_s()), searched.proof)
+
+    def _search(self, kind: Kind, constraints: Constraints, below_s: float, search_s: float) -> Optimality:
+        """The exact search over all stages and micro-batches; its plan has its own proof."""
+        watch = self.options.watch
+        found = search_staged(
+            self.space, constraints, below_s, Deadline(search_s), lambda what: watch(f"{KINDS[kind]}: {what}")
+        )
+        self._searched[kind] = found
+        if found.best is not None:
+            self._offer(found.best)
+        held = self.best.get(KINDS[kind])
+        if held is not None:
+            self.best[held.name] = replace(held, proven=found.proven)
+        return found.proven
+
+    def absent(self) -> Iterator[Absent]:
+        """The kinds without a plan, each with the reason."""
+        for kind, name in KINDS.items():
+            if not any(each.kind == kind for each in self.best.values()):
+                yield Absent(kind, name, self._why_absent(kind))
+
+    def _why_absent(self, kind: Kind) -> str:
+        model, devices = self.space.model, self.space.cluster.devices
+        forbidden = [f"--forbid {each}" for each in _TECHNIQUES[kind] if each in self.constraints.forbidden]
+        if forbidden:
+            return f"ruled out by {' and '.join(forbidden)}"
+        if kind in ("operator", "hybrid") and not model.partitionings:
+            known = "no dimension divides by devices of this cluster"
+            return known if model.batch_dims is not None else "a profile has no operations to partition"
+        if kind in ("data", "operator"):
+            if not self.constraints.allow(model.profile, 1):
+                return "ruled out by what is asked of the stages"
+            return f"{self.space.global_batch} samples do not give each of {devices} devices one"
+        if len(self.space.stages) < 2:
+            return "ruled out by --max-stages" if self.constraints.max_stages == 1 else "there is nowhere to cut"
+        return self._why_not_found(kind)
+
+    def _why_not_found(self, kind: Kind) -> str:
+        searched = self._searched.get(kind)
+        if searched is None or not searched.problems:
+            return "ruled out by what is asked of the stages"
+        if math.isfinite(self.best_s()) and kind == "hybrid":
+            open_ = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
+            return f"none is shorter than the best: {open_ if searched.unfinished else 'proven'}"
+        if searched.unfinished:
+            return "none that fits was found in time"
+        plain = replace(self.constraints, forbidden=self.constraints.forbidden | {"operator"})
+        needed = least_memory(self.space, plain if kind == "pipeline" else self.constraints, staged_only=True)
+        return f"does not fit: each needs {needed / 1e9:.4g} GB or more on its fullest device"
+
+
+_TECHNIQUES: dict[Kind, tuple[str, ...]] = {
+    "data": ("data",),
+    "operator": ("operator",),
+    "pipeline": ("pipeline",),
+    "hybrid": ("operator", "pipeline"),
+}
+"""What a kind of plan cannot do without."""

@@ -1,0 +1,122 @@
+"""What would have to be different for a plan to fit: the least memory of a device, or the fewest nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from automap_models.core.constraints import Constraints
+from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.explorer.candidate import Candidate
+from automap_models.planners.explorer.one_stage import one_stage_plans
+from automap_models.planners.explorer.space import Space
+from automap_models.planners.explorer.staged import search_staged, staged_problems
+from automap_models.planners.hybrid.tables import ConstrainedTables
+from automap_models.planners.pipeline.chains import chain_exists, least_memory_bytes
+from automap_models.planners.pipeline.stage_tables import MOST_DEVICES, StageTables
+
+SLACK = 2e-3
+"""How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""
+VERIFY_S = 10.0
+"""How long finding that plan may take."""
+MOST_TIMES = 8
+"""How many times the nodes are tried before it is said that more of them would not help."""
+
+
+def least_memory(space: Space, constraints: Constraints, *, staged_only: bool = False) -> float:
+    """Bytes that the fullest device of any plan needs at least, to 0.1 %; inf where no plan satisfies the constraints.
+
+    Memory never grows with the number of micro-batches, so that of each number of stages only the largest counts.
+
+    Args:
+        staged_only: whether plans of one stage are left out.
+    """
+    one_stage = [] if staged_only else [plan.memory_bytes for plan in _one_stage(space, constraints)]
+    least = min(one_stage, default=math.inf)
+    for tables in _smallest(space, constraints):
+        if chain_exists(tables, math.inf, least):
+            least = min(least, least_memory_bytes(tables))
+    return least
+
+
+def _one_stage(space: Space, constraints: Constraints) -> list[Candidate]:
+    if not constraints.allow(space.model.profile, 1):
+        return []
+    return one_stage_plans(space, lambda plan: constraints.satisfied(plan.problem, plan.plan)[0])
+
+
+def _smallest(space: Space, constraints: Constraints) -> Iterator[StageTables]:
+    """Tables of the problems with the smallest micro-batches, for each number of stages and what is forbidden in it."""
+    smallest = {(each.pipeline.stages, own.forbidden): (each, own) for each, own in staged_problems(space, constraints)}
+    for problem, own in smallest.values():
+        try:
+            yield ConstrainedTables(problem, own).tables()
+        except BadInput:  # so many stages cannot share out the devices without what is forbidden
+            continue
+
+
+def nothing_fits(space: Space, constraints: Constraints) -> Infeasible:
+    """The error for a space none of whose plans fits, saying what would; verified by a plan each."""
+    have = space.cluster.memory
+    least = least_memory(space, constraints)
+    if not math.isfinite(least):
+        return Infeasible(
+            f"{space.global_batch} samples cannot give each of the {space.cluster.devices} devices one at a time",
+            where=space.model.profile.model,
+            do="give a larger --global-batch or a smaller cluster",
+        )
+    offers = []
+    roomier = replace(space, cluster=replace(space.cluster, memory=least * (1.0 + SLACK)))
+    if (plan := _some_plan(roomier, constraints)) is not None:
+        offers.append(f"devices with {plan.memory_bytes / 1e9:.4g} GB would fit ({plan.name})")
+    if (nodes := _fewest_nodes(space, constraints)) is not None:
+        offers.append(f"{nodes} nodes like these would fit")
+    return Infeasible(
+        f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "
+        f"{least / 1e9:.4g} GB or more on its fullest device",
+        where=space.model.profile.model,
+        do=", ".join(offers) or "give devices with more memory, smaller micro-batches or a smaller --state-factor",
+    )
+
+
+def _some_plan(space: Space, constraints: Constraints) -> Candidate | None:
+    """A plan that fits; None if none is found in time."""
+    fitting = [plan for plan in _one_stage(space, constraints) if plan.fits]
+    if fitting:
+        return min(fitting, key=lambda plan: plan.memory_bytes)
+    return search_staged(space, constraints, math.inf, Deadline(VERIFY_S)).best
+
+
+def _fewest_nodes(space: Space, constraints: Constraints) -> int | None:
+    """The smallest number of nodes on which a plan fits, by doubling and bisection; None where more do not help."""
+    low = space.cluster.nodes
+    most = min(MOST_TIMES * low, MOST_DEVICES // space.cluster.devices_per_node)
+    fits = _fits_on(space, constraints)
+    high = low
+    while not fits(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    verified = _some_plan(_with_nodes(space, high), constraints)
+    return None if verified is None else high
+
+
+def _fits_on(space: Space, constraints: Constraints) -> Callable[[int], bool]:
+    """Whether a plan fits so many nodes."""
+
+    def fits(nodes: int) -> bool:
+        wider = _with_nodes(space, nodes)
+        if any(plan.fits for plan in _one_stage(wider, constraints)):
+            return True
+        return any(chain_exists(tables, math.inf, tables.memory) for tables in _smallest(wider, constraints))
+
+    return fits
+
+
+def _with_nodes(space: Space, nodes: int) -> Space:
+    return replace(space, cluster=replace(space.cluster, nodes=nodes))
