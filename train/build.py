@@ -14,12 +14,14 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from automap_models.envs.pipeline import REWARDS
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.q_network import NetworkSize
 from automap_models.train.checkpoints import BEST, FOLDER, LAST, AtomicCheckpoints
 from automap_models.train.console import progress
 from automap_models.train.data import PipelineData
+from automap_models.train.imitation import ImitationConfig, ImitationModule
 from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule
 
 
@@ -90,9 +92,16 @@ def build_module(config: DictConfig) -> RainbowModule:
         raise BadInput(
             f"is {size['residual']!r}", where="agent.size.residual", do=f"choose from {', '.join(RESIDUALS)}"
         )
+    if size["reward"] not in REWARDS:
+        raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    return RainbowModule(network, size, agent, learner, config.seed)
+    if config.imitation is None:
+        return RainbowModule(network, size, agent, learner, config.seed)
+    if not isinstance(config.imitation, DictConfig):
+        raise BadInput(f"is {config.imitation!r}", where="imitation", do="set null, or take experiment=imitation")
+    imitation = _checked(ImitationConfig, "imitation", config.imitation)
+    return ImitationModule(network, size, agent, learner, config.seed, imitation)
 
 
 def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
 from automap_models.rl.q_network import NetworkSize
 from automap_models.train.data import PipelineData
+from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule, require_processes
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
@@ -71,6 +72,12 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     """
     checkpoint = read_checkpoint(path, "ckpt_path")
     _require_same_network(checkpoint, module, path)
+    if ("imitation" in checkpoint["hyper_parameters"]) != isinstance(module, ImitationModule):
+        raise BadInput(
+            "was learned another way: one from episodes, the other from exact plans",
+            where=str(path),
+            do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
+        )
     for name in ("replay", "branches"):
         saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.learner, name)
         if saved != asked:

@@ -19,6 +19,7 @@ from automap_models.formats.dataset import read_dataset
 from automap_models.formats.files import write_atomically
 from automap_models.planners.pipeline.exact import ExactPlanner
 from automap_models.train.console import say
+from automap_models.train.exact_plans import ExactPlans, find_exact_plans
 
 
 class VisitSampler(Sampler[list[int]]):
@@ -44,6 +45,11 @@ class VisitSampler(Sampler[list[int]]):
         """Lightning says which epoch comes."""
         self.epoch = epoch
 
+    def first_visits(self, epochs: int) -> np.ndarray:
+        """int64 [K] the problems that all ranks visit in so many epochs, in the order of their first visits."""
+        visits = epochs * self.steps * self.batch * self.world
+        return self._pass(0)[:visits]
+
     def __len__(self) -> int:
         return self.steps
 
@@ -55,9 +61,13 @@ class VisitSampler(Sampler[list[int]]):
 
     def _at(self, position: int) -> int:
         visit, place = divmod(position, self.groups)
+        return int(self._pass(visit)[place])
+
+    def _pass(self, visit: int) -> np.ndarray:
+        """int64 [groups] the order of a pass."""
         if self._order is None or self._order[0] != visit:
             self._order = visit, np.random.default_rng([self.seed, visit]).permutation(self.groups)
-        return int(self._order[1][place])
+        return self._order[1]
 
 
 class PipelineData(L.LightningDataModule):
@@ -104,6 +114,7 @@ class PipelineData(L.LightningDataModule):
         training = training.take(training.stages >= self.min_stages)
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
+        self._training = training
         self.problems = Problems.from_encoded(training)
         self.validation = Problems.from_encoded(held_out.take(solvable))
         self.optima = torch.from_numpy(optima[solvable]).float()
@@ -112,6 +123,16 @@ class PipelineData(L.LightningDataModule):
     def state_dict(self) -> dict[str, str]:
         """What a checkpoint remembers: the problems that its replay refers to."""
         return {"trained_on": self._trained_on}
+
+    def exact_plans(self, folder: Path, epochs: int, world: int) -> ExactPlans:
+        """Exact plans of all problems that a run of so many epochs and processes visits; kept in a folder.
+
+        Raises:
+            BadInput: see find_exact_plans.
+        """
+        sampler = VisitSampler(len(self._training), self.batch, self.steps_per_epoch, self.seed, world=world)
+        file = folder / f"{self._trained_on[:16]}-seed-{self.seed}.npy"
+        return find_exact_plans(file, self._training, sampler.first_visits(epochs))
 
     def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
         encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups))

@@ -27,6 +27,7 @@ from automap_models.train.checkpoints import load_weights, require_resumable, re
 from automap_models.train.console import quiet, say
 from automap_models.train.data import PipelineData
 from automap_models.train.export import export_policy
+from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule
 
 
@@ -49,6 +50,9 @@ def train(config: DictConfig) -> L.Trainer:
     trainer: L.Trainer = build_trainer(config, epochs)
     _write_config(config)
     _say_plan(config, data, epochs)
+    if isinstance(module, ImitationModule):
+        world = config.trainer.devices * config.trainer.num_nodes
+        module.plans = data.exact_plans(Path(module.imitation.plans), epochs, world)
     _fit(trainer, module, data, checkpoint)
     if trainer.is_global_zero:
         _finish(config, trainer, module, data)

@@ -18,12 +18,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from automap_models.envs.cost_to_go import POINTS, UNITS, CostToGo, levels
 from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
-from automap_models.rl.agent import Agent, AgentConfig
+from automap_models.rl.agent import AgentConfig
 from automap_models.rl.branching import branch, branch_loss, empty_branches
 from automap_models.rl.learner import LearnerConfig
 from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
-from automap_models.rl.whole_plans import empty_transition, replayed, rollout, transitions
+from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 
 NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
     "look_ahead": LookAheadQNetwork,
@@ -73,8 +73,8 @@ class RainbowModule(L.LightningModule):
         torch.manual_seed(seed)
         self.online: LookAheadQNetwork | FlatQNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        env = PipelineEnv(self.size.max_stages, self.size.max_devices)
-        self.agent = Agent(env, self.online, self.target, AgentConfig(**agent))
+        env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward)
+        self.agent = PipelineAgent(env, self.online, self.target, AgentConfig(**agent))
         branches, max_stages = self.learner.branches, self.size.max_stages
         row = empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
         derived = self._empty_tables()
@@ -129,17 +129,20 @@ class RainbowModule(L.LightningModule):
 
     def _play(self, index: Tensor, epsilon: float) -> Tensor:
         """Episodes into the replay; rewards [B]."""
-        exact = self.exact_decisions
-        problems, branches = self._pick(index), self.learner.branches
-        if branches > 1:
-            items, reward = branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
-        else:
-            episodes = rollout(self.agent, problems, epsilon, self.generator)
-            items, reward = transitions(index, episodes, skip_last=exact), episodes.reward
+        problems = self._pick(index)
+        items, reward = self._episodes(index, problems, epsilon)
         place = {number: row for row, number in enumerate(index.tolist())}
-        rows = [place[number] for number in items["problem"].tolist()]
-        self.replay.add(items | self._tables(problems.take(torch.tensor(rows)), items))
+        rows = torch.tensor([place[number] for number in items["problem"].tolist()], dtype=torch.int64)
+        self.replay.add(items | self._tables(problems.take(rows), items))
         return reward
+
+    def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:
+        """One episode on each problem, or one for each branch: rows for the replay, rewards [B]."""
+        exact, branches = self.exact_decisions, self.learner.branches
+        if branches > 1:
+            return branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
+        episodes = rollout(self.agent, problems, epsilon, self.generator)
+        return transitions(index, episodes, skip_last=exact), episodes.reward
 
     def _pick(self, index: Tensor) -> Problems:
         """Problems of the training set with what the network derives once for all their states."""
@@ -179,11 +182,7 @@ class RainbowModule(L.LightningModule):
             self.target.load_state_dict(self.online.state_dict())
         rows, items, weights = self.replay.sample(self.learner.batch, self.rng)
         problems = self._replayed(items)
-        importance = torch.from_numpy(weights).float().to(self.device)
-        if self.learner.branches > 1:
-            loss, error = branch_loss(self.agent, problems, items, importance)
-        else:
-            loss, error = self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
+        loss, error = self._loss(problems, items, torch.from_numpy(weights).float().to(self.device))
         self.replay.update(rows, error.double().cpu().numpy())
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
@@ -193,6 +192,12 @@ class RainbowModule(L.LightningModule):
         scheduler: Any = self.lr_schedulers()
         scheduler.step()
         return loss.detach()
+
+    def _loss(self, problems: Problems, items: Items, importance: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted loss of replayed rows and the errors [B] that become their priorities."""
+        if self.learner.branches > 1:
+            return branch_loss(self.agent, problems, items, importance)
+        return self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
 
     def on_train_epoch_end(self) -> None:
         """Report episodes and their rate over the epoch, learning included."""

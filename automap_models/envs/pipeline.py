@@ -7,6 +7,7 @@ Specification:
     step     even steps cut instructions, odd steps cut devices, front to back; 2(S-1) steps an episode
     legal    cuts increase, on distinct points, and leave room for what is still to be cut
     reward   0 until the end; then ideal / L with ideal = ΣC·M / D, in (0, 1]; -1 if a stage is out of memory
+             (`inverse_length`: the paper's 1 / L instead, with L in units of the problem's joint MAX)
 
 States and parameters are values; `reset`, `step` and `legal_actions` are pure functions of them.
 """
@@ -25,6 +26,9 @@ from automap_models.envs.encoding import EncodedProblems, cut_masks
 from automap_models.envs.scaled import Scaled
 
 OUT_OF_MEMORY_REWARD = -1.0
+IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
+"""What a plan that fits may earn. The first tells nothing of a problem's size, so that problems of all sizes are one
+task; the second is Auto-MAP's (§3.5), whose rewards differ a thousandfold between problems."""
 
 
 SCALARS = ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
@@ -203,18 +207,29 @@ def ideal_length(problems: Problems) -> Tensor:
     return problems.arrays[:, 0, -1] * problems.micro_batches / problems.devices
 
 
-def terminal_reward(problems: Problems, complete: Partial) -> Tensor:
-    """[B] ideal / L, or -1 where the plan does not fit."""
+def length_of_reward_one(problems: Problems, reward: str) -> Tensor:
+    """[B] the length that earns 1; a plan that fits earns this over its own.
+
+    Args:
+        reward: one of REWARDS.
+    """
+    return ideal_length(problems) if reward == IDEAL_OVER_LENGTH else torch.ones_like(problems.stages)
+
+
+def terminal_reward(problems: Problems, complete: Partial, reward: str = IDEAL_OVER_LENGTH) -> Tensor:
+    """[B] ideal / L or what else is paid (one of REWARDS), or -1 where the plan does not fit."""
     cost = complete_cost(problems, complete)
-    return torch.where(cost.feasible, ideal_length(problems) / cost.length, OUT_OF_MEMORY_REWARD)
+    return torch.where(cost.feasible, length_of_reward_one(problems, reward) / cost.length, OUT_OF_MEMORY_REWARD)
 
 
-def step(problems: Problems, partial: Partial, action: Tensor) -> tuple[Partial, Tensor, Tensor]:
+def step(
+    problems: Problems, partial: Partial, action: Tensor, reward: str = IDEAL_OVER_LENGTH
+) -> tuple[Partial, Tensor, Tensor]:
     """One decision in every episode: next partial plans, rewards [B], whether the episode ended, bool [B]."""
     following = apply(partial, action, problems.points)
     ended = following.step >= episode_steps(problems)
-    reward = torch.where(ended, terminal_reward(problems, following), 0.0)
-    return following, reward, ended
+    earned = torch.where(ended, terminal_reward(problems, following, reward), 0.0)
+    return following, earned, ended
 
 
 def interconnect_matrix(problems: Problems, max_devices: int) -> Tensor:
@@ -230,10 +245,11 @@ def interconnect_matrix(problems: Problems, max_devices: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PipelineEnv:
-    """The environment's sizes and its functions under one name, as agents take it."""
+    """The environment's sizes, its reward (one of REWARDS) and its functions under one name, as agents take it."""
 
     max_stages: int = 4
     max_devices: int = 32
+    reward: str = IDEAL_OVER_LENGTH
 
     def reset(self, problems: Problems) -> Partial:
         """Empty plans for a batch of problems."""
@@ -245,7 +261,11 @@ class PipelineEnv:
 
     def step(self, problems: Problems, partial: Partial, action: Tensor) -> tuple[Partial, Tensor, Tensor]:
         """Next partial plans, rewards [B], ended [B]."""
-        return step(problems, partial, action)
+        return step(problems, partial, action, self.reward)
+
+    def terminal_reward(self, problems: Problems, complete: Partial) -> Tensor:
+        """[B] what complete plans earn."""
+        return terminal_reward(problems, complete, self.reward)
 
     def episode_steps(self, problems: Problems) -> Tensor:
         """[B] decisions in an episode."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, Problems, apply, episode_steps, terminal_reward
+from automap_models.envs.pipeline import Partial, Problems, apply, episode_steps
 from automap_models.rl import targets
 from automap_models.rl.agent import explore
 from automap_models.rl.replay import Items
@@ -99,7 +99,9 @@ def branch(
     complete = play(
         agent, own, apply(state.take(owner), actions[owner, place], problems.points), steps[owner], 0.0, generator
     )
-    rewards = problems.arrays.new_zeros(actions.shape).index_put((owner, place), terminal_reward(own, complete))
+    rewards = problems.arrays.new_zeros(actions.shape).index_put(
+        (owner, place), agent.env.terminal_reward(own, complete)
+    )
     items = {
         "problem": index,
         "cuts": state.cuts.short(),

@@ -50,6 +50,7 @@ class NetworkSize:
     """Sizes of a Q-network. `atoms` = 1 is a scalar head.
 
     `residual` adds the look-ahead's estimate to the values: "none", "linear" as a reward, "log" as its rescaled value.
+    `reward` is the environment's (one of envs.pipeline.REWARDS), in which estimates and values are.
     """
 
     points: int = 128
@@ -59,6 +60,7 @@ class NetworkSize:
     atoms: int = 1
     dueling: bool = True
     residual: str = "log"
+    reward: str = pipeline.IDEAL_OVER_LENGTH
 
 
 class CandidateNetwork(nn.Module):
@@ -132,6 +134,14 @@ def _is_exact(problems: Problems, partial: Partial) -> Tensor:
     return problems.stages.long() - 1 - partial.step // 2 <= 1
 
 
+def _as_paid(problems: Problems, estimate: Tensor, reward: str) -> Tensor:
+    """Estimates [B, K] of ideal / L as the environment's reward; penalties stay what they are."""
+    if reward == pipeline.IDEAL_OVER_LENGTH:
+        return estimate
+    length = pipeline.length_of_reward_one(problems, reward) / pipeline.ideal_length(problems)
+    return torch.where(estimate > 0, estimate * length.unsqueeze(1), estimate)
+
+
 class Description(NamedTuple):
     """What LookAheadQNetwork reads: the states that cut instructions and those that cut devices, and their rows."""
 
@@ -180,12 +190,14 @@ class LookAheadQNetwork(nn.Module):
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
         features, globally, estimate = pipeline_features.instruction_features(problems, partial)
+        estimate = _as_paid(problems, estimate, self.size.reward)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
         """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
         legal = pipeline.legal_device_cuts(problems, partial, first)
         features, globally, estimate = pipeline_features.device_features(problems, partial, first)
+        estimate = _as_paid(problems, estimate, self.size.reward)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def floor(self, described: Description) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, Problems, episode_steps
+from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, episode_steps
 from automap_models.rl import targets
 from automap_models.rl.agent import Agent, AgentConfig, Transitions
 from automap_models.rl.replay import Items
@@ -21,7 +21,11 @@ from automap_models.rl.replay import Items
 MAX_STEPS = 62
 """Decisions that fit the exploration bits of an episode."""
 
-PipelineAgent = Agent[Problems, Partial]
+
+class PipelineAgent(Agent[Problems, Partial]):
+    """An agent on the pipeline environment, which can pay for whole plans."""
+
+    env: PipelineEnv
 
 
 class Episodes(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from automap_models.core.resources import conf_dir
+from automap_models.envs.pipeline import REWARDS
 from automap_models.errors import BadInput
 
 pytest.importorskip("lightning")
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_numbers
+from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
@@ -68,6 +70,22 @@ def test_every_environment_builds_a_module_of_its_size(name: str) -> None:
     config = compose(f"env={name}")
     size = build(config).size
     assert {key: getattr(size, str(key)) for key in config.env} == dict(config.env)
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+def test_the_reward_is_a_setting_of_the_environment_that_its_agent_plays_in(reward: str) -> None:
+    module = build(compose(f"env.reward={reward}"))
+    assert (module.agent.env.reward, module.size.reward, module.online.size.reward) == (reward, reward, reward)
+    assert build(compose()).agent.env.reward == "ideal_over_length"
+
+
+def test_imitation_trains_the_default_network_on_one_plan_a_problem() -> None:
+    module, default = build(compose("experiment=imitation")), build(compose())
+    assert isinstance(module, ImitationModule)
+    assert module.size == default.size
+    assert (module.learner.branches, module.learner.alpha, module.agent.config.epsilon(0)) == (1, 0, 0)
+    assert module.hparams["imitation"]["temperature"] == module.imitation.temperature
+    assert not isinstance(default, ImitationModule)
 
 
 @pytest.mark.parametrize("name", shipped("trainer"))
@@ -143,6 +161,11 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("trainer.devices=auto", "trainer.devices: is 'auto'"),
         ("env.max_devices=1", "env.max_devices"),
         ("seed=-1", "seed: is -1"),
+        ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
+        ("imitation=true", "imitation: is True; set null, or take experiment=imitation"),
+        ("+imitation={temperature: 0}", "imitation.temperature: is 0"),
+        ("+imitation={temperature: 1}", r"agent.learner.branches: is 8; set 1"),
+        ("+imitation={teacher: exact}", "imitation.teacher"),
     ],
 )
 def test_a_wrong_setting_is_named(override: str, named: str) -> None:

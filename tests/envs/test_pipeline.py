@@ -192,6 +192,38 @@ def test_an_episode_drawn_by_hand() -> None:
     assert (float(reward), bool(ended)) == (pytest.approx(6 / 8), True)
 
 
+def test_the_paper_s_reward_is_one_over_the_length_in_units_of_the_joint_max() -> None:
+    """The episode above: L = 8 s, and the largest entry of its arrays is ΣC = 4 s; four times as long earns a quarter.
+
+    On twice the bandwidth nothing changes, as nothing is transferred; ideal / L stays the same throughout.
+    """
+    cluster = Cluster(nodes=2, devices_per_node=1, intra=1.0, inter=1.0, memory=1.0)
+    complete = Partial(torch.tensor([[1]]), torch.tensor([[1]]), torch.tensor([2]))
+    for micro_batches, length in ((3, 8), (15, 32)):  # 2 + M·2 s
+        profile = Profile.create(C=[1.0] * 4, A=[0.0] * 4, W=[0.0] * 4)
+        problems = Problems.from_encoded(encode([PipelineProblem(profile, cluster, 2, micro_batches, granularity=4)]))
+        env = PipelineEnv(max_stages=2, max_devices=4, reward="inverse_length")
+        assert float(env.terminal_reward(problems, complete)) == pytest.approx(4 / length)
+        _, reward, _ = env.step(problems, complete.at_step(torch.tensor([1])), torch.tensor([4]))
+        assert float(reward) == pytest.approx(4 / length)
+
+
+@LAW
+@given(st.integers(0, 2**32))
+def test_both_rewards_order_the_plans_of_a_problem_alike_and_punish_the_same(
+    random_problems: DrawProblems, seed: int
+) -> None:
+    problems = Problems.from_encoded(encode(random_problems(seed, 1, POINTS) * 20))
+    complete = ENV.reset(problems)
+    for rows, _, _, _, after, *_ in random_walk(problems, ENV, seed):
+        complete = Partial(*(old.index_put((rows,), new) for old, new in zip(complete, after, strict=True)))
+    ours, papers = (pipeline.terminal_reward(problems, complete, reward) for reward in pipeline.REWARDS)
+    assert torch.equal(ours == -1, papers == -1)
+    fits = ours > 0
+    assert torch.equal(papers > 0, fits)
+    torch.testing.assert_close(papers[fits] * pipeline.ideal_length(problems)[fits], ours[fits])
+
+
 def test_the_interconnect_matrix_is_the_clusters_over_its_larger_bandwidth() -> None:
     """The diagonal, infinite in the cluster, counts as inside a node; missing devices have no connection."""
     clusters = [Cluster(2, 3, 10.0, 2.0, 1.0), Cluster(4, 1, 5.0, 1.0, 1.0), Cluster(1, 2, 3.0, 1.0, 1.0)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
-from automap_models.rl.agent import Agent, AgentConfig, explore
+from automap_models.rl.agent import AgentConfig, explore
 from automap_models.rl.q_network import FlatQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.whole_plans import (
@@ -92,7 +92,7 @@ def test_logarithms_of_rewards_cannot_be_discounted() -> None:
 def agent(env: PipelineEnv, config: AgentConfig, atoms: int = 1) -> PipelineAgent:
     """Online and target networks of different random weights."""
     size = NetworkSize(POINTS, env.max_stages, env.max_devices, hidden=16, atoms=atoms)
-    return Agent(env, FlatQNetwork(size), FlatQNetwork(size), config)
+    return PipelineAgent(env, FlatQNetwork(size), FlatQNetwork(size), config)
 
 
 def play(env: PipelineEnv, problems: Problems, epsilon: float = 0.5, seed: int = 0) -> Episodes:

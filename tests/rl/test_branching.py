@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, apply, terminal_reward
 from automap_models.rl import targets
-from automap_models.rl.agent import Agent, AgentConfig
+from automap_models.rl.agent import AgentConfig
 from automap_models.rl.branching import COMMON, NEAR, branch, branch_loss, choose_branches, empty_branches, play
 from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
@@ -20,7 +23,7 @@ BRANCHES = 5
 def learner(env: PipelineEnv, problems: Problems) -> PipelineAgent:
     torch.manual_seed(0)
     network = LookAheadQNetwork(NetworkSize(problems.points, env.max_stages, env.max_devices, hidden=8))
-    return Agent(env, network, network, AgentConfig(huber=0.1))
+    return PipelineAgent(env, network, network, AgentConfig(huber=0.1))
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -63,6 +66,24 @@ def test_every_branch_is_the_greedy_episode_after_its_action(
                 complete, _, _ = env.step(row, complete, q.argmax(1))
             assert float(terminal_reward(row, complete)) == pytest.approx(float(reward), rel=1e-5)
         assert float(greedy[i]) == items["rewards"][i][0]
+
+
+def test_branches_earn_what_their_environment_pays(
+    learner: PipelineAgent, env: PipelineEnv, problems: Problems
+) -> None:
+    """Both rewards of the same branches; the values, not the rewards, choose them."""
+    index = torch.arange(len(problems.stages))
+    scale_free = branch(learner, index, problems, BRANCHES, 0.5, generator())[0]
+    learner.env = replace(env, reward="inverse_length")
+    inverse = branch(learner, index, problems, BRANCHES, 0.5, generator())[0]
+    assert (scale_free["actions"] == inverse["actions"]).all()
+    fits = scale_free["rewards"] > 0
+    assert fits.any()
+    ideal = (problems.arrays[:, 0, -1] * problems.micro_batches / problems.devices).unsqueeze(1).numpy()
+    np.testing.assert_allclose(
+        np.where(fits, inverse["rewards"] * ideal, -1), np.where(fits, scale_free["rewards"], -1), rtol=1e-5
+    )
+    assert (inverse["rewards"][~fits] == scale_free["rewards"][~fits]).all()
 
 
 def test_the_same_seed_branches_the_same(learner: PipelineAgent, problems: Problems) -> None:

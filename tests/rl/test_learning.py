@@ -13,7 +13,7 @@ import torch
 from automap_models.core.problem import PipelineProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
-from automap_models.rl.agent import Agent, AgentConfig
+from automap_models.rl.agent import AgentConfig
 from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
@@ -68,7 +68,7 @@ def test_a_few_hundred_iterations_come_close_to_the_optima(
     assert (best > 0).all()
     online = LookAheadQNetwork(NetworkSize(POINTS, MAX_STAGES, MAX_DEVICES, hidden=32, residual="none"))
     target = deepcopy(online)
-    agent = Agent(PipelineEnv(MAX_STAGES, MAX_DEVICES), online, target, CONFIG)
+    agent = PipelineAgent(PipelineEnv(MAX_STAGES, MAX_DEVICES), online, target, CONFIG)
 
     def greedy() -> torch.Tensor:
         return rollout(agent, problems, 0.0, torch.Generator()).reward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
+from automap_models.envs.pipeline import REWARDS, Partial, PipelineEnv, Problems
 from automap_models.rl.q_network import (
     HOPELESS,
     CandidateNetwork,
@@ -20,7 +21,7 @@ from automap_models.rl.q_network import (
     dueling,
     masked_pool,
 )
-from automap_models.rl.targets import expectation, support
+from automap_models.rl.targets import expectation, masked, support
 
 FEATURES, GLOBAL_FEATURES, CANDIDATES, BATCH = 7, 4, 9, 5
 NETWORKS = (LookAheadQNetwork, FlatQNetwork)
@@ -218,6 +219,21 @@ def test_devices_that_no_cluster_of_the_batch_has_cost_nothing_and_are_worth_not
     assert values.shape == (len(problems.stages), 16 + 127, 1)
     assert torch.equal(values[:, : 16 + 17], narrow(narrow.describe(problems, states)))
     assert not values[:, 16 + 17 :].any()
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+def test_the_estimate_is_what_the_environment_pays(reward: str, problems: Problems, env: PipelineEnv) -> None:
+    """With two stages the look-ahead is exact: the value of the best device cut is what it then earns."""
+    two = problems.take(problems.stages == 2)
+    paying = replace(env, reward=reward)
+    net = LookAheadQNetwork(size(residual="linear", reward=reward))
+    first = torch.multinomial(env.legal(two, env.reset(two)).float(), 1).squeeze(1)
+    state, _, _ = paying.step(two, env.reset(two), first)
+    values = masked(net(net.describe(two, state)).squeeze(2), env.legal(two, state))
+    _, earned, ended = paying.step(two, state, values.argmax(1))
+    assert ended.all()
+    assert (earned > 0).any()
+    torch.testing.assert_close(values.amax(1), earned, rtol=1e-4, atol=1e-5)
 
 
 def test_illegal_candidates_have_no_features(env: PipelineEnv, problems: Problems, states: Partial) -> None:

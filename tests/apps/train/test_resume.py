@@ -83,6 +83,7 @@ def assert_ended_alike(one: Path, other: Path) -> None:
         ["agent=default", "agent.agent.n_steps=1"],
         ["agent=paper", "agent.size.hidden=16", "agent.learner.replay=100"],
         ["agent=distributional", "agent.size.hidden=16"],
+        ["experiment=imitation", "imitation.plans=${out}/plans"],
     ],
 )
 def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
