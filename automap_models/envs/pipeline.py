@@ -28,7 +28,7 @@ from automap_models.envs.scaled import Scaled
 OUT_OF_MEMORY_REWARD = -1.0
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
 """What a plan that fits may earn. The first tells nothing of a problem's size, so that problems of all sizes are one
-task; the second is Auto-MAP's (§3.5), whose rewards differ a thousandfold between problems."""
+task; the second is Auto-MAP's (§3.5), whose rewards differ several hundredfold between problems."""
 
 
 SCALARS = ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
