@@ -24,6 +24,7 @@ from automap_models.planners.pipeline.relaxation import (
     through_ways,
 )
 from automap_models.planners.pipeline.stage_tables import ROUNDING, StageTables
+from automap_models.planners.pipeline.way_tables import WayTables
 
 SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
@@ -135,6 +136,31 @@ class _Arriving:
 
 
 @dataclass(frozen=True, eq=False)
+class _Before:
+    """What must come before a stage at several places where it may begin (relaxation.PrefixBounds).
+
+    Attributes:
+        arrives: least transfer into it, one direction; 0 for the first stage.
+        busy, forward: as in PrefixBounds.
+    """
+
+    arrives: FloatArray
+    busy: FloatArray
+    forward: FloatArray
+
+    def length(self, at: IntArray | slice, span: FloatArray, exposed: FloatArray, micro_batches: int) -> FloatArray:
+        """[n] lower bound on the length of any plan that ends in suffixes of that span and exposed all-reduce.
+
+        Args:
+            at: at which of the places the suffixes begin.
+        """
+        arrives = self.arrives[at]
+        with_transfer = np.maximum(2.0 * micro_batches * arrives, 2.0 * arrives + span)
+        least: FloatArray = with_transfer + np.maximum(self.busy[at], exposed - arrives + self.forward[at])
+        return least
+
+
+@dataclass(frozen=True, eq=False)
 class _Search:
     """What every stage's labels are made from.
 
@@ -151,24 +177,20 @@ class _Search:
     def last_stage(self) -> _Labels:
         """Labels for each place where the last stage may begin."""
         tables, stage = self.tables, self.tables.stages - 1
-        end, devices = tables.end, tables.replicas_in_all
+        devices = tables.replicas_in_all
         begin = np.nonzero(np.isfinite(self.bounds.busy[stage]))
         blocks = []
         for index, way in enumerate(tables.ways):
             on = way.allowed[begin[0], devices]
             a, i = begin[0][on], begin[1][on]
-            k, replicas = np.full_like(a, end), (devices - a) // way.degree
+            k, replicas = np.full_like(a, tables.end), (devices - a) // way.degree
+            span = tables.micro_batches * way.busy_s(i, k, replicas)
+            exposed = way.reduce_s(i, k, way.all_reduce[a, devices])
+            least = self._before(stage, a, i, devices).length(slice(None), span, exposed, tables.micro_batches)
             labels = _Labels(
-                a,
-                i,
-                q=np.full_like(a, devices),
-                k=k,
-                way=np.full_like(a, index),
-                parent=np.full_like(a, -1),
-                span=tables.micro_batches * way.busy_s(i, k, replicas),
-                exposed=way.reduce_s(i, k, way.all_reduce[a, devices]),
+                a, i, np.full_like(a, devices), k, np.full_like(a, index), np.full_like(a, -1), span, exposed
             )
-            blocks.append(labels.take(self._alive(stage, labels, index)))
+            blocks.append(labels.take((least <= self.length_s) & tables.fits(stage, i, k, replicas, index)))
         return self._undominated(blocks)
 
     def earlier_stage(self, stage: int, rest: _Labels, deadline: Deadline) -> _Labels:
@@ -186,19 +208,13 @@ class _Search:
 
     def least_length(self, stage: int, labels: _Labels) -> FloatArray:
         """[n] lower bound on the length of any plan within the bounds that ends in such a suffix."""
-        tables, bounds = self.tables, self.bounds
-        arrives = tables.A[labels.i] * tables.devices.arrival[labels.a, labels.q] if stage else np.zeros(labels.i.size)
-        span = np.maximum(2.0 * tables.micro_batches * arrives, 2.0 * arrives + labels.span)
-        busy = bounds.busy[stage, labels.a, labels.i]
-        forward = bounds.forward[stage, labels.a, labels.i]
-        least: FloatArray = span + np.maximum(busy, labels.exposed - arrives + forward)
-        return least
+        before = self._before(stage, labels.a, labels.i, labels.q)
+        return before.length(slice(None), labels.span, labels.exposed, self.tables.micro_batches)
 
-    def _alive(self, stage: int, labels: _Labels, way: int) -> IntArray:
-        """Those of labels in one way that fit the memory and may end a plan that is short enough."""
-        replicas = (labels.q - labels.a) // self.tables.ways[way].degree
-        fits = self.tables.fits(stage, labels.i, labels.k, replicas, way)
-        return np.flatnonzero(fits & (self.least_length(stage, labels) <= self.length_s))
+    def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
+        """What must come before the stage from boundary i on devices a … q-1."""
+        arrives = self.tables.A[i] * self.tables.devices.arrival[a, q] if stage else np.zeros(i.size)
+        return _Before(arrives, self.bounds.busy[stage, a, i], self.bounds.forward[stage, a, i])
 
     def _undominated(self, ways: list[_Labels]) -> _Labels:
         """Of labels with the same end device, in one way each, those that none with the same beginning dominates."""
@@ -245,31 +261,46 @@ class _Search:
         self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving
     ) -> Iterator[_Labels]:
         """Labels of the stage in one way, before the arriving suffixes; of each place where it begins a front."""
-        boundaries, way = self.tables.end + 1, through.way
+        tables, boundaries, way = self.tables, self.tables.end + 1, self.tables.ways[through.way]
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
+        replicas, ring = (q - a) // way.degree, way.all_reduce[a, q]
+        before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
-        latest = self._latest_end(stage, way, a, q, i)
+        latest = self._latest_end(way, before, i, replicas, ring)
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
         limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
         for some in np.split(np.arange(i.size), np.unique(limits)):
             owner, j = ragged_ranges(start[some], stop[some])
-            begin = some[owner]
-            labels = self._extend(way, a[begin], i[begin], q, arriving, j)
-            alive = self._alive(stage, labels, way)
-            front = alive[pareto_front(begin[alive], labels.span[alive], labels.exposed[alive])]
-            yield labels.take(front)
+            at = some[owner]
+            span, exposed = self._extend(way, arriving, j, i[at], replicas[at], ring[at])
+            short = np.flatnonzero(before.length(at, span, exposed, tables.micro_batches) <= self.length_s)
+            begin, k = at[short], arriving.k[j[short]]
+            fit = np.flatnonzero(tables.fits(stage, i[begin], k, replicas[begin], through.way))
+            begin, short = begin[fit], short[fit]
+            front = pareto_front(begin, span[short], exposed[short])
+            begin, kept = begin[front], short[front]
+            yield _Labels(
+                a=a[begin],
+                i=i[begin],
+                q=np.full_like(begin, q),
+                k=arriving.k[j[kept]],
+                way=np.full_like(begin, through.way),
+                parent=arriving.parent[j[kept]],
+                span=span[kept],
+                exposed=exposed[kept],
+            )
 
-    def _latest_end(self, stage: int, way: int, a: IntArray, q: int, i: IntArray) -> IntArray:
+    def _latest_end(
+        self, way: WayTables, before: _Before, i: IntArray, replicas: IntArray, ring: FloatArray
+    ) -> IntArray:
         """[n] one past the last boundary where the stage may end: busy + M·u ≤ L, forward + AR ≤ L, σ·ΣW fits."""
-        tables, bounds, own = self.tables, self.bounds, self.tables.ways[way]
-        C, W, ring = own.C, own.W, own.all_reduce[a, q]
-        replicas = (q - a) // own.degree
-        compute = (self.length_s - bounds.busy[stage, a, i]) * replicas / tables.micro_batches
+        tables, C, W = self.tables, way.C, way.W
+        compute = (self.length_s - before.busy) * replicas / tables.micro_batches
         with np.errstate(divide="ignore"):
-            reduced = np.where(ring > 0, (self.length_s - bounds.forward[stage, a, i]) / ring, np.inf)
+            reduced = np.where(ring > 0, (self.length_s - before.forward) / ring, np.inf)
         weights = np.minimum(reduced, tables.memory / tables.state_factor)
         latest: IntArray = np.minimum(
             np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),
@@ -277,23 +308,16 @@ class _Search:
         )
         return latest
 
-    def _extend(self, way: int, a: IntArray, i: IntArray, q: int, arriving: _Arriving, j: IntArray) -> _Labels:
-        """Put a stage from boundary i on devices a … q-1 before the arriving suffixes j; all [n]."""
-        own, k = self.tables.ways[way], arriving.k[j]
-        replicas = (q - a) // own.degree
-        both = own.busy_s(i, k, replicas)
-        backward = both - own.forward_s(i, k, replicas)
-        reduce = own.reduce_s(i, k, own.all_reduce[a, q])
-        return _Labels(
-            a=a,
-            i=i,
-            q=np.full_like(a, q),
-            k=k,
-            way=np.full_like(a, way),
-            parent=arriving.parent[j],
-            span=np.maximum(self.tables.micro_batches * both, both + arriving.span[j]),
-            exposed=np.maximum(reduce, arriving.exposed[j] - backward),
-        )
+    def _extend(
+        self, way: WayTables, arriving: _Arriving, j: IntArray, i: IntArray, replicas: IntArray, ring: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """[n] span and exposed all-reduce of a stage from boundary i before the arriving suffixes j."""
+        k = arriving.k[j]
+        both = way.busy_s(i, k, replicas)
+        backward = both - way.forward_s(i, k, replicas)
+        span = np.maximum(self.tables.micro_batches * both, both + arriving.span[j])
+        exposed = np.maximum(way.reduce_s(i, k, ring), arriving.exposed[j] - backward)
+        return span, exposed
 
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:

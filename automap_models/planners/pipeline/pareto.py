@@ -75,19 +75,21 @@ def window_minima(values: FloatArray, start: IntArray) -> FloatArray:
         values: [c, r, n].
         start: [r, n] first index of each window.
     """
-    tables = [values]
-    while 2 << (len(tables) - 1) <= values.shape[-1]:
-        half = 1 << (len(tables) - 1)
-        table = tables[-1].copy()
-        table[..., :-half] = np.minimum(table[..., :-half], table[..., half:])
-        tables.append(table)
-    length = np.arange(start.shape[1]) - start
+    rows, n = start.shape
+    levels = n.bit_length()
+    tables = np.empty((levels, *values.shape))
+    tables[0] = values
+    for level in range(1, levels):
+        half, before = 1 << (level - 1), tables[level - 1]
+        tables[level] = before
+        np.minimum(before[..., :-half], before[..., half:], out=tables[level, ..., :-half])
+    length = np.arange(n) - start
     level = np.frexp(np.maximum(length, 1))[1].astype(np.int64) - 1
-    low = np.minimum(start, start.shape[1] - 1)
-    high = np.where(length > 0, np.arange(start.shape[1]) - (1 << level), low)
-    stack, row = np.stack(tables), np.arange(start.shape[0])[:, None]
-    minima = np.empty_like(values)
-    for c in range(values.shape[0]):
-        both = np.minimum(stack[level, c, row, low], stack[level, c, row, high])
-        minima[c] = np.where(length > 0, both, np.inf)
+    low = np.minimum(start, n - 1)
+    high = np.where(length > 0, np.arange(n) - (1 << level), low)
+    # One-dimensional indices are several times as fast as one index an axis.
+    row = level * values.size + np.arange(rows)[:, None] * n
+    channel = np.arange(values.shape[0])[:, None, None] * (rows * n)
+    minima = np.minimum(tables.take(channel + (row + low)), tables.take(channel + (row + high)))
+    minima[:, length <= 0] = np.inf
     return minima
