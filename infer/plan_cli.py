@@ -104,7 +104,9 @@ def parser() -> argparse.ArgumentParser:
         help="a kind of parallelism that is not to be used; may be repeated",
     )
     how = made.add_argument_group("how long to look")
-    how.add_argument("--budget", metavar="S", type=_budget, help="seconds for the search of hybrid plans (default 10)")
+    how.add_argument(
+        "--budget", metavar="S", type=_budget, help="seconds for the exact search of pipelines and hybrids (default 20)"
+    )
     how.add_argument(
         "--thorough",
         action="store_true",

@@ -20,6 +20,7 @@ class HybridProblem:
         pipeline: profile, cluster, stages, micro-batches, state factor and grid.
         partitionings: of that profile, in which a stage may run beside as it is; each of degree 2 or more.
         launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
+        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
 
     Raises:
         BadInput: a partitioning of another profile, or of degree 1.
@@ -28,6 +29,7 @@ class HybridProblem:
     pipeline: PipelineProblem
     partitionings: tuple[PartitionedProfile, ...] = ()
     launch_s: float = 0.0
+    max_replicas: int | None = None
 
     def __post_init__(self) -> None:
         for each in self.partitionings:
@@ -100,4 +102,6 @@ class HybridPlan:
             t = problem.choices[self.chosen[s]].degree
             if (last - first + 1) % t or (self.stages > 1 and (first % t or cluster.devices_per_node % t)):
                 return False, f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
+            if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
+                return False, f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
         return True, ""

@@ -28,7 +28,7 @@ from automap_models.planners.explorer.space import Space
 from automap_models.planners.explorer.staged import Searched, search_staged
 from automap_models.planners.explorer.why import why_it_loses
 
-DEFAULT_BUDGET_S = 10.0
+DEFAULT_BUDGET_S = 20.0
 PIPELINE_SHARE = 0.3
 """Of the budget for pipelines without partitioned operators; hybrids get the rest."""
 UNCONSTRAINED = Constraints()

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from automap_models.core.constraints import Constraints
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.explorer.candidate import Candidate
 from automap_models.planners.explorer.one_stage import one_stage_plans
 from automap_models.planners.explorer.space import Space
-from automap_models.planners.explorer.staged import search_staged, staged_problems
-from automap_models.planners.hybrid.tables import ConstrainedTables
+from automap_models.planners.explorer.staged import search_staged, staged_problems, tables_of
 from automap_models.planners.pipeline.chains import chain_exists, least_memory_bytes
 from automap_models.planners.pipeline.stage_tables import MOST_DEVICES, StageTables
 
@@ -28,14 +27,12 @@ MOST_TIMES = 8
 def least_memory(space: Space, constraints: Constraints, *, staged_only: bool = False) -> float:
     """Bytes that the fullest device of any plan needs at least, to 0.1 %; inf where no plan satisfies the constraints.
 
-    Memory never grows with the number of micro-batches, so that of each number of stages only the largest counts.
-
     Args:
         staged_only: whether plans of one stage are left out.
     """
     one_stage = [] if staged_only else [plan.memory_bytes for plan in _one_stage(space, constraints)]
     least = min(one_stage, default=math.inf)
-    for tables in _smallest(space, constraints):
+    for tables in _every_table(space, constraints):
         if chain_exists(tables, math.inf, least):
             least = min(least, least_memory_bytes(tables))
     return least
@@ -47,14 +44,13 @@ def _one_stage(space: Space, constraints: Constraints) -> list[Candidate]:
     return one_stage_plans(space, lambda plan: constraints.satisfied(plan.problem, plan.plan)[0])
 
 
-def _smallest(space: Space, constraints: Constraints) -> Iterator[StageTables]:
-    """Tables of the problems with the smallest micro-batches, for each number of stages and what is forbidden in it."""
-    smallest = {(each.pipeline.stages, own.forbidden): (each, own) for each, own in staged_problems(space, constraints)}
-    for problem, own in smallest.values():
-        try:
-            yield ConstrainedTables(problem, own).tables()
-        except BadInput:  # so many stages cannot share out the devices without what is forbidden
-            continue
+def _every_table(space: Space, constraints: Constraints) -> Iterator[StageTables]:
+    """Tables of all problems of several stages that have plans, those with the smallest micro-batches first."""
+    problems = sorted(staged_problems(space, constraints), key=lambda each: -each.pipeline.micro_batches)
+    for problem in problems:
+        tables = tables_of(problem, constraints)
+        if tables is not None:
+            yield tables
 
 
 def nothing_fits(space: Space, constraints: Constraints) -> Infeasible:
@@ -113,7 +109,7 @@ def _fits_on(space: Space, constraints: Constraints) -> Callable[[int], bool]:
         wider = _with_nodes(space, nodes)
         if any(plan.fits for plan in _one_stage(wider, constraints)):
             return True
-        return any(chain_exists(tables, math.inf, tables.memory) for tables in _smallest(wider, constraints))
+        return any(chain_exists(tables, math.inf, tables.memory) for tables in _every_table(wider, constraints))
 
     return fits
 

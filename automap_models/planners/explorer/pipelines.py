@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from automap_models.core.hybrid import HybridPlan
+from automap_models.core.microbatch import microbatch_size
 from automap_models.core.plan import PipelinePlan
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.explorer.candidate import Candidate
 from automap_models.planners.explorer.space import Space
 from automap_models.planners.pipeline.auto import choose, remembering
+from automap_models.planners.pipeline.candidates import Candidates
 
 
 def chosen_pipeline(space: Space, options: PlannerOptions) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The default planner's plan of two stages or more, refined, and how it came to be; None if it finds none."""
+    """The default planner's plan of two stages or more, refined, and how it came to be; None if it finds none.
+
+    That planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan has more of them
+    than samples, it chooses again among the problems whose micro-batches have as many.
+    """
     make = remembering()
     try:
         field = space.pipelines(make("policy", options).out_of_range)
-        if not field.problems:
-            return None, ()
-        choice = choose(field.problems, options, make=make)
+        problems = field.problems
+        while problems:
+            choice = choose(problems, options, make=make)
+            found = as_candidate(space, choice.plan)
+            if found.plan.check_valid(found.problem)[0]:
+                return found, (*_notes(choice.notes), *_notes(_left_out(field)))
+            most = max(replicas for replicas, _ in found.degrees)
+            problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
     except (BadInput, Infeasible):  # too few samples for any number of stages, or nothing fits
-        return None, ()
-    notes = tuple(f"pipeline: {note}" for note in choice.notes)
+        pass
+    return None, ()
+
+
+def _notes(notes: Iterable[str]) -> Iterator[str]:
+    return (f"pipeline: {note}" for note in notes)
+
+
+def _left_out(field: Candidates) -> Iterator[str]:
     if field.left_out:
-        left_out = f"{field.left_out} combination(s) of stages and micro-batches not tried: {field.why}"
-        notes = (*notes, f"pipeline: the policy was not asked about {left_out}")
-    return as_candidate(space, choice.plan), notes
+        yield f"the policy was not asked about {field.left_out} combination(s) of stages and micro-batches: {field.why}"
 
 
 def as_candidate(space: Space, plan: PipelinePlan) -> Candidate:

@@ -72,25 +72,18 @@ class Space:
         return possible if self.max_stages is None else range(1, min(possible.stop, self.max_stages + 1))
 
     def split(self, stages: int, micro_batches: int) -> HybridProblem:
-        """The problem of that many stages and micro-batches."""
+        """The problem of that many stages and micro-batches; each replica of a stage needs a sample."""
         problem = self.whole if stages == 1 else self.inside_nodes
-        return problem.with_split(stages, micro_batches, self.global_batch)
+        samples = None if self.global_batch is None else self.global_batch // micro_batches
+        return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=samples)
 
     def one_stage(self) -> Iterator[tuple[HybridProblem, int]]:
         """Problems of one stage, each with the ways of which every replica of the model gets a sample at a time."""
         for micro_batches in self.counts:
             problem = self.split(1, micro_batches)
             for way, each in enumerate(problem.choices):
-                replicas = self.cluster.devices // each.degree
-                if self.global_batch is None or self.global_batch // micro_batches >= replicas:
+                if problem.max_replicas is None or self.cluster.devices // each.degree <= problem.max_replicas:
                     yield problem, way
-
-    def enough_samples(self, stages: int, micro_batches: int) -> bool:
-        """Whether a micro-batch has a sample for each of D / S replicas: some stage of plain data parallelism has them.
-
-        As in planners.pipeline.candidates.
-        """
-        return self.global_batch is None or self.global_batch // micro_batches * stages >= self.cluster.devices
 
     def pipelines(self, out_of_range: OutOfRange | None = None) -> Candidates:
         """The problems of several stages, without partitioning of operators; see planners.pipeline.candidates.

@@ -7,8 +7,8 @@ not finished, for what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,9 +25,12 @@ from automap_models.planners.hybrid.tables import ConstrainedTables
 from automap_models.planners.pipeline.chains import chain_exists
 from automap_models.planners.pipeline.contest import TIE
 from automap_models.planners.pipeline.relaxation import least_length_s
+from automap_models.planners.pipeline.stage_tables import StageTables
 
 BOUND_SHARE = 0.3
 """Of the time for the relaxation; where it runs out bounds are valid, and lower."""
+HALVINGS = 3
+"""How often the range of a problem's bound is halved, to sort problems by it."""
 FIRST_SHARE = 0.5
 """Of what is left for the first round, in which every problem gets an equal part."""
 
@@ -38,13 +41,11 @@ class Open:
 
     Attributes:
         problem: of some S and M.
-        constraints: on its plans.
         bound_s: no plan is shorter.
         plan: the best one found.
     """
 
     problem: HybridProblem
-    constraints: Constraints
     bound_s: float
     plan: HybridPlan | None = None
 
@@ -66,21 +67,19 @@ class Searched:
     unfinished: int
 
 
-def staged_problems(space: Space, constraints: Constraints) -> Iterator[tuple[HybridProblem, Constraints]]:
-    """Every problem of several stages with the constraints on its plans.
-
-    A micro-batch of fewer than D / S samples leaves no sample for some replica, unless stages have one replica only:
-    there, operators are partitioned over all devices of every stage.
-    """
+def staged_problems(space: Space, constraints: Constraints) -> Iterator[HybridProblem]:
+    """Every problem of several stages that has plans which satisfy the constraints."""
     for stages in space.stages[1:]:
-        if not constraints.allow(space.model.profile, stages):
-            continue
-        for micro_batches in space.counts:
-            problem = space.split(stages, micro_batches)
-            if space.enough_samples(stages, micro_batches):
-                yield problem, constraints
-            elif "operator" not in constraints.forbidden and problem.partitionings:
-                yield problem, replace(constraints, forbidden=constraints.forbidden | {"data"})
+        if constraints.allow(space.model.profile, stages):
+            yield from (space.split(stages, micro_batches) for micro_batches in space.counts)
+
+
+def tables_of(problem: HybridProblem, constraints: Constraints) -> StageTables | None:
+    """What the relaxation needs; None where the stages cannot share out the devices."""
+    try:
+        return ConstrainedTables(problem, constraints).tables()
+    except BadInput:  # without what is forbidden, or without a sample for every replica
+        return None
 
 
 def search_staged(
@@ -97,7 +96,7 @@ def search_staged(
     """
     problems = list(staged_problems(space, constraints))
     watch(f"bounding {len(problems)} combinations of stages and micro-batches")
-    reachable = _within_reach(problems, below_s, Deadline(BOUND_SHARE * deadline.left_s))
+    reachable = _within_reach(problems, constraints, below_s, Deadline(BOUND_SHARE * deadline.left_s))
     queue = sorted(reachable, key=lambda each: each.bound_s)
     best: Open | None = None
     best_s = below_s
@@ -108,7 +107,7 @@ def search_staged(
                 continue
             watch(f"searching {i + 1} of {len(left)} combinations of stages and micro-batches")
             share_s = deadline.left_s * (1.0 if last_round else FIRST_SHARE / (len(left) - i))
-            length_s = _search(each, best_s, Deadline(share_s))
+            length_s = _search(each, constraints, best_s, Deadline(share_s))
             if length_s < best_s:
                 best, best_s = each, length_s
     unfinished = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
@@ -119,22 +118,32 @@ def search_staged(
 
 
 def _within_reach(
-    problems: list[tuple[HybridProblem, Constraints]], below_s: float, deadline: Deadline
+    problems: Sequence[HybridProblem], constraints: Constraints, below_s: float, deadline: Deadline
 ) -> Iterator[Open]:
     """The problems that the relaxation does not rule out, each with its bound."""
-    for problem, constraints in problems:
-        try:
-            tables = ConstrainedTables(problem, constraints).tables()
-        except BadInput:  # so many stages cannot share out the devices without what is forbidden
-            continue
-        if chain_exists(tables, below_s, tables.memory):
-            yield Open(problem, constraints, least_length_s(tables, deadline))
+    for problem in problems:
+        tables = tables_of(problem, constraints)
+        if tables is not None and chain_exists(tables, below_s, tables.memory):
+            yield Open(problem, _bound_s(tables, below_s, deadline))
 
 
-def _search(each: Open, best_s: float, deadline: Deadline) -> float:
+def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
+    """A length that the relaxation proves no plan to be below, close enough to sort by where one is known."""
+    if not np.isfinite(below_s):
+        return least_length_s(tables, deadline)
+    low, high = least_length_s(tables, Deadline(0.0)), below_s
+    for _ in range(HALVINGS):
+        if deadline.passed:
+            break
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if chain_exists(tables, middle, tables.memory) else (middle, high)
+    return low
+
+
+def _search(each: Open, constraints: Constraints, best_s: float, deadline: Deadline) -> float:
     """Search one problem for a shorter plan; returns the length of the best one found now, inf without one."""
     upper_s = best_s if np.isfinite(best_s) else None
-    found = hybrid_search(each.problem, deadline, upper_s, each.plan, each.constraints)
+    found = hybrid_search(each.problem, deadline, upper_s, each.plan, constraints)
     each.bound_s = max(each.bound_s, found.bound_s)
     if found.plan is None:
         return np.inf

@@ -35,8 +35,8 @@ class ConstrainedTables:
             self.windows = windows
         without = replace(problem, partitionings=()) if "operator" in constraints.forbidden else problem
         self._ways = without.choices
-        self._replicate = "data" not in constraints.forbidden
-        _require_devices(self.tables(), constraints)
+        self._max_replicas = 1 if "data" in constraints.forbidden else problem.max_replicas
+        _require_devices(self.tables(), constraints, self._max_replicas)
 
     def tables(self, stride: int = 1) -> StageTables:
         """Tables of plans that cut on the grid, or at one of so many of its points; and where the constraints need it.
@@ -48,8 +48,8 @@ class ConstrainedTables:
             cut = self.windows.cuts(cut)
         tables = stage_tables(self.problem.pipeline, cut)
         ways = (tables.ways[0], *(self._way(each, tables) for each in self._ways[1:]))
-        if not self._replicate:
-            ways = tuple(replace(way, allowed=way.allowed & _one_replica(way)) for way in ways)
+        if self._max_replicas is not None:
+            ways = tuple(replace(way, allowed=way.allowed & _replicas(way, self._max_replicas)) for way in ways)
         return replace(tables, ways=ways, windows=self._in_boundaries(tables))
 
     def _in_boundaries(self, tables: StageTables) -> IntArray:
@@ -115,17 +115,18 @@ def _over_replicas(cluster: Cluster, devices: DeviceTables, degree: int) -> Floa
     return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter * degree
 
 
-def _one_replica(way: WayTables) -> NDArray[np.bool_]:
+def _replicas(way: WayTables, most: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] whether devices a … q-1 are so many replicas at most."""
     cut = np.arange(way.allowed.shape[0])
-    one: NDArray[np.bool_] = cut - cut[:, None] == way.degree
-    return one
+    few: NDArray[np.bool_] = cut - cut[:, None] <= most * way.degree
+    return few
 
 
-def _require_devices(tables: StageTables, constraints: Constraints) -> None:
+def _require_devices(tables: StageTables, constraints: Constraints, max_replicas: int | None) -> None:
     """Nothing, where the stages can share out the devices.
 
     Raises:
-        BadInput: they cannot, which is due to techniques that are forbidden.
+        BadInput: they cannot, which is due to techniques that are forbidden, or to replicas without a sample.
     """
     allowed = np.any([way.allowed for way in tables.ways], axis=0)
     reached = np.zeros(tables.replicas_in_all + 1, dtype=bool)
@@ -136,8 +137,8 @@ def _require_devices(tables: StageTables, constraints: Constraints) -> None:
         forbidden = [f"--forbid {each}" for each in ("data", "operator") if each in constraints.forbidden]
         both = forbidden if len(forbidden) > 1 else [*forbidden, f"--stages {tables.stages}"]
         raise BadInput(
-            f"{tables.stages} stage(s) cannot share out {tables.replicas_in_all} devices: without replicas a stage has "
-            "as many devices as operators are partitioned over",
+            f"{tables.stages} stage(s) cannot share out {tables.replicas_in_all} devices: a stage has at most "
+            f"{max_replicas} replica(s) of as many devices as operators are partitioned over",
             where=" and ".join(both),
-            do="allow data parallelism, or take another number of stages",
+            do="allow data parallelism, larger micro-batches, or take another number of stages",
         )

@@ -120,6 +120,16 @@ def search(problem: HybridProblem, constraints: Constraints | None = None) -> fl
     return found(problem, hybrid_search(problem, Deadline(), constraints=constraints))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
+    problem = replace(hybrid_problem(seed, make_problem, max_n=6), max_replicas=1 + seed % 3)
+    shortest = brute_force(problem)
+    try:
+        assert search(problem) == pytest.approx(shortest, rel=1e-9)
+    except BadInput as refused:
+        assert "replica(s)" in str(refused) and shortest == np.inf
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_no_plan_is_shorter_by_brute_force(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=7)
