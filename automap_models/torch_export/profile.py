@@ -42,16 +42,17 @@ def profile_module(
     torch.distributed.pipelining can cut, and `names[i]` is the place after instruction i: see `split.split_spec`.
 
     - C: roofline times of the ATen operators, each a kernel of its own as in eager mode. A backward operator is charged
-      to the instruction whose gradient it computes; an Adam update, as memory traffic, to the instruction that reads
-      the parameter first. Scaled dot-product attention and dropout run as the fused kernels that CUDA has for them.
+      to the instruction whose gradient it computes. Scaled dot-product attention and dropout run as the fused
+      kernels that CUDA has for them. The update is no part of it: it comes once a step, not with every micro-batch.
     - A: bytes of the values made before the cut and read after it, each once: what the stages of
-      torch.distributed.pipelining send. Inputs are not sent: each stage loads its own.
+      torch.distributed.pipelining send. The model's inputs are not counted.
     - W: bytes of each trainable parameter that is used, at its first use; stash: what autograd keeps.
 
     The backward pass starts from the loss that the model returns; without one, from all its floating-point outputs (see
-    `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`, `update_s`;
-    `shared_parameters`, read by several instructions (a cut between them must keep two copies in step);
-    `unused_parameters`, which get no gradient and no place in W.
+    `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`;
+    `update_per_step_s`, an Adam update of all parameters as memory traffic; `shared_parameters`, read by several
+    instructions (a cut between them must keep two copies in step); `unused_parameters`, which get no gradient and no
+    place in W.
 
     Args:
         args, kwargs: example inputs; only shapes and element types count.
@@ -66,18 +67,17 @@ def profile_module(
     structure = analyse(model, args, kwargs, name=name)
     times_s = kernel_times(structure.kernels, device)
     forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
-    update_s = _update_times(structure, device)
     told = {
         "times": "roofline per operator",
         "device": device.name,
         "forward_s": float(forward_s.sum()),
         "backward_s": float(backward_s.sum()),
-        "update_s": float(update_s.sum()),
+        "update_per_step_s": float(device.seconds(0.0, ADAM_ACCESSES * structure.W.sum())),
     }
     return build_profile(
         structure,
         forward_s,
-        forward_s + backward_s + update_s,
+        forward_s + backward_s,
         {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **told},
     )
 
@@ -133,13 +133,6 @@ def describe(
         ],
         "unused_parameters": list(structure.unused),
     }
-
-
-def _update_times(structure: Structure, device: Device) -> FloatArray:
-    update_s = np.zeros(len(structure))
-    for parameter in structure.parameters:
-        update_s[parameter.instructions[0]] += float(device.seconds(0.0, ADAM_ACCESSES * parameter.size_bytes))
-    return update_s
 
 
 def _first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> int:

@@ -96,7 +96,7 @@ def test_autograd_keeps_each_tensor_once_where_it_is_first_needed(mlp: Profile) 
     }
 
 
-def test_bytes_are_those_of_all_kernels_and_of_the_adam_update(byte_device: Device) -> None:
+def test_bytes_are_those_of_all_kernels_and_the_update_counts_once_a_step(byte_device: Device) -> None:
     profile = profile_module(nn.Sequential(nn.ReLU(), nn.PReLU(), nn.Tanh()), (torch.ones(5),), device=byte_device)
     vector, scalar = 5 * F32, F32
     relu, prelu_update = 2 * vector, ADAM_ACCESSES * scalar
@@ -105,8 +105,8 @@ def test_bytes_are_those_of_all_kernels_and_of_the_adam_update(byte_device: Devi
     prelu_backward = (vector + vector + scalar) + 2 * vector  # gradient, input, slope → two gradients …
     prelu_slope = vector + scalar  # … of which that of the slope is summed up
     backward_s = profile.C - profile.C_fwd
-    assert backward_s.tolist() == [0, prelu_backward + prelu_slope + prelu_update, tanh_backward]
-    assert profile.meta["update_s"] == prelu_update
+    assert backward_s.tolist() == [0, prelu_backward + prelu_slope, tanh_backward]
+    assert profile.meta["update_per_step_s"] == prelu_update
 
 
 def test_the_model_is_left_as_it_was(unit_device: Device) -> None:
