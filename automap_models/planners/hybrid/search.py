@@ -104,7 +104,7 @@ class _Search:
             return
         try:
             self._improve_around(finest, start)
-            if start is None:
+            if self.best is None and (start is None or self.length_s == np.inf):
                 self._coarse_to_fine(finest)
             self._improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
         except OutOfTime as stopped:

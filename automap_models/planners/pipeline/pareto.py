@@ -90,6 +90,6 @@ def window_minima(values: FloatArray, start: IntArray) -> FloatArray:
     # One-dimensional indices are several times as fast as one index an axis.
     row = level * values.size + np.arange(rows)[:, None] * n
     channel = np.arange(values.shape[0])[:, None, None] * (rows * n)
-    minima = np.minimum(tables.take(channel + (row + low)), tables.take(channel + (row + high)))
+    minima: FloatArray = np.minimum(tables.take(channel + (row + low)), tables.take(channel + (row + high)))
     minima[:, length <= 0] = np.inf
     return minima
