@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.microbatch import microbatch_size
@@ -19,7 +21,7 @@ from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.hybrid.ways import ways
-from automap_models.planners.registry import make_planner
+from automap_models.planners.sharding.milp import independent_set
 
 Watch = Callable[[str], None]
 """Is told what is being done."""
@@ -54,13 +56,17 @@ def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, ru
     """The dimension of each input that auto data parallelism partitions (Auto-MAP §3.3); those it cannot are left out.
 
     The axis is as large as the cluster and the traced micro-batch let it be: what divides these samples divides others.
+    Parameters stay whole: of a step with one input, partitioning its features would be as good a plan by the count.
     """
-    devices = math.gcd(microbatch_size(profile) or 1, cluster.devices)
+    devices, classes = math.gcd(microbatch_size(profile) or 1, cluster.devices), sharding.classes
     if devices < 2:
         return {}
     try:
-        problem = ShardingProblem(profile.model, "data", sharding.classes, cluster, devices, rules)
+        problem = ShardingProblem(profile.model, "data", classes, cluster, devices, rules)
     except BadInput:  # nothing divides
         return {}
-    plan = make_planner("milp", None, "data").plan(problem)
-    return {variable.name: dim for variable, dim in plan.candidates.items() if dim != REPLICATED}
+    of_parameters = np.array([variable.kind == "parameter" for variable in classes.variables])[classes.dim_variables]
+    whole = np.bincount(classes.dim_classes[of_parameters], minlength=len(classes)) > 0
+    chosen = independent_set(problem, np.where(whole, 0.0, problem.weights)).chosen
+    dims = zip(classes.variables, classes.dims(chosen.tolist()), strict=True)
+    return {variable.name: dim for variable, dim in dims if variable.kind == "input" and dim != REPLICATED}

@@ -25,7 +25,9 @@ MOST_TIMES = 8
 
 
 def least_memory(space: Space, constraints: Constraints, *, staged_only: bool = False) -> float:
-    """Bytes that the fullest device of any plan needs at least, to 0.1 %; inf where no plan satisfies the constraints.
+    """Bytes that the fullest device of any plan needs at least, to 0.1 %, where that is more than the devices have.
+
+    It is inf where no plan satisfies the constraints.
 
     Args:
         staged_only: whether plans of one stage are left out.

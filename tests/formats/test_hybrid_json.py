@@ -1,0 +1,162 @@
+"""plan.json of hybrid plans, and profiled models in archives: read back as written, refused when anything is off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.hybrid import HybridPlan, HybridProblem
+from automap_models.core.partitioned import whole
+from automap_models.core.plan import Optimality, PipelinePlan
+from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.cost.hybrid import hybrid_cost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.hybrid_json import HybridReport, hybrid_document, read_hybrid_plan, write_hybrid_plan
+from automap_models.formats.plan_report import PlanReport
+from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
+
+CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
+
+
+@pytest.fixture
+def model() -> ProfiledModel:
+    """Two dense layers of 10 s in micro-batches of 2 samples; in halves, one all-reduce forward and one backward."""
+    profile = Profile.create(
+        C=[10.0, 10.0],
+        C_fwd=[4.0, 4.0],
+        A=[2e9, 0.0],
+        W=[8e8, 4e8],
+        stash=[1e8, 3e8],
+        names=("dot.0", "dot.1"),
+        layers=("one", "two"),
+        meta={"model": "two layers", "microbatch_size": 2},
+    )
+    halves = replace(
+        whole(profile),
+        name="2-way",
+        degree=2,
+        C=profile.C / 2,
+        C_fwd=profile.C_fwd / 2,
+        W=profile.W / 2,
+        stash=np.array([5e7, 3e8]),
+        reduced_fwd=np.array([0.0, 6e9]),
+        reduced_bwd=np.array([4e9, 0.0]),
+        starts_fwd=np.array([0.0, 1.0]),
+        starts_bwd=np.array([1.0, 0.0]),
+        gradients=np.array([1e9, 0.0]),
+        dims={"params/one/kernel": 1, "params/two/kernel": 0},
+    )
+    return ProfiledModel(profile, (halves,), 0.5, {"batch/x": 0}, ("a note",))
+
+
+@pytest.fixture
+def report(model: ProfiledModel) -> HybridReport:
+    """Six micro-batches of 4 samples: the first stage as 2 × 2 on one node, the second data-parallel on the other."""
+    problem = HybridProblem(PipelineProblem(model.profile, CLUSTER, stages=2), model.partitionings, model.launch_s)
+    problem = problem.with_split(2, 6, 24)
+    plan = HybridPlan(PipelinePlan((0,), (4,), 6, "exact", (63,), Optimality(20.0, "relaxation")), (1, 0))
+    assert plan.check_valid(problem) == (True, "")
+    cost = hybrid_cost(problem, plan)
+    return HybridReport(problem, plan, PlanReport(problem.pipeline, plan.pipeline, cost, {}, 1.0, None, None, 0.1))
+
+
+@pytest.fixture
+def written(report: HybridReport, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    write_hybrid_plan(path, report)
+    return path
+
+
+def test_a_plan_is_read_back_as_it_was_written(written: Path, model: ProfiledModel, report: HybridReport) -> None:
+    for cluster in (None, CLUSTER):
+        problem, plan = read_hybrid_plan(written, model, cluster)
+        assert plan == report.plan
+        assert hybrid_cost(problem, plan).length_s == pytest.approx(report.pipeline.cost.length_s)
+        assert problem.pipeline.profile.fingerprint == report.problem.pipeline.profile.fingerprint
+
+
+def test_the_document_says_how_each_stage_shares_the_work(report: HybridReport) -> None:
+    document = json.loads(json.dumps(hybrid_document(report)))
+    assert document["kind"] == "hybrid-pipeline"
+    stages = [(each["data"], each["tensor"], each["partitioning"]) for each in document["stages"]]
+    assert stages == [(2, 2, "2-way"), (4, 1, "whole")]
+    assert document["partitionings"]["2-way"] == {
+        "degree": 2,
+        "dims": {"params/one/kernel": 1, "params/two/kernel": 0},
+    }
+    assert document["microbatch_size"] == 4
+    assert document["length_s"] == pytest.approx(hybrid_cost(report.problem, report.plan).length_s)
+
+
+Change = Callable[[dict[str, Any]], None]
+CHANGES: dict[str, tuple[Change, str]] = {
+    "another schema": (lambda d: d.update(schema=2), "schema"),
+    "another kind": (lambda d: d.update(kind="pipeline"), "kind"),
+    "another profile": (lambda d: d["provenance"].update(profile_fingerprint="0"), "another profile"),
+    "another launch time": (lambda d: d.update(launch_s=0.4), "launch_s"),
+    "another length": (lambda d: d.update(length_s=d["length_s"] * 1.01), "gap|length_s"),
+    "a stage's time": (lambda d: d["stages"][0].update(forward_s=1.0), "forward_s"),
+    "a stage's degree": (lambda d: d["stages"][0].update(tensor=4), "tensor"),
+    "an unknown way": (lambda d: d["stages"][0].update(partitioning="4-way"), "partitioning"),
+    "a way of another degree": (lambda d: d["partitionings"]["2-way"].update(degree=4), "2-way"),
+    "a way of other dimensions": (lambda d: d["partitionings"]["2-way"]["dims"].clear(), "2-way"),
+    "ways that are missing": (lambda d: d.pop("partitionings"), "partitionings"),
+    "a stage too few": (lambda d: d["stages"].pop(), "way|stages"),
+    "cuts out of range": (lambda d: d.update(cuts=[5]), "cuts"),
+    "groups across nodes": (lambda d: d.update(device_cuts=[3]), "groups of 2"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_contradiction_is_refused(change: str, written: Path, model: ProfiledModel) -> None:
+    document = json.loads(written.read_text())
+    CHANGES[change][0](document)
+    written.write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=CHANGES[change][1]):
+        read_hybrid_plan(written, model)
+
+
+def test_a_plan_that_no_longer_fits_is_infeasible(written: Path, model: ProfiledModel) -> None:
+    document = json.loads(written.read_text())
+    document["cluster"]["memory"] = 1e9
+    written.write_text(json.dumps(document))
+    with pytest.raises(Infeasible, match="stage 1 needs 1.8 GB"):
+        read_hybrid_plan(written, model)
+
+
+def test_another_cluster_is_refused(written: Path, model: ProfiledModel) -> None:
+    with pytest.raises(BadInput, match="inter is"):
+        read_hybrid_plan(written, model, replace(CLUSTER, inter=1e9))
+
+
+# --- profiled models ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_survives_its_archive(model: ProfiledModel) -> None:
+    archive = model_to_npz(model)
+    again = model_from_npz(archive)
+    assert again.profile.fingerprint == model.profile.fingerprint
+    assert (again.profile.names, again.profile.layers) == (model.profile.names, model.profile.layers)
+    assert again.profile.meta == model.profile.meta
+    assert (again.launch_s, again.batch_dims, again.notes) == (model.launch_s, model.batch_dims, model.notes)
+    (ours,), (theirs,) = model.partitionings, again.partitionings
+    assert (ours.name, ours.degree, ours.dims) == (theirs.name, theirs.degree, theirs.dims)
+    for name, value in vars(ours).items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, getattr(theirs, name))
+    assert model_to_npz(again) == archive
+
+
+@pytest.mark.parametrize("foreign", [b"", b"PK\x03\x04", b"{}", b"\x93NUMPY"])
+def test_what_is_no_archive_is_refused(foreign: bytes) -> None:
+    with pytest.raises(BadInput):
+        model_from_npz(foreign)
