@@ -103,13 +103,23 @@ class _Search:
         if not chain_exists(finest, np.inf, finest.memory):
             return
         try:
-            self._improve_around(finest, start)
-            if self.best is None and (start is None or self.length_s == np.inf):
-                self._coarse_to_fine(finest)
+            self._begin(finest, start)
+        except OutOfTime:  # what that proves is about some of the plans only
+            raise self._stopped(finest, 0.0) from None
+        try:
             self._improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
         except OutOfTime as stopped:
-            bound_s = max(stopped.bound_s, least_length_s(finest, self.deadline))
-            raise OutOfTime(min(bound_s, self.length_s)) from None
+            raise self._stopped(finest, stopped.bound_s) from None
+
+    def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
+        """With the better of two bounds on all plans."""
+        return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.length_s))
+
+    def _begin(self, finest: StageTables, start: HybridPlan | None) -> None:
+        """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
+        self._improve_around(finest, start)
+        if self.best is None and (start is None or self.length_s == np.inf):
+            self._coarse_to_fine(finest)
 
     def _coarse_to_fine(self, finest: StageTables) -> None:
         """Optima of coarser grids, and what is near them on the finest one."""

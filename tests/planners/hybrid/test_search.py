@@ -136,7 +136,7 @@ def test_no_plan_is_shorter_by_brute_force(seed, make_problem):
     assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)
@@ -176,7 +176,7 @@ def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_ways_are_never_worse(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
@@ -220,16 +220,20 @@ class Countdown(Deadline):
         return self.checks < 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
-    problem = hybrid_problem(seed, make_problem, max_n=10)
-    best_s, checks, finished = search(problem), 0, False
-    while not finished:
-        result = hybrid_search(problem, Countdown(checks))
-        assert result.bound_s <= best_s * (1 + 1e-12)
-        if result.plan is not None:
-            assert length(problem, result.plan) >= best_s * (1 - 1e-12)
-        finished, checks = result.finished, checks + 1
+    """Every moment at which it can be stopped, on coarser grids and around a plan, too; what it claims must be true."""
+    problem = hybrid_problem(seed, make_problem, max_n=40)
+    best = hybrid_search(problem, Deadline())
+    starts = [(None, None)] if best.plan is None else [(None, None), (1.05 * best.bound_s, best.plan)]
+    for upper_s, start in starts:
+        checks, finished = 0, False
+        while not finished:
+            result = hybrid_search(problem, Countdown(checks), upper_s, start)
+            assert result.bound_s <= best.bound_s * (1 + 1e-12)
+            if result.plan is not None:
+                assert length(problem, result.plan) >= best.bound_s * (1 - 1e-12)
+            finished, checks = result.finished, checks + 1
 
 
 @pytest.mark.parametrize(
