@@ -1,17 +1,26 @@
 """Auto-MAP's Table 7 by online training (arXiv 2007.04069, §4.4), beside the paper and the exact search.
 
-    OMP_NUM_THREADS=1 python benchmarks/online_search.py [--seeds 3] [--agent default] [--episodes N] [--models …]
+    OMP_NUM_THREADS=1 python benchmarks/online_search.py [--seeds 5] [--agent default] [--time-limit S] [--models …]
+    OMP_NUM_THREADS=1 python benchmarks/online_search.py --held-out [--graphs FOLDER]
 
 S = nodes, M = 16, T5 with Adafactor (σ = 2); T5-11B with sequences of 128 tokens, since with 512 its activations fit
-nowhere. Wall time is that of training, the exact search on the same candidates apart. "above" is how far the plan of
-each seed is above the shortest plan on the candidates; "pruning" how far that one is above the shortest with any device
-cuts, after any instruction.
+nowhere. Times are those of the slowest seed's training: processor and wall; the exact search on the same candidates
+apart. "first" is how far the look-ahead's plan before any training is above the shortest plan on the candidates;
+"above" the same of each seed's plan, "greedy" of the plan that the trained agent makes at the end without exploring,
+the median of the seeds; "pruning" how far the shortest plan on the candidates is above that with any device cuts,
+after any instruction.
+
+--held-out: other clusters, numbers of stages and profiles than those that the default agent was chosen on; --graphs is
+a folder of measured profiles (graph.txt of msr-fiddle/pipedream and AlibabaPAI/DAPPLE).
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -21,97 +30,165 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.problem import PipelineProblem
+from automap_models.core.profile import Profile
 from automap_models.cost.pipeline import plan_cost
+from automap_models.envs.online_costs import final_length_s
+from automap_models.envs.online_tables import Pivots
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.online.candidate_optimum import candidate_optimum
+from automap_models.planners.online.look_ahead import first_plans
 from automap_models.planners.online.planner import OnlineOptions, Trained, at_instructions, train_online
 from automap_models.planners.pipeline.exact import anytime_search
+from automap_models.planners.pipeline.relaxation import lower_bound_s
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
+HELD_OUT = (
+    ("bert48", "dgx-1", 4),
+    ("bert48", "p3dn-4", 5),
+    ("bert48", "dgx-h100-4", 6),
+    ("t5_base", "p4d-4", 3),
+    ("t5_base", "dgx-a100-4", 6),
+    ("t5_3b", "p3dn-4", 4),
+    ("t5_3b", "p4d-4", 5),
+    ("vgg19", "p3-4", 4),
+    ("vgg19", "dgx-1", 3),
+)
+GRAPHS = (
+    ("alexnet", "B", 3),
+    ("vgg16", "p4d-4", 4),
+    ("resnet50", "C", 4),
+    ("gnmt", "B", 3),
+    ("bert-24_b6", "p3-4", 5),
+    ("bert-48_b2", "C", 6),
+)
 PROVE_S = 60.0
+HEADS = ("model", "on", "S", "pivots", "played on", "near", "device cuts", "L", "first", "above", "greedy", "episodes")
+HEADS += ("CPU", "wall", "exact", "pruning", "paper")
 
 
-def problem_of(model: str, cluster: str) -> PipelineProblem:
-    long = model == "t5_11b"
-    profile = profile_of(model, 128) if long else read_profile(EXAMPLES / f"{model}_v100.npz")
-    where = read_cluster(cluster)
-    return at_instructions(PipelineProblem(profile, where, where.nodes, state_factor=STATE_FACTOR.get(model, 4.0)))
+@dataclass(frozen=True)
+class Run:
+    """One seed's training and what it took."""
+
+    trained: Trained
+    cpu_s: float
+    wall_s: float
 
 
-def lost_by_pruning(problem: PipelineProblem, trained: Trained) -> str:
+def problem_of(model: str, cluster: str, stages: int | None = None, profile: Profile | None = None) -> PipelineProblem:
+    if profile is None:
+        long = model == "t5_11b"
+        profile = profile_of(model, 128) if long else read_profile(EXAMPLES / f"{model}_v100.npz")
+    where, state_factor = read_cluster(cluster), STATE_FACTOR.get(model, 4.0)
+    return at_instructions(PipelineProblem(profile, where, stages or where.nodes, state_factor=state_factor))
+
+
+def lost_by_pruning(problem: PipelineProblem, bound_s: float) -> str:
     """How far the best plan on the candidates is above the best with any device cuts."""
-    result = anytime_search(problem, Deadline(PROVE_S), trained.optimum.bound_s * (1.0 + 1e-9))
-    loss = 100.0 * (trained.optimum.bound_s / result.bound_s - 1.0)
+    result = anytime_search(problem, Deadline(PROVE_S), bound_s * (1.0 + 1e-9))
+    loss = max(100.0 * (bound_s / result.bound_s - 1.0), 0.0)
     return f"{loss:.1f} %" if result.finished else f"≤ {loss:.1f} %"
 
 
-def row(model: str, cluster: str, arguments: argparse.Namespace) -> tuple[str, ...]:
-    problem, published = problem_of(model, cluster), TABLE_7.get((model, cluster))
-    paper = ("–",) if (model, cluster) not in TABLE_7 else (OUT_OF_MEMORY if published is None else "",)
-    said = paper[0] or f"{published.device_cuts}; {', '.join(published.near)}"  # type: ignore[union-attr]
-    runs, walls = [], []
+def runs_of(problem: PipelineProblem, arguments: argparse.Namespace) -> Iterator[Run]:
+    for seed in range(arguments.seeds):
+        options = OnlineOptions(arguments.agent, seed=seed, time_limit_s=arguments.time_limit, prove_s=0.0)
+        cpu, wall = time.process_time(), time.perf_counter()
+        trained = train_online(problem, options)
+        yield Run(trained, time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def fits(problem: PipelineProblem) -> bool:
+    """Whether the relaxation does not rule out that a plan fits."""
     try:
-        for seed in range(arguments.seeds):
-            options = OnlineOptions(agent=arguments.agent, episodes=arguments.episodes, seed=seed, prove_s=0.0)
-            begun = time.perf_counter()
-            runs.append(train_online(problem, options))
-            walls.append(time.perf_counter() - begun)
+        lower_bound_s(problem, Deadline(0.0))
     except Infeasible:
-        return model, cluster, OUT_OF_MEMORY, *[""] * 8, said
-    lengths = [plan_cost(problem, each.plan).length_s for each in runs]
-    first, best = runs[0], runs[lengths.index(min(lengths))]
-    begun = time.perf_counter()
-    optimum = candidate_optimum(first.candidates, min(lengths), Deadline(PROVE_S))
-    exact_s = time.perf_counter() - begun
-    above = ", ".join(f"{100 * (length / optimum.bound_s - 1):.2f}" for length in lengths)
-    proven = Trained(best.plan, best.candidates, optimum, best.pivots, best.rounds, interrupted=False)
-    return (
+        return False
+    return True
+
+
+def first_s(trained: Trained) -> float:
+    """Length of the look-ahead's first plan, which the default agent begins with."""
+    pivots = Pivots.from_candidates(trained.candidates, reward_s=1.0)
+    return float(final_length_s(pivots, first_plans(pivots)).min())
+
+
+def published(model: str, cluster: str) -> str:
+    if (model, cluster) not in TABLE_7:
+        return "–"
+    row = TABLE_7[model, cluster]
+    return OUT_OF_MEMORY if row is None else f"{row.device_cuts}; {', '.join(row.near)}"
+
+
+def row(model: str, cluster: str, problem: PipelineProblem, said: str, arguments: argparse.Namespace) -> list[str]:
+    try:
+        runs = list(runs_of(problem, arguments))
+    except Infeasible:
+        told = "none found that fits" if fits(problem) else OUT_OF_MEMORY
+        return [model, cluster, str(problem.stages), told, *[""] * (len(HEADS) - 5), said]
+    lengths = [plan_cost(problem, each.trained.plan).length_s for each in runs]
+    best = runs[lengths.index(min(lengths))].trained
+    begun = time.process_time()
+    optimum = candidate_optimum(best.candidates, min(lengths), Deadline(PROVE_S))
+    exact_s = time.process_time() - begun
+
+    def above(length_s: float) -> str:
+        return f"{100 * (length_s / optimum.bound_s - 1):.2f}"
+
+    greedy = [each.trained.rounds[-1].greedy_s for each in runs]
+    known = [each for each in greedy if each is not None]
+    return [
         model,
         cluster,
-        f"{first.candidates.pivots:,}",
-        f"{first.pivots:,}",
+        str(problem.stages),
+        f"{best.candidates.pivots:,}",
+        f"{best.pivots:,}",
         ", ".join(near(problem.profile, cut) for cut in best.plan.cuts),
         str(best.plan.device_cuts),
         f"{min(lengths):.4g} s",
-        f"{above} %",
-        f"{max(walls):.1f} s",
+        f"{above(first_s(best))} %",
+        f"{', '.join(map(above, lengths))} %" + ("" if optimum.proof == "exact" else " (of a bound)"),
+        f"{above(statistics.median(known))} %" if known else "–",
+        f"{max(each.trained.rounds[-1].episodes for each in runs):,}",
+        f"{max(each.cpu_s for each in runs):.1f} s",
+        f"{max(each.wall_s for each in runs):.1f} s",
         f"{exact_s:.2f} s",
-        lost_by_pruning(problem, proven),
+        lost_by_pruning(problem, optimum.bound_s),
         said,
-    )
+    ]
+
+
+def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, PipelineProblem, str]]:
+    if not arguments.held_out:
+        for model, cluster in product(arguments.models, "ABC"):
+            yield model, cluster, problem_of(model, cluster), published(model, cluster)
+        return
+    for model, cluster, stages in HELD_OUT:
+        yield model, cluster, problem_of(model, cluster, stages), ""
+    for name, cluster, stages in GRAPHS if arguments.graphs else ():
+        profile = read_profile(arguments.graphs / f"{name}.txt")
+        yield name, cluster, problem_of(name, cluster, stages, profile), ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--agent", default="default")
-    parser.add_argument("--episodes", type=int, default=None)
+    parser.add_argument("--time-limit", type=float, default=None)
     parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--graphs", type=Path, default=None)
     arguments = parser.parse_args()
-    heads = (
-        "model",
-        "on",
-        "pivots",
-        "played on",
-        "near",
-        "device cuts",
-        "L",
-        "above",
-        "wall",
-        "exact",
-        "pruning",
-        "paper",
-    )
-    table = Table(*heads, title=f"Table 7 by online training, agent {arguments.agent}", box=MARKDOWN)
-    for model, cluster in product(arguments.models, "ABC"):
-        cells = row(model, cluster, arguments)
+    table = Table(*HEADS, title=f"Table 7 by online training, agent {arguments.agent}", box=MARKDOWN)
+    for model, cluster, problem, said in cases(arguments):
+        cells = row(model, cluster, problem, said, arguments)
         print(" | ".join(cells), flush=True)
         table.add_row(*cells)
-    Console(width=250).print(table)
+    Console(width=300).print(table)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ ABOUT = (
     "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
     "instruction by instruction, and which devices near the node boundaries each stage gets."
 )
+POLICY = "policy"
+"""The planner whose plan is a warm start by name."""
 
 
 def add_pipeline_arguments(made: argparse.ArgumentParser) -> None:
@@ -43,10 +46,19 @@ def add_pipeline_arguments(made: argparse.ArgumentParser) -> None:
         "--radius", metavar="N", type=at_least(0), default=3, help="devices around the node boundaries (default 3)"
     )
     how = made.add_argument_group("who learns, for how long")
-    how.add_argument("--agent", metavar="NAME", default="default", help="default, or paper: Auto-MAP's own")
+    how.add_argument(
+        "--agent",
+        metavar="NAME|FILE",
+        default="default",
+        help="hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like conf/online/default.yaml",
+    )
     how.add_argument("--episodes", metavar="N", type=at_least(1), help="to play (default: the agent's)")
     how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
-    how.add_argument("--warm-start", metavar="FILE", type=Path, help="begin with this plan.json")
+    how.add_argument(
+        "--warm-start",
+        metavar="policy|FILE",
+        help="begin with the trained policy's plan, or with this plan.json (./policy is a file)",
+    )
     out = made.add_argument_group("what to write")
     out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
     out.add_argument("--plot", metavar="FILE", type=Path, help="draw how the training went (.png, .svg, .pdf)")
@@ -81,7 +93,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, Path]:
     from .plots import require_plotting
 
     files = {what: path for what, path in (("plan", arguments.out), ("plot", arguments.plot)) if path}
-    taken = {path.resolve() for path in (Path(arguments.what), arguments.warm_start) if path}
+    taken = {Path(path).resolve() for path in (arguments.what, arguments.warm_start) if path}
     for what, path in files.items():
         if path.resolve() in taken:
             raise BadInput("is an input or another output, too", where=f"{path} for the {what}", do="give another name")
@@ -118,8 +130,6 @@ def _profile(arguments: argparse.Namespace) -> Profile:
 
 
 def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[Trained, PlanReport]:
-    from dataclasses import replace
-
     from automap_models.planners.online.planner import train_online
     from automap_models.planners.pipeline.evaluate import evaluate
 
@@ -150,24 +160,36 @@ def _options(arguments: argparse.Namespace, problem: PipelineProblem) -> OnlineO
     )
 
 
-def _warm_start(path: Path | None, problem: PipelineProblem) -> PipelinePlan | None:
-    """The plan in a file, on this problem's grid.
+def _warm_start(given: str | None, problem: PipelineProblem) -> PipelinePlan | None:
+    """The policy's plan, or that in a file, on this problem's grid.
 
     Raises:
-        BadInput: it belongs to another profile or cluster, or has other numbers of stages or micro-batches.
+        BadInput: the plan belongs to another profile or cluster, or has other numbers of stages or micro-batches; or
+            the problem is larger than the policy can express.
+        Infeasible: the policy's plan does not fit the memory.
     """
-    from dataclasses import replace
+    if given is None:
+        return None
+    plan = _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
+    return replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=None)
 
+
+def _policy_plan(problem: PipelineProblem) -> PipelinePlan:
+    from automap_models.core.coarsen import DEFAULT_GRANULARITY
+    from automap_models.planners.registry import make_planner
+
+    return make_planner(POLICY).plan(replace(problem, granularity=DEFAULT_GRANULARITY))
+
+
+def _plan_in(path: Path, problem: PipelineProblem) -> PipelinePlan:
     from automap_models.formats.plan_json import read_plan
 
-    if path is None:
-        return None
     own, plan = read_plan(path, problem.profile, problem.cluster)
     for what in ("stages", "micro_batches", "state_factor"):
         if getattr(own, what) != getattr(problem, what):
             told = f"has {what.replace('_', '-')} {getattr(own, what):g}, not {getattr(problem, what):g}"
             raise BadInput(told, where=f"--warm-start {path}", do=f"give --{what.replace('_', '-')} as the plan has it")
-    return replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=None)
+    return plan
 
 
 def notes(trained: Trained) -> tuple[str, ...]:

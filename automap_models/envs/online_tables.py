@@ -160,7 +160,7 @@ class Chosen(NamedTuple):
         return Chosen(*(tensor[index] for tensor in self))
 
     def distinct(self) -> tuple[Chosen, Tensor]:
-        """Each different state once, and int64 [B] which of them each state is; all must be at one step."""
+        """Each different state once, and int64 [B] which of them each state is; the pivots say all about a state."""
         _, which = torch.unique(self.pivots.flatten(1), dim=0, return_inverse=True)
         first = torch.zeros(int(which.max()) + 1, dtype=torch.int64)
         first[which] = torch.arange(len(which))

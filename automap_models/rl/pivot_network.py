@@ -18,10 +18,10 @@ PAPER, LOOK_AHEAD, STATE = 3, 4, 3
 
 
 class Described(NamedTuple):
-    """What the network reads of B states.
+    """What the network reads of B states, each of the U different ones once.
 
-    features: [B, P, F]; globally: [B, G]; legal: bool [B, P]; base: [B, P] what the values are added to; exact: bool
-    [B] whether the base needs no correction.
+    features: [U, P, F]; globally: [U, G]; legal: bool [U, P]; base: [U, P] what the values are added to; exact: bool
+    [U] whether the base needs no correction; which: int64 [B] which of the U each state is.
     """
 
     features: Tensor
@@ -29,6 +29,7 @@ class Described(NamedTuple):
     legal: Tensor
     base: Tensor
     exact: Tensor
+    which: Tensor
 
 
 class PivotQNetwork(nn.Module):
@@ -66,6 +67,7 @@ class PivotQNetwork(nn.Module):
     @torch.no_grad()
     def describe(self, problems: Pivots, states: Chosen) -> Described:
         """The features of a batch of states; they depend on no weights, so that two networks can share them."""
+        states, which = states.distinct()
         legal, costs, ideal_s = legal_pivots(problems, states), pivot_costs(problems, states), problems.ideal_s
         transfers_s = 2 * problems.micro_batches * costs.transfer_s
         features = [(costs.all_reduce_s / ideal_s).log1p(), (transfers_s / ideal_s).log1p(), costs.balance]
@@ -93,13 +95,14 @@ class PivotQNetwork(nn.Module):
             legal,
             base,
             (states.step == problems.stages - 2) & self.look_ahead,
+            which,
         )
 
     def floor(self, described: Described) -> Tensor:
         """[B] values below this need not be told apart (q_network.HOPELESS); -∞ without a look-ahead."""
         if not self.look_ahead:
-            return torch.full_like(described.base[:, 0], -torch.inf)
-        return best_legal(described.base, described.legal).squeeze(1) - HOPELESS
+            return described.base.new_full((len(described.which),), -torch.inf)
+        return best_legal(described.base, described.legal).squeeze(1)[described.which] - HOPELESS
 
     def forward(self, described: Described) -> Tensor:
         """[B, P, 1] action values."""
@@ -107,4 +110,4 @@ class PivotQNetwork(nn.Module):
         advantage = self.advantage(torch.relu(self.mix(hidden)))
         values = dueling(self.value(described.globally), advantage, described.legal)
         learned = torch.where(described.exact.view(-1, 1, 1), 0.0, values)
-        return learned + described.base.unsqueeze(2)
+        return (learned + described.base.unsqueeze(2))[described.which]

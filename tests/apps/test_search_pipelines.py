@@ -14,6 +14,24 @@ from automap_models.formats.plan_json import read_plan
 from automap_models.infer.search_cli import main
 
 VGG = str(Path(__file__).resolve().parents[2] / "examples" / "vgg19_v100.npz")
+FACTORY = """
+import jax
+import jax.numpy as jnp
+
+
+def make_step(batch=2):
+    def loss(params, x):
+        for name, kernel in params.items():
+            with jax.named_scope(name):
+                x = jnp.tanh(x @ kernel)
+        return (x**2).mean()
+
+    def step(params, x):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x))
+
+    of = jax.ShapeDtypeStruct
+    return step, ({f"layer_{i}": of((32, 32), "float32") for i in range(6)}, of((batch, 32), "float32"))
+"""
 
 
 def search(*arguments: str) -> int:
@@ -46,6 +64,37 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
     assert "has stages 3, not 2" in capsys.readouterr().err
 
 
+def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.problem import PipelineProblem
+    from automap_models.cost.pipeline import plan_cost
+    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.planners.registry import make_planner
+
+    cluster: Cluster = read_cluster("B")
+    problem = PipelineProblem(read_profile(VGG), cluster, 3)
+    assert search("--warm-start", "policy", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["length_s"]
+    assert found <= plan_cost(problem, make_planner("policy").plan(problem)).length_s * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_a_factorys_model_is_traced_and_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "small_models.py").write_text(FACTORY, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    asked = ["pp", "small_models:make_step", "--topo", "A", "--batch", "4", "--episodes", "48", "--out", "plan.json"]
+    assert main(asked) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "plan by online: 2 stages" in printed and "layer_" in printed
+    plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    assert (len(plan["stages"]), plan["provenance"]["seed"]) == (2, 0)
+    assert main(["pp", "small_models:make_step", "--topo", "A", "--sequence", "4"]) == 2
+    assert "sequence" in capsys.readouterr().err
+
+
 def test_training_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert search("--plot", str(tmp_path / "training.png")) == 0
@@ -55,7 +104,11 @@ def test_training_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--agent", "x"), 2, "--agent: unknown agent 'x'; choose from default, paper"),
+        (
+            ("--agent", "x"),
+            2,
+            "'x' is neither a known agent nor a file; choose from default, paper",
+        ),
         (("--batch", "3"), 2, "--batch: does not apply"),
         (("--stages", "1"), 2, "'1' is no whole number ≥ 2"),
         (("--stages", "99"), 2, "99 stages on the 24 device(s)"),

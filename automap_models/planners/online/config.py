@@ -1,14 +1,33 @@
-"""Agents for online pipeline planning: the paper's, and what measures best."""
+"""Hyper-parameters of the agent of online pipeline planning, from conf/online or the user's own YAML file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
 
 from automap_models.errors import BadInput
+from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
+from automap_models.planners.agent_yaml import LEARNER, AgentFields
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
+
+_HELP = "see conf/online/default.yaml"
+_TOP = ("hidden", "look_ahead", "reward", "episodes", "round", "around", "agent", "learner")
+_AGENT = ("gamma", "n_steps", "log_values", "double", "best_known", "huber")
+_EXPLORING = ("epsilon_start", "epsilon_end", "epsilon_iterations")
+_LARGEST = {
+    "hidden": 1_024,
+    "episodes": 10**9,
+    "round": 256,
+    "around": 256,
+    "n_steps": 10**6,
+    "epsilon_iterations": 10**9,
+    "batch": 1_024,
+    "iterations": 65_536,
+    "replay": 10**6,
+    "target_every": 10**9,
+}
+REWARDS = ("ideal/L", "1/L")
 
 
 @dataclass(frozen=True)
@@ -17,18 +36,19 @@ class OnlineConfig:
 
     Attributes:
         hidden: width of the network.
-        look_ahead: whether it reads a lower bound of L, learns log(ideal / L) and plays only on pivots that a shorter
-            plan than a known one can have; without, the paper's features and all pivots that its masks leave.
-        reward: what a plan earns: ideal / L, which no unit scales, or 1 / L.
+        look_ahead: whether it reads a lower bound of L, learns log(ideal / L), begins with the plan that the bound
+            suggests and explores only pivots that a shorter plan than the best one can have; without, the paper's
+            features and all pivots that its masks leave.
+        reward: what a plan earns, one of REWARDS: ideal / L, which no unit scales, or 1 / L.
         episodes: how many to play, by default.
         round: ε-greedy episodes between learner iterations; the first of several is greedy.
         around: further ones that explore around the best plan so far (planners.online.exploration).
-        agent, learner: hyper-parameters.
+        agent, learner: the agent's and the learner's own.
     """
 
     hidden: int
     look_ahead: bool
-    reward: Literal["ideal/L", "1/L"]
+    reward: str
     episodes: int
     round: int
     around: int
@@ -36,67 +56,43 @@ class OnlineConfig:
     learner: LearnerConfig
 
 
-AGENTS: Mapping[str, OnlineConfig] = {
-    "default": OnlineConfig(
-        hidden=16,
-        look_ahead=True,
-        reward="ideal/L",
-        episodes=2048,
-        round=16,
-        around=32,
-        agent=AgentConfig(
-            n_steps=64,
-            epsilon_start=1.0,
-            epsilon_end=0.2,
-            epsilon_iterations=100,
-            local_share=0.7,
-            local_radius=30,
-            best_known=True,
-            huber=0.02,
-        ),
-        learner=LearnerConfig(
-            learning_rate=3e-3, batch=32, iterations=1, replay=2000, alpha=0.2, beta=0.6, target_every=10
-        ),
-    ),
-    "paper": OnlineConfig(
-        hidden=16,
-        look_ahead=False,
-        reward="1/L",
-        episodes=10_000,
-        round=1,
-        around=0,
-        agent=AgentConfig(
-            gamma=0.6,
-            n_steps=1,
-            log_values=False,
-            epsilon_start=1.0,
-            epsilon_end=0.1,
-            epsilon_iterations=10_000,
-            local_share=0.0,
-            local_radius=0,
-        ),
-        learner=LearnerConfig(
-            learning_rate=1e-3,
-            batch=64,
-            iterations=1,
-            replay=2000,
-            alpha=0.2,
-            beta=0.6,
-            target_every=100,
-            gradient_clip=10.0,
-        ),
-    ),
-}
-"""paper: hyper-parameters as printed (arXiv 2007.04069, §5.1), which give no layer sizes; default: what measures best
-(benchmarks/RESULTS.md)."""
-
-
-def online_config(name: str) -> OnlineConfig:
-    """The shipped agent of that name.
+def read_online_config(name_or_path: str | Path) -> OnlineConfig:
+    """The shipped agent of that name (`default`, `paper`), or the one in that YAML file.
 
     Raises:
-        BadInput: there is none.
+        BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
-    if name not in AGENTS:
-        raise BadInput(f"unknown agent {name!r}", where="--agent", do=f"choose from {', '.join(AGENTS)}")
-    return AGENTS[name]
+    path = find_yaml(name_or_path, "online", "agent")
+    given = YamlFields(load_yaml(path, _HELP), str(path), required=_TOP, optional=(), do=_HELP)
+    whole = AgentFields(given, _LARGEST)
+    reward, look_ahead, around = given.text("reward", ""), whole.flag("look_ahead"), whole.count("around", 0)
+    if reward not in REWARDS:
+        raise BadInput(f"reward is {reward!r}", where=str(path), do=f"give {' or '.join(REWARDS)}")
+    if around and not look_ahead:
+        raise BadInput(f"around is {around} without look_ahead", where=str(path), do="give around: 0")
+    return OnlineConfig(
+        hidden=whole.count("hidden"),
+        look_ahead=look_ahead,
+        reward=reward,
+        episodes=whole.count("episodes"),
+        round=whole.count("round"),
+        around=around,
+        agent=_agent(whole.section("agent", (*_AGENT, *_EXPLORING), _HELP)),
+        learner=whole.section("learner", LEARNER, _HELP).learner(),
+    )
+
+
+def _agent(given: AgentFields) -> AgentConfig:
+    return AgentConfig(
+        gamma=given.share("gamma"),
+        n_steps=given.count("n_steps"),
+        log_values=given.flag("log_values"),
+        double=given.flag("double"),
+        epsilon_start=given.share("epsilon_start"),
+        epsilon_end=given.share("epsilon_end"),
+        epsilon_iterations=given.count("epsilon_iterations"),
+        local_share=0.0,
+        local_radius=0,
+        best_known=given.flag("best_known"),
+        huber=given.positive("huber"),
+    )

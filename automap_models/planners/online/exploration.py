@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from automap_models.core.plan import PipelinePlan
-from automap_models.envs.online_pipeline import OnlinePipelineEnv
+from automap_models.envs.online_pipeline import OnlinePipelineEnv, legal_pivots
 from automap_models.envs.online_tables import Chosen, Pivots
 from automap_models.planners.online.look_ahead import bounds_s
 from automap_models.rl.agent import Agent, Moment
@@ -103,9 +103,8 @@ def _greedy(agent: Agent[Pivots, Chosen], problems: Pivots, states: Chosen) -> T
     """[R] the legal pivots with the largest values."""
     distinct, which = states.distinct()
     with torch.no_grad():
-        described = agent.online.describe(problems, distinct)
-        value = agent.expected(agent.online(described))
-    return torch.where(described.legal, value, -torch.inf).argmax(1)[which]
+        value = agent.q(agent.online, problems, distinct)
+    return torch.where(legal_pivots(problems, distinct), value, -torch.inf).argmax(1)[which]
 
 
 def _least_bound(problems: Pivots, states: Chosen) -> Tensor:

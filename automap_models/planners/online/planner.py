@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from automap_models.core.plan import Optimality, PipelinePlan
@@ -18,7 +19,7 @@ from automap_models.planners.pipeline.relaxation import lower_bound_s
 
 if TYPE_CHECKING:
     from automap_models.planners.online.config import OnlineConfig
-    from automap_models.planners.online.search import OnlineRound
+    from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
 DEFAULT_AGENT = "default"
 
@@ -28,7 +29,7 @@ class OnlineOptions:
     """How to train.
 
     Attributes:
-        agent: a name of planners.online.config.AGENTS.
+        agent: hyper-parameters: a shipped config (conf/online) or a YAML file.
         radius: of the candidate device cuts around the centre solution.
         episodes: how many to play; None is as many as the agent's configuration says.
         seed: of every random draw.
@@ -38,7 +39,7 @@ class OnlineOptions:
         watch: is told of every round and of how many episodes there are to be.
     """
 
-    agent: str = DEFAULT_AGENT
+    agent: str | Path = DEFAULT_AGENT
     radius: int = DEFAULT_RADIUS
     episodes: int | None = None
     seed: int = 0
@@ -101,42 +102,55 @@ def train_online(problem: PipelineProblem, options: OnlineOptions | None = None)
     possible = candidates(problem, options.radius)
     config = agent_config(options.agent)
     from automap_models.planners.online.search import OnlineSearch
+    from automap_models.rl.threads import one_thread
 
     lower_bound_s(at_instructions(problem), Deadline(0.0))  # says at once where nothing fits
     search = OnlineSearch(possible, config, options.seed, options.warm_start)
     total = config.episodes if options.episodes is None else options.episodes
     deadline = Deadline(float("inf") if options.time_limit_s is None else options.time_limit_s)
-    rounds: list[OnlineRound] = []
-    interrupted = False
-    try:
-        while search.episodes < total and not deadline.passed and not (rounds and search.finished):
-            rounds.append(search.round())
-            if options.watch:
-                options.watch(rounds[-1], total)
-    except KeyboardInterrupt:
-        if search.best is None:
-            raise
-        interrupted = True
+    with one_thread():
+        rounds, interrupted = _rounds(search, total, deadline, options.watch)
     if search.best is None:
         raise _nothing_fits(possible, search.episodes)
     optimum = candidate_optimum(possible, search.best_s, Deadline(0.0 if interrupted else options.prove_s))
     return Trained(search.best, possible, optimum, search.pivots.number, tuple(rounds), interrupted)
 
 
-def agent_config(name: str) -> OnlineConfig:
-    """The shipped agent of that name.
+def _rounds(
+    search: OnlineSearch, total: int, deadline: Deadline, watch: Callable[[OnlineRound, int], None] | None
+) -> tuple[list[OnlineRound], bool]:
+    """Rounds until so many episodes, the deadline, a proof that nothing shorter is left, or Ctrl-C, and whether that.
 
     Raises:
-        BadInput: there is none, or torch is not installed.
+        KeyboardInterrupt: before there was any plan.
+    """
+    rounds: list[OnlineRound] = []
+    try:
+        while search.episodes < total and not deadline.passed and not (rounds and search.finished):
+            rounds.append(search.round())
+            if watch:
+                watch(rounds[-1], total)
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        return rounds, True
+    return rounds, False
+
+
+def agent_config(name_or_path: str | Path) -> OnlineConfig:
+    """The shipped agent of that name, or the one in that YAML file.
+
+    Raises:
+        BadInput: there is none, the file cannot be used, or torch is not installed.
     """
     try:
-        from automap_models.planners.online.config import online_config
+        from automap_models.planners.online.config import read_online_config
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
         do = "pip install 'automap-models[train]'"
         raise BadInput("torch is not installed", where="planner online", do=do) from None
-    return online_config(name)
+    return read_online_config(name_or_path)
 
 
 def _nothing_fits(possible: Candidates, episodes: int) -> Infeasible:

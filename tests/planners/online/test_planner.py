@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations, product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.resources import conf_dir
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.online.planner import OnlineOptions, Trained, train_online
+from automap_models.planners.online.planner import OnlineOptions, Trained, agent_config, train_online
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
 
@@ -93,6 +98,62 @@ def test_what_fits_nowhere_is_said_before_training() -> None:
         train_online(problem(0, memory=1e6))
 
 
-def test_an_unknown_agent_is_refused() -> None:
-    with pytest.raises(BadInput, match="unknown agent 'rainbow'"):
+def test_a_training_ends_once_the_look_ahead_knows_that_no_plan_is_shorter() -> None:
+    """Of two stages it knows the length of every plan."""
+    asked = PipelineProblem(problem(0).profile, Cluster(2, 4, 5e10, 1e9, 1e18), 2, 8, granularity=14)
+    trained = train_online(asked, OnlineOptions(radius=3))
+    plans = (PipelinePlan((cut,), (device,), 8, "all") for cut in range(13) for device in range(1, 8))
+    assert len(trained.rounds) == 1
+    assert trained.rounds[0].best_s == pytest.approx(min(plan_cost(asked, plan).length_s for plan in plans), rel=1e-9)
+
+
+# --- the agent's file --------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_agent_names_the_known_ones() -> None:
+    with pytest.raises(BadInput, match="choose from default, paper"):
         train_online(problem(0), OnlineOptions(agent="rainbow"))
+
+
+def test_the_papers_hyper_parameters_are_shipped() -> None:
+    """Auto-MAP §5.1, as printed."""
+    paper = agent_config("paper")
+    agent, learner = paper.agent, paper.learner
+    assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
+    assert agent.epsilon_iterations == 10_000
+    assert (learner.batch, learner.learning_rate, learner.replay, learner.target_every) == (64, 1e-3, 2_000, 100)
+    assert (learner.alpha, learner.beta) == (0.2, 0.6)
+    assert (paper.look_ahead, paper.reward, paper.around) == (False, "1/L", 0)
+
+
+def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    document = yaml.safe_load((conf_dir() / "online" / "default.yaml").read_text(encoding="utf-8"))
+    own.write_text(yaml.safe_dump(document | {"episodes": 20, "round": 4, "around": 6}), encoding="utf-8")
+    trained = train_online(problem(1), OnlineOptions(agent=own))
+    assert [len(each.lengths_s) for each in trained.rounds] == [10, 10]
+
+
+WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a missing key": (lambda d: d.pop("around"), "key around is missing"),
+    "an unknown key": (lambda d: d["agent"].update(noisy=True), "unknown key 'noisy'"),
+    "another reward": (lambda d: d.update(reward="L"), "reward is 'L'; give ideal/L or 1/L"),
+    "what only the look-ahead can": (lambda d: d.update(look_ahead=False), "around is 32 without look_ahead"),
+    "a round that fills the memory": (lambda d: d.update(round=10**9), "round is 1e[+]09; give a whole number from 1"),
+    "a batch that fills the memory": (lambda d: d["learner"].update(batch=10**9), "from 1 to 1,024"),
+    "a share beyond one": (lambda d: d["agent"].update(epsilon_start=1.5), "epsilon_start is 1.5"),
+    "logarithms of discounted values": (lambda d: d["agent"].update(gamma=0.6), "log_values with gamma 0.6"),
+    "no rate": (lambda d: d["learner"].update(learning_rate=float("inf")), "learning_rate is inf"),
+    "no flag": (lambda d: d.update(look_ahead="perhaps"), "look_ahead is 'perhaps'"),
+    "no section": (lambda d: d.update(learner=7), "holds 7"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_file_is_refused(wrong: str, tmp_path: Path) -> None:
+    spoil, said = WRONG[wrong]
+    document = yaml.safe_load((conf_dir() / "online" / "default.yaml").read_text(encoding="utf-8"))
+    spoil(document)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(BadInput, match=said):
+        agent_config(tmp_path / "mine.yaml")
