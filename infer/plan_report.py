@@ -125,8 +125,8 @@ def facts(found: Explored) -> Iterator[tuple[str, str]]:
     yield "memory", memory_in_words(best)
     yield "pure plans", ", ".join(_against_pure(exploration))
     yield "optimum", proof_in_words(exploration)
-    source = "taken from the cache" if found.cached else f"{seconds(exploration.exploring_s)} of it looking for plans"
-    yield "time", f"{seconds(found.taken_s)}, {source}"
+    whence = "from the cache; looking for plans took" if found.cached else "looking for plans"
+    yield "time", f"{seconds(found.taken_s)}, {whence} {seconds(exploration.exploring_s)}"
 
 
 def parts_in_words(candidate: Candidate) -> str:

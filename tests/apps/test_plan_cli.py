@@ -167,6 +167,14 @@ def test_people_read_a_ranking_the_best_plan_and_how_far_it_is_proven(
         assert part in printed
 
 
+@pytest.mark.slow
+def test_thorough_goes_to_the_end_and_trains_an_agent_too(profile: str, topo: str, planned: Run) -> None:
+    pytest.importorskip("torch")
+    quick, thorough = planned(profile, "--topo", topo), planned(profile, "--topo", topo, "--thorough")
+    assert thorough["optimality"]["proof"] == "exact"
+    assert thorough["best"]["length_s"] <= quick["best"]["length_s"] * (1 + 1e-9)
+
+
 # --- constraints -------------------------------------------------------------------------------------------------
 
 

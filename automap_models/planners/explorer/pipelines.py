@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from automap_models.core.hybrid import HybridPlan
 from automap_models.core.microbatch import microbatch_size
@@ -16,7 +16,7 @@ from automap_models.planners.pipeline.candidates import Candidates
 
 
 def chosen_pipeline(space: Space, options: PlannerOptions) -> tuple[Candidate | None, tuple[str, ...]]:
-    """The default planner's plan of two stages or more, refined, and how it came to be; None if it finds none.
+    """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
 
     That planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan has more of them
     than samples, it chooses again among the problems whose micro-batches have as many.
@@ -29,7 +29,7 @@ def chosen_pipeline(space: Space, options: PlannerOptions) -> tuple[Candidate | 
             choice = choose(problems, options, make=make)
             found = as_candidate(space, choice.plan)
             if found.plan.check_valid(found.problem)[0]:
-                return found, (*_notes(choice.notes), *_notes(_left_out(field)))
+                return found, tuple(_left_out(field))
             most = max(replicas for replicas, _ in found.degrees)
             problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
     except (BadInput, Infeasible):  # too few samples for any number of stages, or nothing fits
@@ -37,13 +37,9 @@ def chosen_pipeline(space: Space, options: PlannerOptions) -> tuple[Candidate | 
     return None, ()
 
 
-def _notes(notes: Iterable[str]) -> Iterator[str]:
-    return (f"pipeline: {note}" for note in notes)
-
-
 def _left_out(field: Candidates) -> Iterator[str]:
     if field.left_out:
-        yield f"the policy was not asked about {field.left_out} combination(s) of stages and micro-batches: {field.why}"
+        yield f"the policy was not asked about {field.left_out} numbers of stages and micro-batches: {field.why}"
 
 
 def as_candidate(space: Space, plan: PipelinePlan) -> Candidate:

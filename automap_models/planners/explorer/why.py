@@ -6,6 +6,8 @@ from automap_models.cost.breakdown import stage_weights_bytes
 from automap_models.cost.collectives import devices_per_node
 from automap_models.planners.explorer.candidate import Candidate
 
+NEARLY = 0.95
+"""Of the memory: a plan that takes more would rather have taken another shape."""
 SLIGHT = 0.005
 """Plans that differ relatively by less are equal to a reader."""
 
@@ -70,7 +72,9 @@ def _compute(loser: Candidate) -> str:
     even_s = pipeline.micro_batches * float(pipeline.profile.C.sum()) / pipeline.cluster.devices
     over = loser.parts.compute_s / even_s - 1.0
     if loser.plan.stages > 1:
-        return f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
+        uneven = f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
+        needed, have = loser.memory_bytes, pipeline.cluster.memory
+        return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({_size(needed)} of {_size(have)})"
     return f"what it leaves whole is computed on every device: {100 * over:.0f} % more computation"
 
 

@@ -1,0 +1,93 @@
+"""The best plan of each pure kind against the best hybrid, on the paper's clusters and on ones with faster links.
+
+    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--budget 20] [--cluster C …] [MODEL …]
+
+A global batch of 256 samples; training state as in fp32 with Adam. Lengths are the cost model's, `–` is a kind none of
+whose plans fits. `gain` is the shortest pure plan's length over the hybrid's; 1.00 says that none is shorter than the
+best pure plan. `bound` is what is proven about all plans: no plan of any kind on the grid is below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from automap_models import workloads
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.device_yaml import read_device
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.planners.explorer.candidate import Candidate, Kind
+from automap_models.planners.explorer.explore import Exploration, ExploreOptions, explore
+from automap_models.planners.explorer.model import profiled_model
+from automap_models.planners.explorer.space import Space
+
+CLUSTERS = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
+"""Cluster → its devices."""
+MODELS = ("t5_11b", "t5_3b", "bert48", "vgg19", "gpt2_xl", "gpt3_7b", "gpt3_13b")
+GLOBAL_BATCH = 256
+PURE: tuple[Kind, ...] = ("data", "operator", "pipeline")
+
+
+def best_of(found: Exploration, *kinds: Kind) -> Candidate | None:
+    return next((each for each in found.candidates if each.kind in kinds and each.fits), None)
+
+
+def shape(each: Candidate) -> str:
+    """`4 × (2 × 4)`, or each stage's d × t where they differ; M micro-batches."""
+    degrees = [f"{d}×{t}" for d, t in each.degrees]
+    stages = degrees[0] if len(set(degrees)) == 1 else " ".join(degrees)
+    return f"{len(degrees)} stage(s) of {stages}, M = {each.plan.pipeline.micro_batches}"
+
+
+def why(found: Exploration) -> str:
+    """The best plan, and why the best pure plan of another sort loses."""
+    best = found.best
+    rival = best_of(found, *PURE) if best.kind == "hybrid" else None
+    return f"{shape(best)}" + (f"; {rival.name}: {found.why(rival)}" if rival else "")
+
+
+def row(model: str, cluster: str, found: Exploration, seconds: float) -> tuple[str, ...]:
+    pure = [best_of(found, kind) for kind in PURE]
+    hybrid, best_pure = best_of(found, "hybrid"), best_of(found, *PURE)
+    gain = best_pure.length_s / hybrid.length_s if hybrid and best_pure else None
+    lengths = [f"{each.length_s:.3g}" if each else "–" for each in (*pure, hybrid)]
+    told = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
+    bound = f"{found.proven.bound_s:.3g}{'' if found.proven.proof == 'relaxation' else ' (exact)'}"
+    return model, cluster, *lengths, told, bound, why(found), f"{seconds:.0f}"
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("models", nargs="*", metavar="MODEL")
+    made.add_argument("--cluster", action="append", choices=tuple(CLUSTERS))
+    made.add_argument("--budget", type=float, default=20.0)
+    arguments = made.parse_args()
+    table = Table(box=None)
+    for heading in ("model", "cluster", *PURE, "hybrid", "gain", "bound", "best plan", "s"):
+        table.add_column(heading)
+    console, rules = Console(width=240), read_rule_set("shardy")
+    for name in arguments.models or MODELS:
+        module = trace(workloads.build(name))
+        graph = instruction_graph(module)
+        for topo in arguments.cluster or CLUSTERS:
+            cluster = read_cluster(topo)
+            model = profiled_model(module, graph, read_device(CLUSTERS[topo]), cluster, rules, lambda what: None)
+            begun = time.perf_counter()
+            try:
+                found = explore(Space(model, cluster, GLOBAL_BATCH), ExploreOptions(budget_s=arguments.budget))
+            except (BadInput, Infeasible) as nothing:
+                table.add_row(name, topo, *["–"] * 6, str(nothing), "")
+            else:
+                table.add_row(*row(name, topo, found, time.perf_counter() - begun))
+            console.print(" ".join(str(list(column.cells)[-1]) for column in table.columns), style="dim")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
