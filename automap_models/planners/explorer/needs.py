@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from automap_models.core.constraints import Constraints
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.explorer.candidate import Candidate
 from automap_models.planners.explorer.one_stage import one_stage_plans
 from automap_models.planners.explorer.space import Space
@@ -20,6 +20,8 @@ SLACK = 2e-3
 """How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""
 VERIFY_S = 10.0
 """How long finding that plan may take."""
+NODES_S = 30.0
+"""How long the number of nodes is searched for."""
 MOST_TIMES = 8
 """How many times the nodes are tried before it is said that more of them would not help."""
 
@@ -65,6 +67,12 @@ def nothing_fits(space: Space, constraints: Constraints) -> Infeasible:
             where=space.model.profile.model,
             do="give a larger --global-batch or a smaller cluster",
         )
+    if least <= have:
+        return Infeasible(
+            "no plan was found in time, though one may fit",
+            where=space.model.profile.model,
+            do="give a larger --budget, or --thorough",
+        )
     offers = []
     roomier = replace(space, cluster=replace(space.cluster, memory=least * (1.0 + SLACK)))
     if (plan := _some_plan(roomier, constraints)) is not None:
@@ -88,32 +96,36 @@ def _some_plan(space: Space, constraints: Constraints) -> Candidate | None:
 
 
 def _fewest_nodes(space: Space, constraints: Constraints) -> int | None:
-    """The smallest number of nodes on which a plan fits, by doubling and bisection; None where more do not help."""
-    low = space.cluster.nodes
-    most = min(MOST_TIMES * low, MOST_DEVICES // space.cluster.devices_per_node)
-    fits = _fits_on(space, constraints)
-    high = low
-    while not fits(high):
-        low, high = high, 2 * high
-        if high > most:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    verified = _some_plan(_with_nodes(space, high), constraints)
-    return None if verified is None else high
+    """The fewest nodes on which a plan fits, by doubling and bisection; None if more of them do not help, or in time."""
+    most = min(MOST_TIMES * space.cluster.nodes, MOST_DEVICES // space.cluster.devices_per_node)
+    deadline = Deadline(NODES_S)
+    low, high = space.cluster.nodes, 2 * space.cluster.nodes
+    try:
+        while high <= most and not _fits(_with_nodes(space, high), constraints, deadline):
+            low, high = high, 2 * high
+        while high <= most and high - low > 1:
+            middle = (low + high) // 2
+            fits = _fits(_with_nodes(space, middle), constraints, deadline)
+            low, high = (low, middle) if fits else (middle, high)
+    except OutOfTime:
+        return None
+    verified = high <= most and _some_plan(_with_nodes(space, high), constraints) is not None
+    return high if verified else None
 
 
-def _fits_on(space: Space, constraints: Constraints) -> Callable[[int], bool]:
-    """Whether a plan fits so many nodes."""
+def _fits(space: Space, constraints: Constraints, deadline: Deadline) -> bool:
+    """Whether a plan fits.
 
-    def fits(nodes: int) -> bool:
-        wider = _with_nodes(space, nodes)
-        if any(plan.fits for plan in _one_stage(wider, constraints)):
+    Raises:
+        OutOfTime: before that is known.
+    """
+    if any(plan.fits for plan in _one_stage(space, constraints)):
+        return True
+    for tables in _every_table(space, constraints):
+        if chain_exists(tables, math.inf, tables.memory):
             return True
-        return any(chain_exists(tables, math.inf, tables.memory) for tables in _every_table(wider, constraints))
-
-    return fits
+        deadline.check()
+    return False
 
 
 def _with_nodes(space: Space, nodes: int) -> Space:

@@ -12,6 +12,7 @@ from automap_models.core.microbatch import microbatch_size, require_samples, req
 from automap_models.core.problem import DEFAULT_MICRO_BATCHES, DEFAULT_STATE_FACTOR, PipelineProblem
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.planners.pipeline.candidates import Candidates, OutOfRange, candidates, divisors, stage_numbers
+from automap_models.planners.pipeline.stage_tables import device_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,8 @@ class Space:
         max_stages: of the deepest pipeline; None is as many as the planners try.
 
     Raises:
-        BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
+        BadInput: a number out of range, a batch for a profile that does not say how many samples it describes, or more
+            devices than the exact search has tables for.
     """
 
     model: ProfiledModel
@@ -39,6 +41,7 @@ class Space:
         if self.batch is not None:
             require_samples(self.batch, "--global-batch")
             required_size(self.model.profile)
+        device_tables(self.cluster)
         _ = self.whole
 
     @cached_property

@@ -103,6 +103,8 @@ def search_staged(
     for last_round in (False, True):
         left = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
         for i, each in enumerate(left):
+            if deadline.passed:
+                break
             if each.bound_s >= best_s * (1.0 - TIE):
                 continue
             watch(f"searching {i + 1} of {len(left)} combinations of stages and micro-batches")
@@ -120,11 +122,20 @@ def search_staged(
 def _within_reach(
     problems: Sequence[HybridProblem], constraints: Constraints, below_s: float, deadline: Deadline
 ) -> Iterator[Open]:
-    """The problems that the relaxation does not rule out, each with its bound."""
+    """The problems that the relaxation does not rule out, each with its bound; when the time is up, all others."""
     for problem in problems:
+        if deadline.passed:
+            yield Open(problem, _least_s(problem))
+            continue
         tables = tables_of(problem, constraints)
         if tables is not None and chain_exists(tables, below_s, tables.memory):
             yield Open(problem, _bound_s(tables, below_s, deadline))
+
+
+def _least_s(problem: HybridProblem) -> float:
+    """No plan is shorter: all micro-batches, each instruction in its best way, evenly on all devices."""
+    work_s = np.min([each.degree * each.C for each in problem.choices], axis=0).sum()
+    return float(problem.pipeline.micro_batches * work_s / problem.pipeline.cluster.devices)
 
 
 def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:

@@ -190,6 +190,27 @@ def test_what_is_said_to_fit_does(make_model, pair):
         explore(Space(model, replace(pair, memory=16e9, nodes=nodes - 1), 16), PATIENT)
 
 
+def test_what_was_not_found_in_time_is_not_said_to_be_impossible(make_model, pair):
+    """Only pipelines fit, and there is no time to search them; the policy is not asked where anything is forbidden."""
+    space = Space(make_model(1), replace(pair, memory=9e9), 16)
+    constraints = Constraints(forbidden=frozenset({"operator"}))
+    assert explore(space, replace(PATIENT, constraints=constraints)).best.kind == "pipeline"
+    with pytest.raises(Infeasible, match="found in time, though one may fit; give a larger --budget"):
+        explore(space, ExploreOptions(constraints, budget_s=1e-9))
+
+
+def test_a_search_without_time_claims_no_more_than_it_knows(make_model, pair):
+    space = Space(make_model(2), pair, 16)
+    hasty, patient = explore(space, ExploreOptions(budget_s=1e-9)), explore(space, PATIENT)
+    assert hasty.proven.proof == "relaxation"
+    assert hasty.proven.bound_s <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
+
+
+def test_clusters_beyond_the_tables_are_refused(make_model, pair):
+    with pytest.raises(BadInput, match="at most 512"):
+        Space(make_model(), replace(pair, nodes=300))
+
+
 def test_too_few_samples_for_any_plan_are_said(make_model, pair):
     with pytest.raises(Infeasible, match="1 samples cannot give each of the 4 devices"):
         explore(
