@@ -96,7 +96,7 @@ def _some_plan(space: Space, constraints: Constraints) -> Candidate | None:
 
 
 def _fewest_nodes(space: Space, constraints: Constraints) -> int | None:
-    """The fewest nodes on which a plan fits, by doubling and bisection; None if more of them do not help, or in time."""
+    """The fewest nodes on which a plan fits, by doubling and bisection; None if that is none, or not found in time."""
     most = min(MOST_TIMES * space.cluster.nodes, MOST_DEVICES // space.cluster.devices_per_node)
     deadline = Deadline(NODES_S)
     low, high = space.cluster.nodes, 2 * space.cluster.nodes
