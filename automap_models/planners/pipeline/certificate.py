@@ -1,7 +1,8 @@
 """What can be proven about a plan's length in a given time: the optimum by the exact search, or a lower bound of it.
 
 The search is bounded by the plan's length, which is what makes it fast (pipeline.exact). Whether it comes to its end in
-time depends on the machine; what it says when it does is the same everywhere.
+time depends on the machine; what it says when it does is the same everywhere. A shorter plan found by a search that was
+stopped is as good as any other and is not thrown away.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Certificate:
 
     Attributes:
         optimality: about the best length of all plans on the grid, the given length being that of one which competes.
-        plan: the optimum, where the search came to its end and found it to be shorter than the length given.
+        plan: the shortest plan found, if it is shorter than the length given: the optimum of a search that came to
+            its end.
     """
 
     optimality: Optimality
@@ -54,4 +56,4 @@ def certify(
     result = anytime_search(problem, deadline, length_s, plan, far=own_s > NEAR * bound_s)
     if result.finished:
         return Certificate(Optimality(result.bound_s, "exact"), result.plan)
-    return Certificate(Optimality(max(bound_s, result.bound_s), "relaxation"))
+    return Certificate(Optimality(max(bound_s, result.bound_s), "relaxation"), result.plan)

@@ -209,7 +209,8 @@ def refined(contenders: Sequence[Contender], options: PlannerOptions) -> tuple[C
         limit_s = min(own_s for own_s, _, _ in rated) * (1.0 + (NEAR if schedule is None else NEAR_AS_SIMULATED))
         near = [(each, plan) for own_s, each, plan in rated if each.problem.stages > 1 and own_s <= limit_s]
         for each, plan in near:
-            moved = refine(each.problem, plan, options.refine_s / len(near), schedule, before_proof=each.first)
+            share_s, proven = options.refine_s / len(near), each.outcome == "proven"
+            moved = refine(each.problem, plan, share_s, schedule, before_proof=each.first, proven=proven)
             rated.append((objective_s(each.problem, moved, schedule), each, moved))
     least_s = min(own_s for own_s, _, _ in rated)
     return next((each, plan) for own_s, each, plan in rated if own_s <= least_s * (1.0 + TIE))

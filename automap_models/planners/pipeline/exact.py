@@ -11,7 +11,7 @@ are shared: the search runs over (stage, boundary, first device, end device), ne
 
 A known length U prunes it: a suffix dies when it and the least that must come before it (relaxation.prefix_bounds)
 reach beyond U. U comes from the same search around a plan known beforehand, or on every 2^j-th cut point and around
-the plan found there.
+the plan found there; on large problems from a local search (pipeline.local_search).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from automap_models.cost.pipeline import plan_cost
 from automap_models.planners.base import PipelinePlanner
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.pipeline.labels import SLACK, shortest
+from automap_models.planners.pipeline.local_search import local_search
 from automap_models.planners.pipeline.relaxation import PrefixBounds, lower_bound_s, out_of_memory, prefix_bounds
 from automap_models.planners.pipeline.stage_tables import StageTables, coarse_cuts, stage_tables
+from automap_models.planners.pipeline.thinned import route_of
 
 __all__ = ["ExactPlanner", "Search", "SearchResult", "anytime_search", "exact_search", "lower_bound_s"]
 
@@ -40,10 +42,9 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-WIDER = (6, 4)
-"""How far after that on large problems, whose whole grid cannot be searched in the time that people wait."""
 LARGE = 256
-"""Problems of more stages times devices are large: 8 stages on more than 32 devices."""
+"""Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
+searched in the time that people wait."""
 
 
 class ExactPlanner(PipelinePlanner):
@@ -103,7 +104,8 @@ def anytime_search(
         deadline: when to stop.
         upper_bound_s: only shorter plans are of interest.
         start: a plan on the grid; better ones are first looked for around it.
-        far: whether much better ones may be far from it: then coarser grids are searched, too.
+        far: whether much better ones may be far from it: then coarser grids are searched, too. On large problems the
+            local search looks far in any case.
     """
     search = Search(problem, deadline, np.inf if upper_bound_s is None else upper_bound_s)
     try:
@@ -133,11 +135,11 @@ class Search:
             OutOfTime: with what the search of the whole grid has proven by then.
         """
         finest = stage_tables(self.problem)
-        if start is not None:
+        if start is not None and is_large(self.problem):
+            self.improve_widely(finest, start)
+        elif start is not None:
             self.improve_around(finest, start)
-            if self.problem.stages * self.problem.cluster.devices > LARGE:
-                self.improve_around(finest, self.best or start, WIDER)
-        if start is None or far:
+        if start is None or (far and not is_large(self.problem)):
             near = self.best or start
             for stride in _coarser_strides(self.problem):
                 tables = stage_tables(self.problem, coarse_cuts(self.problem, stride))
@@ -164,6 +166,16 @@ class Search:
         while near is not None and self._improve(tables, _around(tables, near, reach)):
             near = self.best
 
+    def improve_widely(self, tables: StageTables, near: PipelinePlan) -> None:
+        """Take what a local search from a plan on comes to; for large problems, where looking around leads less far.
+
+        Args:
+            tables: places where plans may cut, those of the plan among them.
+            near: where to begin; it may be longer than the upper bound.
+        """
+        start = route_of(tables, near, plan_cost(self.problem, near).length_s)
+        self._offer(*local_search(tables, self.problem.cluster, start, self.deadline).cuts(tables))
+
     def _improve(self, tables: StageTables, bounds: PrefixBounds, *, whole: bool = False) -> bool:
         """Search within the bounds; whether a shorter plan than the best so far came out.
 
@@ -173,13 +185,19 @@ class Search:
         improved = False
         try:
             for cuts, device_cuts in shortest(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
-                plan = self._as_plan(cuts, device_cuts)
-                length_s = plan_cost(self.problem, plan).length_s
-                if length_s < self.length_s * (1.0 - TIE):
-                    self.best, self.length_s, improved = plan, length_s, True
+                improved |= self._offer(cuts, device_cuts)
         except OutOfTime as stopped:
             raise OutOfTime(stopped.bound_s if whole else 0.0) from None
         return improved
+
+    def _offer(self, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> bool:
+        """Take a plan if it is shorter than the best so far and fits; whether it is."""
+        plan = self._as_plan(cuts, device_cuts)
+        cost = plan_cost(self.problem, plan)
+        shorter = cost.feasible and cost.length_s < self.length_s * (1.0 - TIE)
+        if shorter:
+            self.best, self.length_s = plan, cost.length_s
+        return shorter
 
     def _as_plan(self, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> PipelinePlan:
         return PipelinePlan(
@@ -189,6 +207,11 @@ class Search:
             planner=ExactPlanner.name,
             coarse_cuts=self.problem.grid.to_points(cuts),
         )
+
+
+def is_large(problem: PipelineProblem) -> bool:
+    """Whether a problem's stages times devices are more than LARGE."""
+    return problem.stages * problem.cluster.devices > LARGE
 
 
 def _coarser_strides(problem: PipelineProblem) -> list[int]:

@@ -2,9 +2,11 @@
 
 Under L the label search of the exact planner looks at all plans at once whose every cut lies a power of two of
 instructions, and at most a few devices, from where it is (pipeline.exact); it goes on from the best of them until there
-is no better one. A simulated length has no such recursion: there it is one move at a time, the moves that promise the
-least L first. Both stop at their deadline with the best plan so far; a plan never gets worse. A refinement that comes
-to its end before that gives the same plan everywhere.
+is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
+over all instructions (pipeline.local_search) follows, on large problems comes first. A simulated length has no such
+recursion: there it is one move at a time, the moves that promise the least L first. Both stop at their deadline with
+the best plan so far; a plan never gets worse. A refinement that comes to its end before that gives the same plan
+everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.pipeline.exact import TIE, Search
+from automap_models.planners.pipeline.exact import TIE, Search, is_large
 from automap_models.planners.pipeline.many_plans import many_costs
 from automap_models.planners.pipeline.pareto import IntArray
 from automap_models.planners.pipeline.stage_tables import StageTables, stage_tables
@@ -43,6 +45,8 @@ def refine(
     budget_s: float,
     schedule: str | None = None,
     before_proof: PipelinePlan | None = None,
+    *,
+    proven: bool = False,
 ) -> PipelinePlan:
     """A plan no worse than those given, of the maker of the one that it comes from.
 
@@ -52,11 +56,12 @@ def refine(
         budget_s: how long it may take, roughly.
         schedule: None for the length L, or the schedule whose simulated length counts.
         before_proof: another plan that fits, longer but perhaps shorter as simulated.
+        proven: whether no plan on the grid is shorter, so that only those near it off the grid can be.
     """
     if plan.stages == 1:
         return plan
     deadline = Deadline(budget_s)
-    best = _under_length(problem, plan, deadline)
+    best = _under_length(problem, plan, deadline, far=not proven and schedule is None)
     if schedule is not None:
         starts = [plan, best] if before_proof is None else [plan, best, before_proof]
         start = min(starts, key=lambda each: objective_s(problem, each, schedule))
@@ -70,24 +75,44 @@ def _offsets(problem: PipelineProblem) -> list[int]:
     return [1 << j for j in range(most.bit_length() - 1, -1, -1)]
 
 
-def _under_length(problem: PipelineProblem, plan: PipelinePlan, deadline: Deadline) -> PipelinePlan:
-    """The shortest plan that a search around the plan, then around what that finds, and so on, comes to."""
-    offsets = _offsets(problem)
-    steps = np.array([0, *offsets, *(-offset for offset in offsets)])
+def _under_length(problem: PipelineProblem, plan: PipelinePlan, deadline: Deadline, *, far: bool) -> PipelinePlan:
+    """The shortest plan that a search around the plan, then around what that finds, and so on, comes to.
+
+    Args:
+        far: whether a local search comes in between.
+    """
     search, near = Search(problem, deadline, plan_cost(problem, plan).length_s), plan
     try:
-        while True:
-            places = np.unique(np.add.outer(np.array(near.cuts), steps))
-            tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
+        if not (far and is_large(problem)):
+            near = _closest(search, near)
+        if far:
             before = search.length_s
-            search.improve_around(tables, near, (len(offsets), DEVICES))
-            if search.length_s == before:
-                break
-            near = search.best or near
+            search.improve_widely(stage_tables(problem, np.arange(len(problem.profile) - 1)), near)
+            if search.length_s < before or is_large(problem):
+                _closest(search, search.best or near)
     except OutOfTime:
         pass
     found = search.best
     return plan if found is None else replace(found, planner=plan.planner)
+
+
+def _closest(search: Search, near: PipelinePlan) -> PipelinePlan:
+    """The plan around which, in powers of two of instructions, there is no shorter one.
+
+    Raises:
+        OutOfTime: the deadline has passed; the search's best is what was found by then.
+    """
+    problem = search.problem
+    offsets = _offsets(problem)
+    steps = np.array([0, *offsets, *(-offset for offset in offsets)])
+    while True:
+        places = np.unique(np.add.outer(np.array(near.cuts), steps))
+        tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
+        before = search.length_s
+        search.improve_around(tables, near, (len(offsets), DEVICES))
+        near = search.best or near
+        if search.length_s == before:
+            return near
 
 
 def _under_schedule(problem: PipelineProblem, plan: PipelinePlan, deadline: Deadline, schedule: str) -> PipelinePlan:
