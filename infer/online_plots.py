@@ -39,6 +39,7 @@ def draw_online(trained: Trained) -> Figure:
     draw_episodes(axes, [each.lengths_s for each in rounds], [each.greedy_s for each in rounds], best)
     what = "shortest plan" if trained.optimum.proof == "exact" else "lower bound"
     axes.axhline(bound_s, color="black", linestyle="--", linewidth=1, label=f"{what} on the candidates")
-    axes.set_ylim(0.98 * bound_s, HIGHEST * bound_s)
+    longest = max((length for each in rounds for length in each.lengths_s if length < np.inf), default=np.inf)
+    axes.set_ylim(0.98 * bound_s, min(1.02 * longest, HIGHEST * bound_s))
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
