@@ -77,7 +77,9 @@ def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Pa
     assert not Path(where.strip()).is_relative_to(root)
 
 
-@pytest.mark.parametrize("command", ["automap-infer", "automap-place", "automap-profile", "automap-search"])
+@pytest.mark.parametrize(
+    "command", ["automap-infer", "automap-place", "automap-plan", "automap-profile", "automap-search"]
+)
 def test_an_installed_command_explains_itself(installed: Path, command: str, tmp_path: Path) -> None:
     assert command in run(installed / command, "--help", folder=tmp_path)
 
