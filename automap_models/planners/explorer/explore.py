@@ -18,9 +18,10 @@ from automap_models.core.constraints import Constraints
 from automap_models.core.plan import Optimality
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.deadline import Deadline
+from automap_models.planners.explorer.absent import why_absent
 from automap_models.planners.explorer.candidate import KINDS, Absent, Candidate, Kind, rank
 from automap_models.planners.explorer.model import Watch
-from automap_models.planners.explorer.needs import least_memory, nothing_fits
+from automap_models.planners.explorer.needs import nothing_fits
 from automap_models.planners.explorer.one_stage import one_stage_plans
 from automap_models.planners.explorer.online import MISSING, can_train, trained_pipeline
 from automap_models.planners.explorer.pipelines import chosen_pipeline
@@ -189,42 +190,4 @@ class _Field:
         """The kinds without a plan, each with the reason."""
         for kind, name in KINDS.items():
             if not any(each.kind == kind for each in self.best.values()):
-                yield Absent(kind, name, self._why_absent(kind))
-
-    def _why_absent(self, kind: Kind) -> str:
-        model, devices = self.space.model, self.space.cluster.devices
-        forbidden = [f"--forbid {each}" for each in _TECHNIQUES[kind] if each in self.constraints.forbidden]
-        if forbidden:
-            return f"ruled out by {' and '.join(forbidden)}"
-        if kind in ("operator", "hybrid") and not model.partitionings:
-            known = "no dimension divides by devices of this cluster"
-            return known if model.batch_dims is not None else "a profile has no operations to partition"
-        if kind in ("data", "operator"):
-            if not self.constraints.allow(model.profile, 1):
-                return "ruled out by what is asked of the stages"
-            return f"{self.space.global_batch} samples do not give each of {devices} devices one"
-        if len(self.space.stages) < 2:
-            return "ruled out by --max-stages" if self.constraints.max_stages == 1 else "there is nowhere to cut"
-        return self._why_not_found(kind)
-
-    def _why_not_found(self, kind: Kind) -> str:
-        searched = self._searched.get(kind)
-        if searched is None or not searched.problems:
-            return "ruled out by what is asked of the stages"
-        if math.isfinite(self.best_s()) and kind == "hybrid":
-            open_ = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
-            return f"none is shorter than the best: {open_ if searched.unfinished else 'proven'}"
-        if searched.unfinished:
-            return "none that fits was found in time"
-        plain = replace(self.constraints, forbidden=self.constraints.forbidden | {"operator"})
-        needed = least_memory(self.space, plain if kind == "pipeline" else self.constraints, staged_only=True)
-        return f"does not fit: each needs {needed / 1e9:.4g} GB or more on its fullest device"
-
-
-_TECHNIQUES: dict[Kind, tuple[str, ...]] = {
-    "data": ("data",),
-    "operator": ("operator",),
-    "pipeline": ("pipeline",),
-    "hybrid": ("operator", "pipeline"),
-}
-"""What a kind of plan cannot do without."""
+                yield Absent(kind, name, why_absent(kind, self.space, self.constraints, self._searched.get(kind)))

@@ -59,13 +59,13 @@ def _every_table(space: Space, constraints: Constraints) -> Iterator[StageTables
 
 def nothing_fits(space: Space, constraints: Constraints) -> Infeasible:
     """The error for a space none of whose plans fits, saying what would; verified by a plan each."""
-    have = space.cluster.memory
+    have, devices = space.cluster.memory, space.cluster.devices
     least = least_memory(space, constraints)
     if not math.isfinite(least):
         return Infeasible(
-            f"{space.global_batch} samples cannot give each of the {space.cluster.devices} devices one at a time",
+            f"{space.global_batch} samples a step cannot be shared out among the {devices} devices as asked",
             where=space.model.profile.model,
-            do="give a larger --global-batch or a smaller cluster",
+            do="give a larger --global-batch, a smaller cluster or fewer constraints",
         )
     if least <= have:
         return Infeasible(

@@ -158,6 +158,28 @@ def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_
         explore(Space(make_model(), pair, 16), replace(PATIENT, constraints=constraints))
 
 
+@pytest.mark.parametrize(
+    ("forbidden", "nodes", "kind", "why"),
+    [
+        (("data",), 2, "data", "ruled out by --forbid data"),
+        (("operator",), 2, "hybrid", "ruled out by --forbid operator"),
+        (("data", "pipeline"), 2, "hybrid", "ruled out by --forbid pipeline"),
+        (("data",), 3, "operator", "no dimension divides by all 6 devices, and --forbid data allows no replicas"),
+    ],
+)
+def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, why, make_model, pair):
+    constraints = Constraints(forbidden=frozenset(forbidden))
+    found = explore(Space(make_model(), replace(pair, nodes=nodes), 24), replace(PATIENT, constraints=constraints))
+    assert {each.kind: each.why for each in found.absent}[kind] == why
+
+
+def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
+    """Without replicas and partitioned operators a stage has one device: two of them cannot have four."""
+    space = Space(make_model(partitioned=False), pair, 4, max_stages=2)
+    with pytest.raises(Infeasible, match="cannot be shared out among the 4 devices as asked"):
+        explore(space, replace(PATIENT, constraints=Constraints(forbidden=frozenset({"data"}))))
+
+
 # --- what would fit ----------------------------------------------------------------------------------------------
 
 
@@ -212,7 +234,7 @@ def test_clusters_beyond_the_tables_are_refused(make_model, pair):
 
 
 def test_too_few_samples_for_any_plan_are_said(make_model, pair):
-    with pytest.raises(Infeasible, match="1 samples cannot give each of the 4 devices"):
+    with pytest.raises(Infeasible, match="1 samples a step cannot be shared out among the 4 devices"):
         explore(
             Space(make_model(partitioned=False), pair, 1),
             replace(PATIENT, constraints=Constraints(forbidden=frozenset({"pipeline"}))),
