@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
+from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
 from automap_models.core.problem import DEFAULT_STATE_FACTOR
 from automap_models.core.profiled_model import ProfiledModel
@@ -25,8 +26,13 @@ from automap_models.formats.cache import Cache, cache_folder, fingerprint
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
+from automap_models.formats.hybrid_json import read_hybrid_plan
+from automap_models.formats.json_fields import read_json
+from automap_models.formats.plan_json import read_plan
+from automap_models.formats.plan_report import KIND as PIPELINE
 from automap_models.formats.plan_report import cluster_document
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
+from automap_models.planners.explorer.candidate import Candidate
 from automap_models.planners.explorer.explore import DEFAULT_BUDGET_S, Exploration, ExploreOptions, explore
 from automap_models.planners.explorer.space import Space
 from automap_models.planners.explorer.store import exploration_from_json, exploration_to_json
@@ -68,18 +74,16 @@ def explored(arguments: argparse.Namespace) -> Explored:
         UserCodeError: the user's own code raised.
     """
     begun = time.perf_counter()
-    source = kind_of(arguments.what)
-    require_applicable(source, arguments)
+    source = _source(arguments)
     cluster, constraints = _cluster(arguments), _constraints(arguments)
-    cache = Cache(None if arguments.no_cache else cache_folder())
+    cache = _cache(arguments)
     with Steps() as steps:
         options = ExploreOptions(
             constraints, arguments.budget or DEFAULT_BUDGET_S, arguments.thorough, arguments.seed, steps.begin
         )
-        with contextlib.redirect_stdout(sys.stderr):
-            key, model = _model(source, arguments, cluster, cache, steps)
+        key, model = _model(source, arguments, cluster, cache, steps)
         space = Space(
-            _sized(model, arguments.microbatch_size),
+            model,
             cluster,
             arguments.global_batch,
             DEFAULT_STATE_FACTOR if arguments.state_factor is None else arguments.state_factor,
@@ -92,6 +96,34 @@ def explored(arguments: argparse.Namespace) -> Explored:
             found = explore(space, options)
             cache.write(key, exploration_to_json(found))
     return Explored(found, options, time.perf_counter() - begun, cached)
+
+
+def read_back(arguments: argparse.Namespace) -> Candidate:
+    """The plan in a file, whichever kind it is of, costed again.
+
+    Raises:
+        BadInput: an argument or a file cannot be used, or the plan belongs to another model or cluster.
+        Infeasible: it does not fit.
+        UserCodeError: the user's own code raised.
+    """
+    source, cluster = _source(arguments), _cluster(arguments)
+    with Steps() as steps:
+        _, model = _model(source, arguments, cluster, _cache(arguments), steps)
+    if read_json(arguments.plan).any("kind") == PIPELINE:
+        problem, plan = read_plan(arguments.plan, model.profile, cluster)
+        return Candidate(HybridProblem(problem), HybridPlan(plan, (0,) * plan.stages), plan.optimality)
+    hybrid, whole = read_hybrid_plan(arguments.plan, model, cluster)
+    return Candidate(hybrid, whole, whole.pipeline.optimality)
+
+
+def _source(arguments: argparse.Namespace) -> Kind:
+    source = kind_of(arguments.what)
+    require_applicable(source, arguments)
+    return source
+
+
+def _cache(arguments: argparse.Namespace) -> Cache:
+    return Cache(None if arguments.no_cache else cache_folder())
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
@@ -143,13 +175,23 @@ def _sized(model: ProfiledModel, samples: int | None) -> ProfiledModel:
 def _model(
     source: Kind, arguments: argparse.Namespace, cluster: Cluster, cache: Cache, steps: Steps
 ) -> tuple[str, ProfiledModel]:
-    """The model, profiled once, and what identifies it.
+    """The model, profiled once, and what identifies it; what user code prints goes to stderr."""
+    with contextlib.redirect_stdout(sys.stderr):
+        if source is Kind.PROFILE:
+            key, model = _digest(Path(arguments.what).read_bytes()), ProfiledModel(read_profile(arguments.what))
+        else:
+            key, model = _traced_model(source, arguments, cluster, cache, steps)
+    return key, _sized(model, arguments.microbatch_size)
+
+
+def _traced_model(
+    source: Kind, arguments: argparse.Namespace, cluster: Cluster, cache: Cache, steps: Steps
+) -> tuple[str, ProfiledModel]:
+    """The model of a training step.
 
     A built-in model is known by its name, its sizes and the versions that trace it, a file by its content: what the
     cache has of them needs no tracing. A factory may return anything: it is traced, and known by its module's text.
     """
-    if source is Kind.PROFILE:
-        return _digest(Path(arguments.what).read_bytes()), ProfiledModel(read_profile(arguments.what))
     device = read_device(arguments.device or DEFAULT_DEVICE)
     module = None
     if source is Kind.FACTORY:

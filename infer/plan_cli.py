@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 NAME = "automap-plan"
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
+OF_LOOKING = (
+    *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
+    *("budget", "thorough", "seed", "out", "plot"),
+)
+"""Options about looking for plans."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
@@ -32,6 +37,7 @@ examples:
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
   automap-plan bert48 --topo A --memory 16e9 --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.length_s
+  automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
 
@@ -114,6 +120,9 @@ def parser() -> argparse.ArgumentParser:
     )
     how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
     how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")
+    how.add_argument(
+        "--plan", metavar="FILE", type=Path, help="look for nothing: cost and show the plan.json of a former run"
+    )
     out = made.add_argument_group("what to write")
     out.add_argument("--out", metavar="FILE", type=Path, help="write the best plan as JSON")
     out.add_argument("--plot", metavar="FILE", type=Path, help="draw what each plan consists of (.png, .svg, .pdf)")
@@ -141,6 +150,8 @@ def _positive(text: str, unit: str) -> float:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, explore, then write: after a mistake nothing is written."""
+    if arguments.plan:
+        return _show(arguments)
     files = _files(arguments)
     from .exploring import explored
 
@@ -154,6 +165,25 @@ def _run(arguments: argparse.Namespace) -> int:
         from .plan_report import print_explored
 
         print_explored(found, files)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    """Cost a plan made before."""
+    for name in OF_LOOKING:
+        if getattr(arguments, name) not in (None, False, 0, []):
+            raise BadInput("the plan read has its own", where=f"--{name.replace('_', '-')}", do="leave it out")
+    from .exploring import read_back
+
+    plan = read_back(arguments)
+    if arguments.json:
+        from .plan_document import candidate_document
+
+        print_json(candidate_document(plan))
+    else:
+        from .plan_report import print_candidate
+
+        print_candidate(plan)
     return 0
 
 

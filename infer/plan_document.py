@@ -12,7 +12,6 @@ from automap_models.formats.hybrid_json import hybrid_document, write_hybrid_pla
 from automap_models.formats.plan_json import PlanReport, plan_document, write_plan
 from automap_models.formats.plan_report import SCHEMA, cluster_document
 from automap_models.planners.explorer.candidate import Candidate
-from automap_models.planners.explorer.explore import Exploration
 from automap_models.planners.explorer.reports import best_report
 
 from .exploring import Explored
@@ -30,7 +29,7 @@ def explored_document(found: Explored) -> dict[str, Any]:
         "cluster": cluster_document(exploration.space.cluster),
         "global_batch": exploration.space.global_batch,
         "best": best_document(found),
-        "candidates": [_candidate_document(exploration, each) for each in exploration.candidates],
+        "candidates": [{**candidate_document(each), "why": exploration.why(each)} for each in exploration.candidates],
         "absent": [{"kind": each.kind, "name": each.name, "why": each.why} for each in exploration.absent],
         "optimality": _proven_document(exploration.proven, exploration.best.length_s),
         "batch_dims": _plain(exploration.space.model.batch_dims),
@@ -59,7 +58,8 @@ def write_best(path: Path, found: Explored) -> None:
         write_hybrid_plan(path, report)
 
 
-def _candidate_document(exploration: Exploration, each: Candidate) -> dict[str, Any]:
+def candidate_document(each: Candidate) -> dict[str, Any]:
+    """A plan with what it costs and what that consists of."""
     plan = each.plan.pipeline
     return {
         "kind": each.kind,
@@ -76,7 +76,6 @@ def _candidate_document(exploration: Exploration, each: Candidate) -> dict[str, 
         "fits": each.fits,
         "breakdown": breakdown_document(each.parts),
         "optimality": each.proven and _proven_document(each.proven, each.length_s),
-        "why": exploration.why(each),
     }
 
 

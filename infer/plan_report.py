@@ -42,6 +42,15 @@ def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
         screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
+def print_candidate(plan: Candidate) -> None:
+    """Print one plan for people."""
+    screen, pipeline = console(), plan.problem.pipeline
+    screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
+    screen.print(stages(plan))
+    screen.print()
+    screen.print(fact_table(plan_facts(plan), _about_samples(plan)))
+
+
 def ranking(exploration: Exploration) -> Table:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best."""
     table = columns()
@@ -116,17 +125,22 @@ def stages(candidate: Candidate) -> Table:
 def facts(found: Explored) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     exploration, best = found.exploration, found.exploration.best
-    yield "step", f"{seconds(best.length_s)}: {parts_in_words(best)}"
-    yield from partitionings(best)
+    yield from plan_facts(best)
     if inputs := exploration.space.model.batch_dims:
         dims = sorted(set(inputs.values()))
         where = f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {', '.join(map(str, dims))}"
         yield "data", f"replicas partition {counted(len(inputs), 'input')} along {where}, proven by propagation"
-    yield "memory", memory_in_words(best)
     yield "pure plans", ", ".join(_against_pure(exploration))
     yield "optimum", proof_in_words(exploration)
     whence = "from the cache; looking for plans took" if found.cached else "looking for plans"
     yield "time", f"{seconds(found.taken_s)}, {whence} {seconds(exploration.exploring_s)}"
+
+
+def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
+    """Label and sentence for what is said about any plan."""
+    yield "step", f"{seconds(plan.length_s)}: {parts_in_words(plan)}"
+    yield "memory", memory_in_words(plan)
+    yield from partitionings(plan)
 
 
 def parts_in_words(candidate: Candidate) -> str:

@@ -167,6 +167,21 @@ def test_people_read_a_ranking_the_best_plan_and_how_far_it_is_proven(
         assert part in printed
 
 
+@pytest.mark.parametrize("forbidden", [(), ("--forbid", "pipeline", "--forbid", "data")])
+def test_a_plan_made_before_is_shown(
+    forbidden: tuple[str, ...], model: str, topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: Run
+) -> None:
+    out = tmp_path / "plan.json"
+    best = planned(model, "--topo", topo, "--out", str(out), *forbidden)["candidates"][0]
+    shown = planned(model, "--topo", topo, "--plan", str(out))
+    for key in ("kind", "length_s", "memory_bytes", "breakdown", "partitionings", "degrees"):
+        assert shown[key] == best[key]
+    assert main([model, "--topo", topo, "--plan", str(out)]) == 0
+    assert best["name"] in capsys.readouterr().out
+    assert main([model, "--topo", "A", "--plan", str(out)]) == 2
+    assert "but cluster A has" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_thorough_goes_to_the_end_and_trains_an_agent_too(profile: str, topo: str, planned: Run) -> None:
     pytest.importorskip("torch")
@@ -222,7 +237,8 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
         (["--microbatch-size", "3"], "says 4 samples itself"),
         (["--out", "no/such/folder/plan.json"], "no folder"),
         (["--plot", "plan.txt"], "no kind of picture"),
-        (["--plan"], "unrecognized"),
+        (["--plan", "no_such.json"], "cannot be read"),
+        (["--plan", "plan.json", "--global-batch", "3"], "--global-batch: the plan read has its own"),
     ],
 )
 def test_a_mistake_costs_one_line(
