@@ -9,7 +9,7 @@ from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.errors import Infeasible
 from automap_models.planners.base import HybridPlanner
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.hybrid.search import PLANNER, hybrid_search
+from automap_models.planners.hybrid.search import hybrid_search
 from automap_models.planners.hybrid.tables import ConstrainedTables
 from automap_models.planners.pipeline.chains import best_packed
 
@@ -17,7 +17,7 @@ from automap_models.planners.pipeline.chains import best_packed
 class ExactHybridPlanner(HybridPlanner):
     """The shortest hybrid plan of S stages on the grid, proven; with a time limit, the shortest found until then."""
 
-    name: ClassVar[str] = PLANNER
+    name: ClassVar[str] = "exact"
 
     def plan(self, problem: HybridProblem) -> HybridPlan:
         """The optimum over every cut on the grid, every device cut and every way, among plans that fit the memory.

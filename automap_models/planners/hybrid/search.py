@@ -6,7 +6,7 @@ begin a stage at the same boundary on the same devices compete, as what comes be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,35 +17,10 @@ from automap_models.cost.hybrid import hybrid_cost
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.hybrid.tables import ConstrainedTables
 from automap_models.planners.pipeline.chains import chain_exists
-from automap_models.planners.pipeline.labels import SLACK, Found, shortest_in_ways
-from automap_models.planners.pipeline.relaxation import PrefixBounds, least_length_s, prefix_bounds
+from automap_models.planners.pipeline.grid_search import GridSearch, SearchResult
+from automap_models.planners.pipeline.labels import Found
+from automap_models.planners.pipeline.relaxation import least_length_s
 from automap_models.planners.pipeline.stage_tables import StageTables
-
-PLANNER = "exact"
-TIE = 1e-11
-"""Plans whose lengths differ relatively by no more are equally long."""
-COARSEST = 8
-"""Fewest segments of a coarse search."""
-STEP = 4
-"""How much finer each level is than the one before it."""
-AROUND = (3, 2)
-"""How far around a plan on the grid to look for a better one: boundaries, devices."""
-
-
-@dataclass(frozen=True)
-class HybridSearchResult:
-    """What a search with a deadline found out.
-
-    Attributes:
-        plan: the shortest plan found, if it is shorter than the upper bound given: the optimum of a finished search.
-        bound_s: no plan is shorter; a finished search gives the optimum, or the upper bound where no plan is shorter
-            than that, which is infinite where nothing fits the memory.
-        finished: whether the search came to its end.
-    """
-
-    plan: HybridPlan | None
-    bound_s: float
-    finished: bool
 
 
 def hybrid_search(
@@ -54,7 +29,7 @@ def hybrid_search(
     upper_bound_s: float | None = None,
     start: HybridPlan | None = None,
     constraints: Constraints | None = None,
-) -> HybridSearchResult:
+) -> SearchResult[HybridPlan]:
     """The shortest plan that fits the memory and satisfies the constraints, or what is known when the time is up.
 
     Plans cut on the problem's grid, and where the ends of the constraints' windows lie.
@@ -70,28 +45,37 @@ def hybrid_search(
         BadInput: the constraints contradict one another, or leave nothing.
     """
     made = ConstrainedTables(problem, constraints or Constraints())
-    search = _Search(made, deadline, np.inf if upper_bound_s is None else upper_bound_s)
+    search = HybridSearch(made, deadline, np.inf if upper_bound_s is None else upper_bound_s)
     try:
         search.run(start)
     except OutOfTime as stopped:
-        return HybridSearchResult(search.best, stopped.bound_s, finished=False)
+        return SearchResult(search.best, stopped.bound_s, finished=False)
     best = search.best
     if best is not None:
         best = replace(best, pipeline=replace(best.pipeline, optimality=Optimality(search.length_s, "exact")))
-    return HybridSearchResult(best, search.length_s, finished=True)
+    return SearchResult(best, search.length_s, finished=True)
 
 
-class _Search:
-    """Coarse to fine, each level starting from the length that the one before it reached.
-
-    Attributes:
-        best: the shortest plan found so far, if it is shorter than the upper bound.
-        length_s: its length, or the upper bound.
-    """
+class HybridSearch(GridSearch[HybridPlan]):
+    """The search for hybrids that satisfy constraints."""
 
     def __init__(self, made: ConstrainedTables, deadline: Deadline, upper_bound_s: float) -> None:
-        self.made, self.problem, self.deadline, self.length_s = made, made.problem, deadline, upper_bound_s
-        self.best: HybridPlan | None = None
+        super().__init__(made.problem.pipeline, deadline, upper_bound_s)
+        self.made = made
+
+    def tables(self, stride: int = 1) -> StageTables:
+        """Where plans may cut, at one of so many points of the grid and where the constraints need it."""
+        return self.made.tables(stride)
+
+    def priced(self, found: Found, pipeline: PipelinePlan) -> tuple[HybridPlan, float]:
+        """The plan and its length by cost.hybrid, infinite if it does not fit."""
+        plan = HybridPlan(pipeline, found.ways)
+        cost = hybrid_cost(self.made.problem, plan)
+        return plan, cost.length_s if cost.feasible else np.inf
+
+    def pipeline_of(self, plan: HybridPlan) -> PipelinePlan:
+        """The plan's cuts."""
+        return plan.pipeline
 
     def run(self, start: HybridPlan | None) -> None:
         """Find the optimum if it is shorter than the upper bound.
@@ -99,7 +83,7 @@ class _Search:
         Raises:
             OutOfTime: with what is proven by then.
         """
-        finest = self.made.tables()
+        finest = self.tables()
         if not chain_exists(finest, np.inf, finest.memory):
             return
         try:
@@ -107,7 +91,7 @@ class _Search:
         except OutOfTime:  # what that proves is about some of the plans only
             raise self._stopped(finest, 0.0) from None
         try:
-            self._improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
+            self.whole(finest)
         except OutOfTime as stopped:
             raise self._stopped(finest, stopped.bound_s) from None
 
@@ -117,59 +101,6 @@ class _Search:
 
     def _begin(self, finest: StageTables, start: HybridPlan | None) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
-        self._improve_around(finest, start)
+        self.improve_around(finest, start)
         if self.best is None and (start is None or self.length_s == np.inf):
-            self._coarse_to_fine(finest)
-
-    def _coarse_to_fine(self, finest: StageTables) -> None:
-        """Optima of coarser grids, and what is near them on the finest one."""
-        for stride in _coarser_strides(self.problem):
-            tables = self.made.tables(stride)
-            self._improve_around(tables, self.best)
-            self._improve(tables, prefix_bounds(tables, self.length_s * (1.0 + SLACK), self.deadline))
-        self._improve_around(finest, self.best)
-
-    def _improve_around(self, tables: StageTables, near: HybridPlan | None) -> None:
-        """Go from plan to shorter plan as long as there is one that begins each stage near where the last one does."""
-        while near is not None and self._improve(tables, _around(tables, near)):
-            near = self.best
-
-    def _improve(self, tables: StageTables, bounds: PrefixBounds) -> bool:
-        """Search within the bounds; whether a shorter plan than the best so far came out."""
-        improved = False
-        for found in shortest_in_ways(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
-            plan = self._as_plan(found)
-            length_s = hybrid_cost(self.problem, plan).length_s
-            if length_s < self.length_s * (1.0 - TIE):
-                self.best, self.length_s, improved = plan, length_s, True
-        return improved
-
-    def _as_plan(self, found: Found) -> HybridPlan:
-        pipeline = PipelinePlan(
-            cuts=found.cuts,
-            device_cuts=found.device_cuts,
-            micro_batches=self.problem.pipeline.micro_batches,
-            planner=PLANNER,
-            coarse_cuts=self.problem.pipeline.grid.to_points(found.cuts),
-        )
-        return HybridPlan(pipeline, found.ways)
-
-
-def _coarser_strides(problem: HybridProblem) -> list[int]:
-    """Powers of STEP down to 2 or more from the power of two that leaves enough segments for the stages."""
-    segments = problem.pipeline.grid.cut_points.size
-    coarsest = max(segments // max(COARSEST, problem.pipeline.stages), 1)
-    return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)]
-
-
-def _around(tables: StageTables, plan: HybridPlan) -> PrefixBounds:
-    """Bounds that only let stages begin near where the plan's begin, whatever their ways."""
-    stages, devices = tables.stages, tables.replicas_in_all
-    begin = np.full((stages, devices + 1, tables.end + 1), np.inf)
-    begin[0, 0, 0] = 0.0
-    by_boundary, by_device = AROUND
-    for s, (cut, device) in enumerate(zip(plan.pipeline.cuts, plan.pipeline.device_cuts, strict=True), start=1):
-        k, (first, last) = int(np.searchsorted(tables.boundary, cut + 1)), tables.windows[s]
-        near = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)
-        begin[s, near, max(first, k - by_boundary) : max(0, min(last, k + by_boundary) + 1)] = 0.0
-    return PrefixBounds(begin, begin)
+            self.coarse_to_fine(finest)

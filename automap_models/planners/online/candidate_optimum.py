@@ -29,11 +29,16 @@ def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline
     try:
         bounds = _restricted(candidates, prefix_bounds(tables, known_s * (1.0 + SLACK), deadline))
         found = [(known_s, True)]
-        for cuts, device_cuts in shortest(tables, bounds, known_s * (1.0 + SLACK), deadline):
+        for plan in shortest(tables, bounds, known_s * (1.0 + SLACK), deadline):
             cost = pipeline_cost(
-                problem.profile, problem.cluster, cuts, device_cuts, problem.micro_batches, problem.state_factor
+                problem.profile,
+                problem.cluster,
+                plan.cuts,
+                plan.device_cuts,
+                problem.micro_batches,
+                problem.state_factor,
             )
-            found.append((cost.length_s, candidates.every_stage_trains(cuts)))
+            found.append((cost.length_s, candidates.every_stage_trains(plan.cuts)))
     except OutOfTime as stopped:
         return Optimality(max(stopped.bound_s, lower_bound_s(problem)), "relaxation")
     best_s, trains = min(found, key=lambda each: (each[0], not each[1]))

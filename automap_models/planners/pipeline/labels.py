@@ -31,9 +31,6 @@ SLACK = 1e-9
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
 
-Cuts = tuple[tuple[int, ...], tuple[int, ...]]
-"""Instruction cuts and device cuts of a plan."""
-
 
 @dataclass(frozen=True)
 class Found:
@@ -76,17 +73,7 @@ class _Labels:
         return _Labels(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Cuts]:
-    """The cuts of the `shortest_in_ways`, for tables of one way.
-
-    Raises:
-        OutOfTime: with a lower bound, no more than `length_s`, on the plans within the bounds.
-    """
-    for found in shortest_in_ways(tables, bounds, length_s, deadline):
-        yield found.cuts, found.device_cuts
-
-
-def shortest_in_ways(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Found]:
+def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Found]:
     """The shortest plans within the bounds and no longer than that, best first, at most a few of one length.
 
     Raises:

@@ -19,7 +19,8 @@ from automap_models.core.plan import PipelinePlan
 from automap_models.core.problem import PipelineProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.pipeline.exact import TIE, Search, is_large
+from automap_models.planners.pipeline.exact import PipelineSearch, is_large
+from automap_models.planners.pipeline.grid_search import TIE
 from automap_models.planners.pipeline.many_plans import many_costs
 from automap_models.planners.pipeline.pareto import IntArray
 from automap_models.planners.pipeline.stage_tables import StageTables, stage_tables
@@ -81,7 +82,7 @@ def _under_length(problem: PipelineProblem, plan: PipelinePlan, deadline: Deadli
     Args:
         far: whether a local search comes in between.
     """
-    search, near = Search(problem, deadline, plan_cost(problem, plan).length_s), plan
+    search, near = PipelineSearch(problem, deadline, plan_cost(problem, plan).length_s), plan
     try:
         if not (far and is_large(problem)):
             near = _closest(search, near)
@@ -96,7 +97,7 @@ def _under_length(problem: PipelineProblem, plan: PipelinePlan, deadline: Deadli
     return plan if found is None else replace(found, planner=plan.planner)
 
 
-def _closest(search: Search, near: PipelinePlan) -> PipelinePlan:
+def _closest(search: PipelineSearch, near: PipelinePlan) -> PipelinePlan:
     """The plan around which, in powers of two of instructions, there is no shorter one.
 
     Raises:

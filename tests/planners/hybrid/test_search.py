@@ -21,9 +21,10 @@ from automap_models.core.profile import Profile
 from automap_models.cost.hybrid import hybrid_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.hybrid.search import HybridSearchResult, hybrid_search
+from automap_models.planners.hybrid.search import hybrid_search
 from automap_models.planners.hybrid.tables import ConstrainedTables
 from automap_models.planners.pipeline.exact import exact_search
+from automap_models.planners.pipeline.grid_search import SearchResult
 from automap_models.planners.pipeline.relaxation import least_length_s
 from automap_models.planners.registry import make_planner
 
@@ -103,7 +104,7 @@ def brute_force(problem: HybridProblem, constraints: Constraints | None = None) 
     return min((length(problem, plan) for plan in plans if demands.satisfied(problem, plan)[0]), default=np.inf)
 
 
-def found(problem: HybridProblem, result: HybridSearchResult) -> float:
+def found(problem: HybridProblem, result: SearchResult[HybridPlan]) -> float:
     """The length that a finished search found, checked against the model; inf when nothing fits."""
     assert result.finished
     if result.plan is None:
