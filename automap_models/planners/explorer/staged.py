@@ -1,14 +1,14 @@
 """Plans of several stages over all numbers of stages and micro-batches: the exact search, the most promising first.
 
 A relaxation bounds the length of each problem's plans from below. Those that it does not put out of reach are searched
-in the order of their bounds, each bounded by the best plan so far: first for a share of the time, then, those that were
-not finished, for what is left.
+in the order of their bounds, each bounded by the best plan so far: first on a coarse grid, where a good plan is found
+soon; then on their own, for a share of the time; then, those that were not finished, for what is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,8 +31,8 @@ BOUND_SHARE = 0.3
 """Of the time for the relaxation; where it runs out bounds are valid, and lower."""
 HALVINGS = 3
 """How often the range of a problem's bound is halved, to sort problems by it."""
-FIRST_SHARE = 0.5
-"""Of what is left for the first round, in which every problem gets an equal part."""
+ROUNDS: tuple[tuple[int | None, float], ...] = ((32, 0.4), (None, 0.5), (None, 1.0))
+"""Granularity (None: the problem's own), and the share of the time left that all problems get in equal parts."""
 
 
 @dataclass(eq=False)
@@ -100,16 +100,17 @@ def search_staged(
     queue = sorted(reachable, key=lambda each: each.bound_s)
     best: Open | None = None
     best_s = below_s
-    for last_round in (False, True):
+    for granularity, share in ROUNDS:
         left = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
+        round_s = share * deadline.left_s
         for i, each in enumerate(left):
             if deadline.passed:
                 break
             if each.bound_s >= best_s * (1.0 - TIE):
                 continue
             watch(f"searching {i + 1} of {len(left)} combinations of stages and micro-batches")
-            share_s = deadline.left_s * (1.0 if last_round else FIRST_SHARE / (len(left) - i))
-            length_s = _search(each, constraints, best_s, Deadline(share_s))
+            part_s = deadline.left_s if share == 1.0 else round_s / len(left)
+            length_s = _search(each, constraints, best_s, Deadline(part_s), granularity)
             if length_s < best_s:
                 best, best_s = each, length_s
     unfinished = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
@@ -151,12 +152,25 @@ def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
     return low
 
 
-def _search(each: Open, constraints: Constraints, best_s: float, deadline: Deadline) -> float:
+def _search(each: Open, constraints: Constraints, best_s: float, deadline: Deadline, granularity: int | None) -> float:
     """Search one problem for a shorter plan; returns the length of the best one found now, inf without one."""
     upper_s = best_s if np.isfinite(best_s) else None
-    found = hybrid_search(each.problem, deadline, upper_s, each.plan, constraints)
-    each.bound_s = max(each.bound_s, found.bound_s)
+    try:
+        found = hybrid_search(_on_grid(each.problem, granularity), deadline, upper_s, each.plan, constraints)
+    except BadInput:  # the stages cannot share out the devices, which was not looked at in time
+        each.bound_s = np.inf
+        return np.inf
+    if granularity is None:
+        each.bound_s = max(each.bound_s, found.bound_s)
     if found.plan is None:
         return np.inf
-    each.plan = found.plan
-    return Candidate(each.problem, found.plan).length_s
+    points = each.problem.pipeline.grid.to_points(found.plan.pipeline.cuts)
+    each.plan = replace(found.plan, pipeline=replace(found.plan.pipeline, coarse_cuts=points))
+    return Candidate(each.problem, each.plan).length_s
+
+
+def _on_grid(problem: HybridProblem, granularity: int | None) -> HybridProblem:
+    """The problem on a grid of so many points, if its own is finer."""
+    if granularity is None or granularity >= problem.pipeline.granularity:
+        return problem
+    return replace(problem, pipeline=replace(problem.pipeline, granularity=granularity))

@@ -12,10 +12,12 @@ from automap_models.core.constraints import Constraints, Pin
 from automap_models.cost.hybrid import hybrid_cost
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.explorer.candidate import KINDS, Candidate, rank
 from automap_models.planners.explorer.explore import Exploration, ExploreOptions, explore
 from automap_models.planners.explorer.needs import least_memory
 from automap_models.planners.explorer.space import Space
+from automap_models.planners.explorer.staged import search_staged, staged_problems, tables_of
 from automap_models.planners.explorer.store import exploration_from_json, exploration_to_json
 
 PATIENT = ExploreOptions(budget_s=600.0)
@@ -226,6 +228,19 @@ def test_a_search_without_time_claims_no_more_than_it_knows(make_model, pair):
     hasty, patient = explore(space, ExploreOptions(budget_s=1e-9)), explore(space, PATIENT)
     assert hasty.proven.proof == "relaxation"
     assert hasty.proven.bound_s <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
+
+
+def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pair, monkeypatch):
+    """With one sample at a time no stage has two replicas, so that two stages cannot have six devices between them."""
+    space = Space(make_model(partitioned=False), replace(pair, nodes=3), 16, max_stages=2)
+    problems = list(staged_problems(space, Constraints()))
+    assert any(tables_of(problem, Constraints()) is None for problem in problems)
+    bounded = search_staged(space, Constraints(), math.inf, Deadline())
+    monkeypatch.setattr("automap_models.planners.explorer.staged.BOUND_SHARE", 0.0)
+    hasty = search_staged(space, Constraints(), math.inf, Deadline(600.0))
+    assert hasty.unfinished == 0
+    assert hasty.best is not None and bounded.best is not None
+    assert hasty.best.length_s == bounded.best.length_s == hasty.proven.bound_s
 
 
 def test_clusters_beyond_the_tables_are_refused(make_model, pair):
