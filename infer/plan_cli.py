@@ -111,7 +111,10 @@ def parser() -> argparse.ArgumentParser:
     )
     how = made.add_argument_group("how long to look")
     how.add_argument(
-        "--budget", metavar="S", type=_budget, help="seconds for the exact search of pipelines and hybrids (default 20)"
+        "--budget",
+        metavar="S",
+        type=_budget,
+        help="processor time for the exact search of pipelines and hybrids (default 20)",
     )
     how.add_argument(
         "--thorough",

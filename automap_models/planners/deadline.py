@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 
 class OutOfTime(Exception):
@@ -18,20 +19,30 @@ class OutOfTime(Exception):
 
 
 class Deadline:
-    """So many seconds from its making on; without a number, never."""
+    """So many seconds from its making on; without a number, never.
 
-    def __init__(self, budget_s: float = float("inf")) -> None:
-        self._end_s = time.monotonic() + budget_s
+    Args:
+        budget_s: how many.
+        clock: by which; `time.process_time` counts processor time, whatever else the machine does.
+    """
+
+    def __init__(self, budget_s: float = float("inf"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end_s = clock() + budget_s
+
+    def part(self, budget_s: float) -> Deadline:
+        """So many seconds from now on by the same clock."""
+        return Deadline(budget_s, self._clock)
 
     @property
     def left_s(self) -> float:
         """Seconds until the time is up; 0 from then on."""
-        return max(self._end_s - time.monotonic(), 0.0)
+        return max(self._end_s - self._clock(), 0.0)
 
     @property
     def passed(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() >= self._end_s
+        return self._clock() >= self._end_s
 
     def check(self) -> None:
         """Go on, or not.

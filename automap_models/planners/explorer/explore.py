@@ -41,7 +41,8 @@ class ExploreOptions:
 
     Attributes:
         constraints: that every plan satisfies.
-        budget_s: for the exact searches over pipelines and hybrids.
+        budget_s: processor time of the exact searches over pipelines and hybrids, so that plans do not depend on what
+            else the machine does.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
         watch: is told what is being done.
@@ -176,7 +177,11 @@ class _Field:
         """The exact search over all stages and micro-batches; its plan has its own proof."""
         watch = self.options.watch
         found = search_staged(
-            self.space, constraints, below_s, Deadline(search_s), lambda what: watch(f"{KINDS[kind]}: {what}")
+            self.space,
+            constraints,
+            below_s,
+            Deadline(search_s, time.process_time),
+            lambda what: watch(f"{KINDS[kind]}: {what}"),
         )
         self._searched[kind] = found
         if found.best is not None:

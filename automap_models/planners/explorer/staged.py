@@ -96,7 +96,7 @@ def search_staged(
     """
     problems = list(staged_problems(space, constraints))
     watch(f"bounding {len(problems)} combinations of stages and micro-batches")
-    reachable = _within_reach(problems, constraints, below_s, Deadline(BOUND_SHARE * deadline.left_s))
+    reachable = _within_reach(problems, constraints, below_s, deadline.part(BOUND_SHARE * deadline.left_s))
     queue = sorted(reachable, key=lambda each: each.bound_s)
     best: Open | None = None
     best_s = below_s
@@ -110,7 +110,7 @@ def search_staged(
                 continue
             watch(f"searching {i + 1} of {len(left)} combinations of stages and micro-batches")
             part_s = deadline.left_s if share == 1.0 else round_s / len(left)
-            length_s = _search(each, constraints, best_s, Deadline(part_s), granularity)
+            length_s = _search(each, constraints, best_s, deadline.part(part_s), granularity)
             if length_s < best_s:
                 best, best_s = each, length_s
     unfinished = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
