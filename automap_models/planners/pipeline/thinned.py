@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -98,7 +99,7 @@ def _prefixes(tables: StageTables, route: Route) -> list[_Prefix]:
 
 @dataclass(frozen=True, eq=False)
 class _Suffixes:
-    """Ways to go on from the beginning of a stage.
+    """Ways to go on from the beginning of a stage, ascending by q.
 
     Attributes:
         q, k: device and boundary where the stage begins.
@@ -193,18 +194,20 @@ def _before(
 def _into(tables: StageTables, a: IntArray, rest: _Suffixes) -> FloatArray:
     """[a, n] seconds per byte from devices a … q-1 into the suffixes' first stages, 0 where there are none."""
     x = np.zeros((a.size, rest.q.size))
-    for q in np.unique(rest.q).tolist():
-        column, rows = np.flatnonzero(rest.q == q), int(np.searchsorted(a, q))
-        x[:rows, column] = tables.devices.transfer[q][a[:rows]][:, rest.e[column] - q - 1]
+    starts = np.flatnonzero(np.concatenate(([True], rest.q[1:] != rest.q[:-1])))
+    for start, stop in pairwise([*starts.tolist(), rest.q.size]):
+        q = int(rest.q[start])
+        senders = a[: np.searchsorted(a, q), None]
+        x[: senders.size, start:stop] = tables.devices.transfer[q][senders, rest.e[start:stop] - q - 1]
     return x
 
 
 def _from(tables: StageTables, sender: int, a: IntArray, q: IntArray) -> FloatArray:
     """[a, n] seconds per byte from the known plan's sender into devices a … q-1, 0 where it would have none."""
     x = np.zeros((a.size, q.size))
-    for row in np.flatnonzero(a > sender).tolist():
-        column = np.flatnonzero(q > a[row])
-        x[row, column] = tables.devices.transfer[a[row]][sender, q[column] - a[row] - 1]
+    for row, (first, start) in enumerate(zip(a.tolist(), np.searchsorted(q, a, side="right").tolist(), strict=True)):
+        if first > sender:
+            x[row, start:] = tables.devices.transfer[first][sender, q[start:] - first - 1]
     return x
 
 
