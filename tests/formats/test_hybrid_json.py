@@ -129,7 +129,7 @@ def test_a_plan_that_no_longer_fits_is_infeasible(written: Path, model: Profiled
     document = json.loads(written.read_text())
     document["cluster"]["memory"] = 1e9
     written.write_text(json.dumps(document))
-    with pytest.raises(Infeasible, match="stage 1 needs 1.8 GB"):
+    with pytest.raises(Infeasible, match=r"stage 1 needs 1\.8 GB"):
         read_hybrid_plan(written, model)
 
 
