@@ -223,6 +223,7 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
         (["--pin", "layer_1=0", "--pin", "layer_2=1", "--keep-together", "layer_[12]"], "--keep-together"),
         (["--pin", "layer_3=2", "--max-stages", "2"], "--max-stages 2"),
         (["--pin", "layer_3=1", "--forbid", "pipeline"], "--forbid pipeline"),
+        (["--forbid", "data", "--forbid", "operator", "--forbid", "pipeline"], "nothing is left by which"),
         (["--max-stages", "0"], "no whole number"),
         (["--forbid", "magic"], "invalid choice"),
         (["--memory", "none"], "no positive number of bytes"),

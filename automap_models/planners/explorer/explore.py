@@ -13,9 +13,11 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
-from automap_models.core.constraints import Constraints
+from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.plan import Optimality
+from automap_models.errors import BadInput
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.explorer.absent import why_absent
@@ -94,6 +96,7 @@ def explore(space: Space, options: ExploreOptions | None = None) -> Exploration:
     """
     options = options or ExploreOptions()
     options.constraints.check(space.model.profile)
+    _require_a_technique(space, options.constraints)
     begun = time.perf_counter()
     field = _Field(space, options)
     budget_s = math.inf if options.thorough else options.budget_s
@@ -106,6 +109,22 @@ def explore(space: Space, options: ExploreOptions | None = None) -> Exploration:
     candidates = rank(list(field.best.values()))
     taken_s = time.perf_counter() - begun
     return Exploration(space, tuple(candidates), tuple(field.absent()), proven, tuple(field.notes), taken_s)
+
+
+def _require_a_technique(space: Space, constraints: Constraints) -> None:
+    """Refuse that several devices shall share the work in no way.
+
+    Raises:
+        BadInput: every technique is forbidden.
+    """
+    techniques = get_args(Technique)
+    if space.cluster.devices > 1 and constraints.forbidden.issuperset(techniques):
+        raise BadInput(
+            f"nothing is left by which the {space.cluster.devices} devices of cluster {space.cluster.name} could share "
+            "the work",
+            where=" and ".join(f"--forbid {each}" for each in techniques),
+            do="drop one of them",
+        )
 
 
 class _Field:
