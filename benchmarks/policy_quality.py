@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from hydra import compose, initialize_config_dir
@@ -34,8 +33,8 @@ from automap_models.envs.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners import deadline
 from automap_models.planners.base import PlannerOptions
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.pipeline.baselines import UniformPlanner
 from automap_models.planners.pipeline.certificate import certify
 from automap_models.planners.pipeline.exact import ExactPlanner
@@ -89,7 +88,7 @@ def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
 
 def count_processor_time() -> None:
     """From now on every budget is of processor time: what else runs on the machine does not count."""
-    deadline.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[assignment, attr-defined]
+    Deadline.__init__.__defaults__ = (float("inf"), time.process_time)
 
 
 def features(problem: PipelineProblem) -> dict[str, float]:
