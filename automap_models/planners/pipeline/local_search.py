@@ -2,9 +2,10 @@
 
 A round offers each stage some hundred places to begin at, the present plan's own among them, and takes the best way
 through all of them at once (planners.pipeline.thinned). First each cut may move by any power of two of boundaries and
-of devices: from the plan given, from an even one and from the best on a coarse grid, each as far as that leads. Then
-the places of a round are drawn at random around the best of the three: at independent offsets of any magnitude; along
-the plan, where a cut and its devices move together so that the stages stay balanced; or where the three have theirs.
+of devices: from the plan given, from an even one and from the best on a coarse grid, each as far as that leads. Then,
+for the shortest of the three first, the places of a round are drawn at random around it: at independent offsets of any
+magnitude; along the plan, where a cut and its devices move together so that the stages stay balanced; or where any of
+the three has its own. The longer nothing shorter comes out, the more places are drawn.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from automap_models.planners.pipeline.pareto import IntArray
 from automap_models.planners.pipeline.stage_tables import StageTables
 from automap_models.planners.pipeline.thinned import Places, Route, shortest_through
 
-STALE = 40
-"""Random rounds in a row without a shorter plan, after which the search is at its end."""
+STALE = 24
+"""Random rounds in a row without a shorter plan, after which the next of the three plans has its turn."""
+GROWTH = 1 / 32
+"""How many more places are drawn, relatively, with each of those rounds."""
 BOUNDARIES, DEVICES = 24, 16
 """Offsets drawn for a cut and for its device."""
 ALONG, BESIDE = 32, 12
@@ -44,9 +47,18 @@ def local_search(tables: StageTables, cluster: Cluster, start: Route, deadline: 
         if not deadline.passed:
             ends.append(_descend(tables, other(tables, cluster, start), deadline))
     ends.sort(key=lambda route: route.length_s)
-    best, stale, turn = ends[0], 0, 0
+    for j, route in enumerate(ends):
+        ends[j] = _wander(tables, route, ends[:j] + ends[j + 1 :], rng, deadline)
+    return min(ends, key=lambda route: route.length_s)
+
+
+def _wander(
+    tables: StageTables, best: Route, others: Sequence[Route], rng: np.random.Generator, deadline: Deadline
+) -> Route:
+    """From plan to shorter plan by random rounds, until STALE of them in a row have come to nothing."""
+    stale, turn = 0, 0
     while stale < STALE and not deadline.passed:
-        found = shortest_through(tables, best, _drawn(tables, best, ends[1:], rng, turn))
+        found = shortest_through(tables, best, _drawn(tables, best, others, rng, turn, 1.0 + GROWTH * stale))
         best, stale = (best, stale + 1) if found is None else (found, 0)
         turn += 1
     return best
@@ -109,33 +121,30 @@ def _even(tables: StageTables, _cluster: Cluster, _start: Route) -> Route:
 
 
 def _drawn(
-    tables: StageTables, best: Route, others: Sequence[Route], rng: np.random.Generator, turn: int
+    tables: StageTables, best: Route, others: Sequence[Route], rng: np.random.Generator, turn: int, share: float
 ) -> list[Places]:
-    """The places of a random round; the kinds take turns."""
+    """The places of a random round, so many times the usual number; the kinds take turns."""
     stages = range(1, tables.stages)
     if turn % 4 == 3 and others:
-        routes, around = [best, *others], np.arange(-1, 2)
-        return [
-            _every_pair(
-                tables,
-                s,
-                np.add.outer([route.boundary[s] for route in routes], around).ravel(),
-                np.add.outer([route.device[s] for route in routes], around).ravel(),
-            )
-            for s in stages
-        ]
-    if turn % 2:
-        k, d = best.boundary, best.device
-        return [
-            _every_pair(
-                tables,
-                s,
-                np.append(k[s] + _offsets(rng, BOUNDARIES, tables.end // 3), k[s]),
-                np.append(d[s] + _offsets(rng, DEVICES, tables.replicas_in_all // 2), d[s]),
-            )
-            for s in stages
-        ]
-    return [_along(tables, best, s, rng) for s in stages]
+        return [_joined(tables, [best, *others], s) for s in stages]
+    kind = _scattered if turn % 2 else _along
+    return [kind(tables, best, s, rng, share) for s in stages]
+
+
+def _joined(tables: StageTables, routes: Sequence[Route], stage: int) -> Places:
+    """Where any of the plans begins the stage, and one boundary or device beside."""
+    around = np.arange(-1, 2)
+    k = np.add.outer([route.boundary[stage] for route in routes], around)
+    d = np.add.outer([route.device[stage] for route in routes], around)
+    return _every_pair(tables, stage, k.ravel(), d.ravel())
+
+
+def _scattered(tables: StageTables, route: Route, stage: int, rng: np.random.Generator, share: float) -> Places:
+    """Boundaries and devices around those of a stage, independently."""
+    k, d = route.boundary[stage], route.device[stage]
+    by_boundary = _offsets(rng, int(share * BOUNDARIES), tables.end // 3)
+    by_device = _offsets(rng, int(share * DEVICES), tables.replicas_in_all // 2)
+    return _every_pair(tables, stage, np.append(k + by_boundary, k), np.append(d + by_device, d))
 
 
 def _offsets(rng: np.random.Generator, count: int | tuple[int, int], most: int) -> IntArray:
@@ -145,14 +154,15 @@ def _offsets(rng: np.random.Generator, count: int | tuple[int, int], most: int) 
     return offsets
 
 
-def _along(tables: StageTables, route: Route, stage: int, rng: np.random.Generator) -> Places:
+def _along(tables: StageTables, route: Route, stage: int, rng: np.random.Generator, share: float) -> Places:
     """Devices around those of a stage, each with boundaries near the one that the route has or would have there."""
     own = route.device[stage]
-    d = np.append(own + _offsets(rng, ALONG, tables.replicas_in_all // 2), own)
+    d = np.append(own + _offsets(rng, int(share * ALONG), tables.replicas_in_all // 2), own)
     d = np.unique(d[(d >= stage) & (d <= tables.replicas_in_all - tables.stages + stage)])
     k = np.searchsorted(tables.C, np.interp(d, route.device, tables.C[route.boundary]))
     k[d == own] = route.boundary[stage]
-    near = np.concatenate((k[:, None], k[:, None] + _offsets(rng, (d.size, BESIDE), tables.end // 10)), axis=1)
+    beside = _offsets(rng, (d.size, int(share * BESIDE)), tables.end // 10)
+    near = np.concatenate((k[:, None], k[:, None] + beside), axis=1)
     first, last = tables.windows[stage]
     key: IntArray = np.unique(d[:, None] * (tables.end + 1) + np.clip(near, first, last))
     return key // (tables.end + 1), key % (tables.end + 1)

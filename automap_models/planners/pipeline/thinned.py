@@ -1,9 +1,10 @@
 """A label search that keeps a few suffixes of each place: good plans among very many in milliseconds, nothing proven.
 
 It goes through the stages from the last to the first as the exact search does (planners.pipeline.exact), but each stage
-begins at one of some places given, and of the suffixes that begin at a place only those stay that look best: by the
-length that they would have behind the prefix of a plan known beforehand, and by their own, T + R. The plan known
-beforehand is never lost where its own places are given: nothing longer comes out.
+begins at one of some places given, and of the suffixes that begin at a place only two stay: the one with which the
+prefix of a plan known beforehand would be shortest, and the one that is shortest by itself, T + R, after the fastest
+transfer into it that any sender could make. The plan known beforehand is never lost where its own places are given:
+nothing longer comes out.
 """
 
 from __future__ import annotations
@@ -185,9 +186,11 @@ def _before(
     held = tables.state_factor * weights + tables.in_flight(stage) * (tables.H[k] - tables.H[i]) * share[row, j]
     in_x = _from(tables, prefix.sender, a, rest.q)[row, j] * tables.A[i] if stage else 0.0
     whole, uncovered = np.maximum(2.0 * rounds * in_x, 2.0 * in_x + span), exposed - in_x
+    least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else 0.0
+    own = np.maximum(2.0 * rounds * least_x, 2.0 * least_x + span) + exposed - least_x
     looks = np.maximum(prefix.span, prefix.busy + whole) + np.maximum(prefix.exposed, uncovered - prefix.hidden)
     alive = np.flatnonzero((held <= tables.memory) & (looks <= limit_s * (1.0 + SPARE)))
-    kept = alive[_best_of_each(place[alive], looks[alive], (whole + uncovered)[alive])]
+    kept = alive[_best_of_each(place[alive], looks[alive], own[alive])]
     return _Suffixes(begin[0][place[kept]], i[kept], rest.q[j[kept]], j[kept], span[kept], exposed[kept])
 
 
