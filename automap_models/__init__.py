@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
-    from automap_models.core.plan import PipelinePlan
-    from automap_models.core.problem import PipelineProblem
     from automap_models.core.profile import Profile
+    from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.pipeline import plan_cost
     from automap_models.errors import AutomapError, BadInput, Infeasible
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
     from automap_models.planners.base import PlannerOptions
-    from automap_models.planners.pipeline.many_problems import Outcome, plan_batch
     from automap_models.planners.registry import make_planner
+    from automap_models.planners.staged.batch import Outcome, plan_batch
 
 __version__ = "0.1.0"
 
@@ -30,10 +29,10 @@ __all__ = [
     "Cluster",
     "Infeasible",
     "Outcome",
-    "PipelinePlan",
-    "PipelineProblem",
     "PlannerOptions",
     "Profile",
+    "StagedPlan",
+    "StagedProblem",
     "make_planner",
     "plan_batch",
     "plan_cost",
@@ -46,13 +45,13 @@ _WHERE = {
     "BadInput": "automap_models.errors",
     "Cluster": "automap_models.core.cluster",
     "Infeasible": "automap_models.errors",
-    "Outcome": "automap_models.planners.pipeline.many_problems",
-    "PipelinePlan": "automap_models.core.plan",
-    "PipelineProblem": "automap_models.core.problem",
+    "Outcome": "automap_models.planners.staged.batch",
+    "StagedPlan": "automap_models.core.staged",
+    "StagedProblem": "automap_models.core.staged",
     "PlannerOptions": "automap_models.planners.base",
     "Profile": "automap_models.core.profile",
     "make_planner": "automap_models.planners.registry",
-    "plan_batch": "automap_models.planners.pipeline.many_problems",
+    "plan_batch": "automap_models.planners.staged.batch",
     "plan_cost": "automap_models.cost.pipeline",
     "read_cluster": "automap_models.formats.cluster_yaml",
     "read_profile": "automap_models.formats.files",

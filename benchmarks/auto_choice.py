@@ -1,7 +1,7 @@
 """What `--stages auto --micro-batches auto` chooses, and whether one contest finds what single exact searches find.
 
 For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`contest` is pipeline.auto.choose on all combinations at once, proven to the end and not refined; `one by one` searches
+`contest` is portfolio.auto.choose on all combinations at once, proven to the end and not refined; `one by one` searches
 every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch size. Then the
 combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts for little.
 
@@ -20,21 +20,21 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.microbatch import required_size
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.pipeline.auto import choose, default_stages, remembering
-from automap_models.planners.pipeline.candidates import candidates, stage_numbers
-from automap_models.planners.pipeline.exact import exact_search
-from automap_models.planners.pipeline.many_problems import plan_batch
+from automap_models.planners.portfolio.auto import choose, default_stages, remembering
+from automap_models.planners.portfolio.candidates import candidates, stage_numbers
+from automap_models.planners.staged.batch import plan_batch
+from automap_models.planners.staged.exact import exact_search
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OPTIONS = PlannerOptions(certify_s=np.inf, refine_s=0.0)
 
 
-def one_by_one_s(problems: Sequence[PipelineProblem]) -> float:
+def one_by_one_s(problems: Sequence[StagedProblem]) -> float:
     """The least length over all problems, each searched alone from nothing."""
     plans = [exact_search(problem) for problem in problems]
     return min(plan.optimality.bound_s for plan in plans if plan and plan.optimality)
@@ -47,12 +47,12 @@ def main() -> None:
     table = Table(
         "profile", "cluster", "tried", "S", "M", "samples", "L", "over one by one", "default", "ms", "one by one"
     )
-    everything: list[PipelineProblem] = []
+    everything: list[StagedProblem] = []
     for path in sorted(EXAMPLES.glob("*.npz")):
         profile = read_profile(path)
         batch = 16 * required_size(profile)
         for name in "ABC":
-            one_stage = PipelineProblem(profile, read_cluster(name), stages=1)
+            one_stage = StagedProblem(profile, read_cluster(name), stages=1)
             problems = candidates(one_stage, stage_numbers(one_stage), batch, out_of_range).problems
             everything += problems
             start = time.process_time()

@@ -25,18 +25,17 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.pipeline.auto import choose
-from automap_models.planners.pipeline.baselines import UniformPlanner
-from automap_models.planners.pipeline.certificate import Certificate, certify
-from automap_models.planners.pipeline.policy import PolicyPlanner
+from automap_models.planners.portfolio.auto import choose
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.certificate import Certificate, certify
+from automap_models.planners.staged.policy import PolicyPlanner
 
 BUDGET_S = PlannerOptions().certify_s
 LARGE = ((8, 8, 8), (8, 16, 8), (16, 8, 16))
@@ -50,7 +49,7 @@ def timed(run: Callable[[], object]) -> tuple[object, float]:
     return result, time.process_time() - start
 
 
-def plan_of(planner: PipelinePlanner, problem: PipelineProblem) -> PipelinePlan | None:
+def plan_of(planner: PipelinePlanner, problem: StagedProblem) -> StagedPlan | None:
     """The planner's plan, or the uniform one where the planner is not at home; None where that does not fit."""
     at_home = planner.out_of_range(problem) is None
     for each in (planner, UniformPlanner()) if at_home else (UniformPlanner(),):
@@ -62,13 +61,13 @@ def plan_of(planner: PipelinePlanner, problem: PipelineProblem) -> PipelinePlan 
 
 
 def row(
-    table: Table, label: str, problems: Sequence[PipelineProblem], planner: PipelinePlanner, *, to_the_end: bool = True
+    table: Table, label: str, problems: Sequence[StagedProblem], planner: PipelinePlanner, *, to_the_end: bool = True
 ) -> None:
     """Plan and prove each; one line of the table."""
     planned_s, proof_s, proven, corrected, above, gaps = [], [], 0, 0, [], []
     for problem in track(problems, label, console=Console(stderr=True)):
         plan, taken_s = timed(lambda problem=problem: plan_of(planner, problem))  # type: ignore[misc]
-        if not isinstance(plan, PipelinePlan):
+        if not isinstance(plan, StagedPlan):
             continue
         planned_s.append(taken_s)
         within = certify(problem, plan, BUDGET_S)
@@ -130,7 +129,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
     """The default planner on real profiles."""
     options = PlannerOptions(policy=arguments.policy, refine_s=0.0)
     policy = PolicyPlanner(options)
-    policy.plan_batch([PipelineProblem(read_profile(profiles[0]), read_cluster("C"), stages=4)])  # read the file
+    policy.plan_batch([StagedProblem(read_profile(profiles[0]), read_cluster("C"), stages=4)])  # read the file
 
     def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
         return policy if name == policy.name else make_planner(name, options)
@@ -140,7 +139,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
         profile = read_profile(path)
         for name in "ABC":
             cluster = read_cluster(name)
-            problem = PipelineProblem(profile, cluster, stages=cluster.nodes)
+            problem = StagedProblem(profile, cluster, stages=cluster.nodes)
             start = time.process_time()
             try:
                 choice = choose([problem], options, make=make)

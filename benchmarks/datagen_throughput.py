@@ -17,9 +17,9 @@ import hydra
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.core.resources import conf_dir
 from automap_models.datagen.command import job_from
 from automap_models.datagen.shards import produce
+from automap_models.resources import conf_dir
 
 DISTRIBUTIONS = ("uniform", "normal", "binomial", "exponential", "lognormal", "transformer", "cnn", "mixed")
 

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import plan_cost
-from automap_models.planners.pipeline.exact import exact_search, lower_bound_s
+from automap_models.planners.staged.exact import exact_search, lower_bound_s
 
 INSTRUCTIONS = 3000
 COMPUTE_S = 0.1
@@ -48,7 +48,7 @@ class Row:
 
 def random_problem(
     cluster: Cluster, stages: int, micro_batches: int, kind: tuple[float, float], seed: int
-) -> PipelineProblem:
+) -> StagedProblem:
     """A model whose transfers and all-reduces take 10^kind of its computation, one device's share of each."""
     rng = np.random.default_rng(seed)
     C, A, W = rng.uniform(size=(3, INSTRUCTIONS))
@@ -56,7 +56,7 @@ def random_problem(
     C *= COMPUTE_S / C.sum()
     A *= cluster.inter * share_s * 10 ** kind[0]
     W *= cluster.inter * share_s * micro_batches * 10 ** kind[1] / W.sum()
-    return PipelineProblem(Profile.create(C, A, W), cluster, stages, micro_batches)
+    return StagedProblem(Profile.create(C, A, W), cluster, stages, micro_batches)
 
 
 def measure(cluster: Cluster, stages: int, kind: str, count: int) -> Row:

@@ -22,10 +22,10 @@ from automap_models.formats.device_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.planners.explorer.candidate import Candidate, Kind
-from automap_models.planners.explorer.explore import Exploration, ExploreOptions, explore
-from automap_models.planners.explorer.model import profiled_model
-from automap_models.planners.explorer.space import Space
+from automap_models.planners.portfolio.candidate import Candidate, Kind
+from automap_models.planners.portfolio.explore import Exploration, ExploreOptions, explore
+from automap_models.planners.portfolio.model import profiled_model
+from automap_models.planners.portfolio.space import Space
 
 CLUSTERS = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
 """Cluster → its devices."""

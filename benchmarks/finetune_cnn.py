@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.problem import PipelineProblem
-from automap_models.core.resources import conf_dir
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Problems, complete_cost
+from automap_models.resources import conf_dir
 from automap_models.rl.whole_plans import rollout
 from automap_models.train.build import build_module
 from automap_models.train.checkpoints import load_weights
@@ -41,7 +41,7 @@ def module_of(checkpoint: Path) -> RainbowModule:
     return module.eval()
 
 
-def lengths(module: RainbowModule, problems: list[PipelineProblem]) -> np.ndarray:
+def lengths(module: RainbowModule, problems: list[StagedProblem]) -> np.ndarray:
     """[B] lengths of greedy plans in the problems' own units; infinite where one does not fit."""
     tensors = Problems.from_encoded(encode(problems))
     episodes = rollout(module.agent, tensors, 0.0, torch.Generator())

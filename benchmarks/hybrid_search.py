@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.hybrid import HybridProblem
 from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
+from automap_models.core.staged import HybridProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.hybrid.search import hybrid_search
-from automap_models.planners.pipeline.exact import exact_search
+from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.hybrid_search import hybrid_search
 
 Result = TypeVar("Result")
 LAUNCH_S = 1e-5

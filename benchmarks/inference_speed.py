@@ -22,14 +22,14 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.pipeline.exact import exact_search
-from automap_models.planners.pipeline.policy import PolicyPlanner
+from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.policy import PolicyPlanner
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,9 +69,9 @@ def main() -> None:
 
     cluster = read_cluster("C")
     profile = read_profile(arguments.profile)
-    problem = PipelineProblem(profile, cluster, stages=4)
+    problem = StagedProblem(profile, cluster, stages=4)
     rng = np.random.default_rng(1)
-    batch = [PipelineProblem(random_profile(rng), cluster, stages=4) for _ in range(arguments.batch)]
+    batch = [StagedProblem(random_profile(rng), cluster, stages=4) for _ in range(arguments.batch)]
     table = Table("what", "median", "worst", "rate")
 
     times = seconds(lambda: command(arguments.profile, arguments.policy), 10)
@@ -83,7 +83,7 @@ def main() -> None:
         times = seconds(lambda planner=planner: planner.plan_batch(batch), 2)  # type: ignore[misc]
         rate = f"{len(batch) / median(times):.0f} plans/s"
         table.add_row(f"{len(batch)} plans at once, beam {beam}", f"{median(times):.2f} s", f"{max(times):.2f} s", rate)
-    large = PipelineProblem(profile, Cluster(16, 8, 130e9, 3.125e9, 32e9, "16 × 8"), stages=16, micro_batches=64)
+    large = StagedProblem(profile, Cluster(16, 8, 130e9, 3.125e9, 32e9, "16 × 8"), stages=16, micro_batches=64)
     for beam in (1, PlannerOptions().beam):
         planner = PolicyPlanner(PlannerOptions(beam=beam, policy=arguments.policy))
         times = seconds(lambda planner=planner: planner.plan_batch([large]), 20)  # type: ignore[misc]
@@ -94,7 +94,7 @@ def main() -> None:
     console.print(against_exact(batch[: arguments.exact], arguments.policy))
 
 
-def against_exact(problems: list[PipelineProblem], policy: Path | None) -> Table:
+def against_exact(problems: list[StagedProblem], policy: Path | None) -> Table:
     """The policy beside the exact search, both one problem at a time on one thread."""
     planner = PolicyPlanner(PlannerOptions(beam=1, policy=policy))
     bounds = [

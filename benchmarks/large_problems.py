@@ -27,21 +27,20 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.pipeline.auto import choose
-from automap_models.planners.pipeline.baselines import UniformPlanner
-from automap_models.planners.pipeline.local_search import local_search
-from automap_models.planners.pipeline.policy import PolicyPlanner
-from automap_models.planners.pipeline.refine import refine
-from automap_models.planners.pipeline.relaxation import lower_bound_s
-from automap_models.planners.pipeline.stage_tables import stage_tables
-from automap_models.planners.pipeline.thinned import route_of
+from automap_models.planners.portfolio.auto import choose
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.beam_search import route_of
+from automap_models.planners.staged.local_search import local_search
+from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.staged.stage_tables import stage_tables
 
 LARGE = (
     "sizes=all",
@@ -66,7 +65,7 @@ class Measured:
     bound_s: float
 
 
-def length_of(problem: PipelineProblem, plan: PipelinePlan | None) -> float:
+def length_of(problem: StagedProblem, plan: StagedPlan | None) -> float:
     """L; infinite without a plan that fits."""
     if plan is None:
         return float("inf")
@@ -74,7 +73,7 @@ def length_of(problem: PipelineProblem, plan: PipelinePlan | None) -> float:
     return cost.length_s if cost.feasible else float("inf")
 
 
-def planned(problem: PipelineProblem, plan: Callable[[PipelineProblem], PipelinePlan]) -> PipelinePlan | None:
+def planned(problem: StagedProblem, plan: Callable[[StagedProblem], StagedPlan]) -> StagedPlan | None:
     """A plan, or None where the planner finds none that fits."""
     try:
         return plan(problem)
@@ -94,7 +93,7 @@ def label(budget_s: float) -> str:
     return SHIPPED if default else f"the same with {1e3 * budget_s:g} + {1e3 * budget_s / 3:.0f} ms"
 
 
-def long_search(problem: PipelineProblem, starts: Sequence[PipelinePlan], seconds: float) -> float:
+def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: float) -> float:
     """L of the best plan that a long search finds from the starts, which cut on the grid, in turns."""
     tables, deadline = stage_tables(problem), Deadline(seconds)
     best = start = min((route_of(tables, plan, length_of(problem, plan)) for plan in starts), key=lambda r: r.length_s)
@@ -104,11 +103,11 @@ def long_search(problem: PipelineProblem, starts: Sequence[PipelinePlan], second
         found = local_search(tables, problem.cluster, start, deadline, seed)
         best, seed = min(best, found, key=lambda route: route.length_s), seed + 1
     cuts, device_cuts = best.cuts(tables)
-    plan = PipelinePlan(cuts, device_cuts, problem.micro_batches, "long search", problem.grid.to_points(cuts))
+    plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "long search", problem.grid.to_points(cuts))
     return length_of(problem, refine(problem, plan, seconds / 5))
 
 
-def measure(problem: PipelineProblem, path: Path | None, search_s: float) -> Measured:
+def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measured:
     """Plan a problem in every way, all budgets being of processor time."""
     count_processor_time()
     beam, one = PlannerOptions().beam, policy(path, 1)
@@ -117,7 +116,7 @@ def measure(problem: PipelineProblem, path: Path | None, search_s: float) -> Mea
     def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
         return several if name == "policy" else make_planner(name, options)
 
-    ways: dict[str, Callable[[PipelineProblem], PipelinePlan]] = {
+    ways: dict[str, Callable[[StagedProblem], StagedPlan]] = {
         "uniform": UniformPlanner().plan,
         "greedy": one.plan,
         f"beam {beam}": several.plan,

@@ -29,8 +29,8 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.online_costs import final_length_s
 from automap_models.envs.online_tables import Pivots
@@ -41,8 +41,8 @@ from automap_models.planners.deadline import Deadline
 from automap_models.planners.online.candidate_optimum import candidate_optimum
 from automap_models.planners.online.look_ahead import first_plans
 from automap_models.planners.online.planner import OnlineOptions, Trained, at_instructions, train_online
-from automap_models.planners.pipeline.exact import anytime_search
-from automap_models.planners.pipeline.relaxation import lower_bound_s
+from automap_models.planners.staged.exact import anytime_search
+from automap_models.planners.staged.relaxation import lower_bound_s
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
@@ -79,22 +79,22 @@ class Run:
     wall_s: float
 
 
-def problem_of(model: str, cluster: str, stages: int | None = None, profile: Profile | None = None) -> PipelineProblem:
+def problem_of(model: str, cluster: str, stages: int | None = None, profile: Profile | None = None) -> StagedProblem:
     if profile is None:
         long = model == "t5_11b"
         profile = profile_of(model, 128) if long else read_profile(EXAMPLES / f"{model}_v100.npz")
     where, state_factor = read_cluster(cluster), STATE_FACTOR.get(model, 4.0)
-    return at_instructions(PipelineProblem(profile, where, stages or where.nodes, state_factor=state_factor))
+    return at_instructions(StagedProblem(profile, where, stages or where.nodes, state_factor=state_factor))
 
 
-def lost_by_pruning(problem: PipelineProblem, bound_s: float) -> str:
+def lost_by_pruning(problem: StagedProblem, bound_s: float) -> str:
     """How far the best plan on the candidates is above the best with any device cuts."""
     result = anytime_search(problem, Deadline(PROVE_S), bound_s * (1.0 + 1e-9))
     loss = max(100.0 * (bound_s / result.bound_s - 1.0), 0.0)
     return f"{loss:.1f} %" if result.finished else f"≤ {loss:.1f} %"
 
 
-def runs_of(problem: PipelineProblem, arguments: argparse.Namespace) -> Iterator[Run]:
+def runs_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[Run]:
     for seed in range(arguments.seeds):
         options = OnlineOptions(arguments.agent, seed=seed, time_limit_s=arguments.time_limit, prove_s=0.0)
         cpu, wall = time.process_time(), time.perf_counter()
@@ -102,7 +102,7 @@ def runs_of(problem: PipelineProblem, arguments: argparse.Namespace) -> Iterator
         yield Run(trained, time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def fits(problem: PipelineProblem) -> bool:
+def fits(problem: StagedProblem) -> bool:
     """Whether the relaxation does not rule out that a plan fits."""
     try:
         lower_bound_s(problem, Deadline(0.0))
@@ -124,7 +124,7 @@ def published(model: str, cluster: str) -> str:
     return OUT_OF_MEMORY if row is None else f"{row.device_cuts}; {', '.join(row.near)}"
 
 
-def row(model: str, cluster: str, problem: PipelineProblem, said: str, arguments: argparse.Namespace) -> list[str]:
+def row(model: str, cluster: str, problem: StagedProblem, said: str, arguments: argparse.Namespace) -> list[str]:
     try:
         runs = list(runs_of(problem, arguments))
     except Infeasible:
@@ -162,7 +162,7 @@ def row(model: str, cluster: str, problem: PipelineProblem, said: str, arguments
     ]
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, PipelineProblem, str]]:
+def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, StagedProblem, str]]:
     if not arguments.held_out:
         for model, cluster in product(arguments.models, "ABC"):
             yield model, cluster, problem_of(model, cluster), published(model, cluster)

@@ -28,9 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models import workloads
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.cost.roofline import roofline_times
 from automap_models.errors import Infeasible
@@ -92,11 +91,11 @@ def profile_of(model: str, sequence: int) -> Profile:
     return profile_from_graph(graph, roofline_times(graph, read_device("v100")))
 
 
-def problem_of(model: str, sequence: int, cluster: str, activations: str) -> PipelineProblem:
+def problem_of(model: str, sequence: int, cluster: str, activations: str) -> StagedProblem:
     profile, where = profile_of(model, sequence), read_cluster(cluster)
     if activations == "none":
         profile = replace(profile, stash=np.zeros(len(profile)))
-    return PipelineProblem(profile, where, where.nodes, state_factor=STATE_FACTOR.get(model, 4.0))
+    return StagedProblem(profile, where, where.nodes, state_factor=STATE_FACTOR.get(model, 4.0))
 
 
 def near(profile: Profile, cut: int) -> str:
@@ -108,7 +107,7 @@ def near(profile: Profile, cut: int) -> str:
     return layer
 
 
-def published_plan(problem: PipelineProblem, published: Published) -> PipelinePlan:
+def published_plan(problem: StagedProblem, published: Published) -> StagedPlan:
     """The shortest plan that the paper's row may mean; one that does not fit only if none does."""
     points = problem.grid.cut_points
     names = [near(problem.profile, cut) for cut in problem.grid.to_instructions(points.tolist())]
@@ -116,19 +115,19 @@ def published_plan(problem: PipelineProblem, published: Published) -> PipelinePl
         [int(p) for p, name in zip(points, names, strict=True) if layer in ("", name)] for layer in published.near
     ]
     plans = [
-        PipelinePlan(problem.grid.to_instructions(cuts), published.device_cuts, problem.micro_batches, "paper", cuts)
+        StagedPlan(problem.grid.to_instructions(cuts), published.device_cuts, problem.micro_batches, "paper", cuts)
         for cuts in product(*choices)
         if list(cuts) == sorted(set(cuts))
     ]
 
-    def rank(plan: PipelinePlan) -> tuple[bool, float]:
+    def rank(plan: StagedPlan) -> tuple[bool, float]:
         cost = plan_cost(problem, plan)
         return not cost.feasible, cost.length_s
 
     return min(plans, key=rank)
 
 
-def plans_of(problem: PipelineProblem, arguments: argparse.Namespace) -> Iterator[tuple[str, PipelinePlan | str, str]]:
+def plans_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[tuple[str, StagedPlan | str, str]]:
     """Each planner's name, its plan or why there is none, and how long it took once warm."""
     for name in arguments.planner:
         planner = make_planner(name, PlannerOptions(policy=arguments.policy))
@@ -141,7 +140,7 @@ def plans_of(problem: PipelineProblem, arguments: argparse.Namespace) -> Iterato
             yield name, OUT_OF_MEMORY, ""
 
 
-def optimum_s(problem: PipelineProblem) -> float:
+def optimum_s(problem: StagedProblem) -> float:
     """L*, NaN where nothing fits."""
     try:
         return plan_cost(problem, make_planner("exact").plan(problem)).length_s
@@ -149,7 +148,7 @@ def optimum_s(problem: PipelineProblem) -> float:
         return float("nan")
 
 
-def costs(problem: PipelineProblem, plan: PipelinePlan, best_s: float) -> tuple[str, ...]:
+def costs(problem: StagedProblem, plan: StagedPlan, best_s: float) -> tuple[str, ...]:
     """L, speed-up over one device, L / L* and memory of the fullest device."""
     cost = plan_cost(problem, plan)
     memory = f"{cost.memory_bytes.max() / 1e9:.1f} GB"
@@ -189,7 +188,7 @@ def table_8(sequence: int, models: Sequence[str], arguments: argparse.Namespace)
         problem = problem_of(model, sequence, "C", arguments.activations)
         done, best_s = problem.profile.C.cumsum() / problem.profile.C.sum(), optimum_s(problem)
         points, devices = TABLE_8
-        paper = PipelinePlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "paper", points)
+        paper = StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "paper", points)
         for by, plan, _ in [*plans_of(problem, arguments), ("paper", paper, "")]:
             if isinstance(plan, str):
                 table.add_row(model, by, plan)
@@ -201,7 +200,7 @@ def table_8(sequence: int, models: Sequence[str], arguments: argparse.Namespace)
     return table
 
 
-def least_memory(problem: PipelineProblem) -> float:
+def least_memory(problem: StagedProblem) -> float:
     """Device memory, bytes, below which no plan of the problem fits (to 0.1 %)."""
     low, high = 1e8, 1e12
     while high > MEMORY_STEP * low:
@@ -211,7 +210,7 @@ def least_memory(problem: PipelineProblem) -> float:
     return high
 
 
-def with_recomputed_blocks(problem: PipelineProblem) -> tuple[PipelineProblem, float]:
+def with_recomputed_blocks(problem: StagedProblem) -> tuple[StagedProblem, float]:
     """The problem if only each block's input is kept, and what the largest block needs while it is recomputed, bytes.
 
     A block's input are the hidden states, which are what the smallest cut between blocks sends. The latter is for a

@@ -23,9 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
-from automap_models.core.resources import conf_dir
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
@@ -35,11 +33,12 @@ from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.pipeline.baselines import UniformPlanner
-from automap_models.planners.pipeline.certificate import certify
-from automap_models.planners.pipeline.exact import ExactPlanner
-from automap_models.planners.pipeline.policy import PolicyPlanner
-from automap_models.planners.pipeline.refine import refine
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.certificate import certify
+from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.refine import refine
+from automap_models.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED_BEAM = PlannerOptions().beam
@@ -47,7 +46,7 @@ WORST = 12
 """Problems shown one by one."""
 
 
-Drawn = tuple[list[PipelineProblem], NDArray[np.int16], tuple[str, ...]]
+Drawn = tuple[list[StagedProblem], NDArray[np.int16], tuple[str, ...]]
 
 
 def fresh_problems(count: int, seed: int) -> Drawn:
@@ -65,13 +64,13 @@ def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:
     return [decode(encoded, i) for i in range(count)], fields["distribution"], job.recipe.mixture.names
 
 
-def ratio(problem: PipelineProblem, plan: PipelinePlan, optimum_s: float) -> float:
+def ratio(problem: StagedProblem, plan: StagedPlan, optimum_s: float) -> float:
     """L / L*; infinite where the plan does not fit."""
     cost = plan_cost(problem, plan)
     return cost.length_s / optimum_s if cost.feasible else float("inf")
 
 
-def optimum_s(problem: PipelineProblem) -> float:
+def optimum_s(problem: StagedProblem) -> float:
     """L*, NaN where nothing fits."""
     try:
         return plan_cost(problem, ExactPlanner().plan(problem)).length_s
@@ -91,7 +90,7 @@ def count_processor_time() -> None:
     Deadline.__init__.__defaults__ = (float("inf"), time.process_time)
 
 
-def features(problem: PipelineProblem) -> dict[str, float]:
+def features(problem: StagedProblem) -> dict[str, float]:
     """What may make a problem hard; all-reduces and transfers are relative to even computation."""
     profile, cluster = problem.profile, problem.cluster
     even_s = profile.C.sum() / cluster.devices
@@ -150,7 +149,7 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         console.print(worst(name, ratios, rows, kinds))
 
 
-def as_shipped(problem: PipelineProblem, plan: PipelinePlan, budget_s: float) -> PipelinePlan:
+def as_shipped(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> StagedPlan:
     """What the default planner makes of the policy's plan, if the number of stages is given."""
     if not plan_cost(problem, plan).feasible:
         return plan
@@ -169,7 +168,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
             cluster = read_cluster(name)
             # T5 is trained with Adafactor, which keeps one number a parameter where Adam keeps two.
             state = 2.0 if path.stem.startswith("t5") else 4.0
-            problem = PipelineProblem(profile, cluster, stages=cluster.nodes, state_factor=state)
+            problem = StagedProblem(profile, cluster, stages=cluster.nodes, state_factor=state)
             try:
                 best = ExactPlanner().plan(problem)
             except Infeasible:

@@ -22,17 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.pipeline.exact import exact_search
-from automap_models.planners.pipeline.refine import objective_s, refine
+from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.refine import objective_s, refine
 
 SCHEDULE = "1f1b"
 
 
-def gain(problem: PipelineProblem, plan: PipelinePlan, budget_s: float, schedule: str | None) -> tuple[float, float]:
+def gain(problem: StagedProblem, plan: StagedPlan, budget_s: float, schedule: str | None) -> tuple[float, float]:
     """Per cent that refinement takes off, and its processor time in milliseconds."""
     start = time.process_time()
     refined = refine(problem, plan, budget_s, schedule)
@@ -41,7 +40,7 @@ def gain(problem: PipelineProblem, plan: PipelinePlan, budget_s: float, schedule
     return 100 * (1 - after / before), 1e3 * taken_s
 
 
-def measure(problem: PipelineProblem, plan: PipelinePlan, budget_s: float) -> list[float]:
+def measure(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> list[float]:
     """One row of figures: L gain, its time, 1F1B over L, 1F1B gain and time with the budget, the same to the end."""
     by_length = gain(problem, plan, budget_s, None)
     over = objective_s(problem, plan, SCHEDULE) / objective_s(problem, plan, None)
@@ -67,7 +66,7 @@ def real_rows(table: Table, paths: list[Path], budget_s: float) -> None:
         profile = read_profile(path)
         for name in "ABC":
             cluster = read_cluster(name)
-            problem = PipelineProblem(profile, cluster, stages=cluster.nodes)
+            problem = StagedProblem(profile, cluster, stages=cluster.nodes)
             plan = exact_search(problem)
             if plan is None:
                 table.add_row(path.stem, name, str(len(profile)), "fits no memory")

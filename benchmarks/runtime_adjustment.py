@@ -2,7 +2,7 @@
 
     python benchmarks/runtime_adjustment.py --plot docs/images/adjusting.png
 
-Every job runs through the same windows (planners.adjusting.simulation): one keeps its plan, one measures each window,
+Every job runs through the same windows (planners.replan.simulation): one keeps its plan, one measures each window,
 adjusts, and moves where that pays, one knows every speed beforehand and moves for nothing. Seconds of simulated time,
 moves included; no clock but that of the last column decides anything, so that the table is the same everywhere.
 """
@@ -20,13 +20,12 @@ from policy_quality import ROOT
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.adjusting.simulation import Outcome, World, simulate_job
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.registry import make_planner
+from automap_models.planners.replan.simulation import Outcome, World, simulate_job
 
 MODELS = ("bert48_v100", "vgg19_v100", "t5_base_v100")
 WORLDS = {
@@ -39,12 +38,12 @@ WORLDS = {
 
 def problems(
     models: Sequence[str],
-) -> Iterator[tuple[PipelineProblem, PipelinePlan, Callable[[PipelineProblem], list[PipelinePlan]]]]:
+) -> Iterator[tuple[StagedProblem, StagedPlan, Callable[[StagedProblem], list[StagedPlan]]]]:
     """Each model on cluster C with its plan, and the planner that made it."""
     planner = make_planner("auto", PlannerOptions(certify_s=0.0, refine_s=0.0))
     for model in models:
         cluster = read_cluster("C")
-        problem = PipelineProblem(read_profile(ROOT / "examples" / f"{model}.npz"), cluster, stages=cluster.nodes)
+        problem = StagedProblem(read_profile(ROOT / "examples" / f"{model}.npz"), cluster, stages=cluster.nodes)
         yield problem, planner.plan(problem), lambda corrected: [planner.plan(corrected)]
 
 

@@ -25,11 +25,11 @@ from scipy.stats import kendalltau, spearmanr
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import pipeline_cost
-from automap_models.planners.pipeline.baselines import UniformPlanner
-from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.simulate.schedules import schedule
 from automap_models.torch_export.measure import measure_module
 from automap_models.torch_export.pipelining import StageRun, run_pipeline
@@ -132,10 +132,10 @@ def steepness(seconds: FloatArray) -> float:
     return float(seconds.max() / seconds.mean())
 
 
-def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[PipelineProblem, dict[str, tuple[int, ...]]]:
+def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProblem, dict[str, tuple[int, ...]]]:
     """The problem and three cuts of it: the best, equally many instructions, every stage twice the one before."""
     cluster = Cluster(1, stages, LOOPBACK_BYTES_PER_S, LOOPBACK_BYTES_PER_S, memory=1e12, name="loopback")
-    problem = PipelineProblem(profile, cluster, stages, micro_batches)
+    problem = StagedProblem(profile, cluster, stages, micro_batches)
     cuts = {planner.name: planner.plan(problem).cuts for planner in (ExactPlanner(), UniformPlanner())}
     done = np.cumsum(profile.C) / profile.C.sum()
     doubling = (2.0 ** np.arange(1, stages) - 1) / (2.0**stages - 1)

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import automap_models
 from automap_models.core.hydra_errors import one_line_errors
-from automap_models.core.resources import conf_dir
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import MANIFEST
+from automap_models.resources import conf_dir
 
 from .distributions import build_mixture
 from .generate import Recipe

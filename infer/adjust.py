@@ -12,9 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.cluster_yaml import read_cluster
@@ -22,11 +21,11 @@ from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.npz import write_npz
 from automap_models.formats.observed_json import Observed, read_observed
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan
-from automap_models.planners.adjusting.adjust import Adjustment, adjust
-from automap_models.planners.adjusting.moving import Placed
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.pipeline.evaluate import evaluate
 from automap_models.planners.registry import make_planner
+from automap_models.planners.replan.migration import Placed
+from automap_models.planners.replan.replan import Adjustment, adjust
+from automap_models.planners.staged.evaluate import evaluate
 
 from .problems import sized_profile
 from .report import heading, shape, stage_table
@@ -184,7 +183,7 @@ def _notes(found: Adjustment, files: dict[str, Path]) -> Iterator[str]:
         yield "the plan belongs to the corrected profile, which --corrected FILE writes"
 
 
-def _running(path: Path, plan: PipelinePlan, devices: int) -> tuple[Placed, FloatArray]:
+def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[Placed, FloatArray]:
     """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns.
 
     Raises:
@@ -214,7 +213,7 @@ def _slowdowns(earlier: Fields, devices: int) -> FloatArray:
     return np.array(values, dtype=np.float64)
 
 
-def _plans_for_equal_devices(problem: PipelineProblem, options: PlannerOptions) -> list[PipelinePlan]:
+def _plans_for_equal_devices(problem: StagedProblem, options: PlannerOptions) -> list[StagedPlan]:
     try:
         return [make_planner("auto", options).plan(problem)]
     except Infeasible:

@@ -221,7 +221,7 @@ def _adjust(arguments: argparse.Namespace) -> int:
 def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]:
     """Write what was asked for, each file whole or not at all."""
     if arguments.plot or arguments.trace:
-        from automap_models.planners.pipeline.evaluate import timeline
+        from automap_models.planners.staged.evaluate import timeline
 
         seen = timeline(report.problem, report.plan, arguments.schedule or SCHEDULE_NAMES[0])
     if arguments.plot:

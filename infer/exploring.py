@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
-from automap_models.core.problem import DEFAULT_STATE_FACTOR
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.staged import DEFAULT_STATE_FACTOR, HybridPlan, HybridProblem
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, cache_folder, fingerprint
@@ -32,10 +31,10 @@ from automap_models.formats.plan_json import read_plan
 from automap_models.formats.plan_report import KIND as PIPELINE
 from automap_models.formats.plan_report import cluster_document
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
-from automap_models.planners.explorer.candidate import Candidate
-from automap_models.planners.explorer.explore import DEFAULT_BUDGET_S, Exploration, ExploreOptions, explore
-from automap_models.planners.explorer.space import Space
-from automap_models.planners.explorer.store import exploration_from_json, exploration_to_json
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, Exploration, ExploreOptions, explore
+from automap_models.planners.portfolio.space import Space
+from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
 
 from .profile_source import DEFAULT_DEVICE, Kind, kind_of, module_of, require_applicable
 from .progress import Steps
@@ -214,7 +213,7 @@ def _profiled(module: Module, device: Device, cluster: Cluster, steps: Steps) ->
     steps.begin(f"costing {len(module.operations):,} instructions")
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.planners.explorer.model import profiled_model
+    from automap_models.planners.portfolio.model import profiled_model
 
     return profiled_model(module, instruction_graph(module), device, cluster, read_rule_set(RULES), steps.begin)
 

@@ -14,9 +14,8 @@ from automap_models.errors import BadInput
 from .step_arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
-    from automap_models.core.plan import PipelinePlan
-    from automap_models.core.problem import PipelineProblem
     from automap_models.core.profile import Profile
+    from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.formats.plan_report import PlanReport
     from automap_models.planners.online.planner import OnlineOptions, Trained
     from automap_models.planners.online.search import OnlineRound
@@ -102,13 +101,13 @@ def _files(arguments: argparse.Namespace) -> dict[str, Path]:
     return files
 
 
-def _problem(arguments: argparse.Namespace) -> PipelineProblem:
+def _problem(arguments: argparse.Namespace) -> StagedProblem:
     """The problem on the grid of all instructions.
 
     Raises:
         BadInput: an argument or a file cannot be used.
     """
-    from automap_models.core.problem import PipelineProblem
+    from automap_models.core.staged import StagedProblem
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.planners.online.planner import agent_config, at_instructions
 
@@ -117,7 +116,7 @@ def _problem(arguments: argparse.Namespace) -> PipelineProblem:
     profile = _profile(arguments)
     given = {name: getattr(arguments, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}
-    return at_instructions(PipelineProblem(profile, cluster, arguments.stages or cluster.nodes, **given))
+    return at_instructions(StagedProblem(profile, cluster, arguments.stages or cluster.nodes, **given))
 
 
 def _profile(arguments: argparse.Namespace) -> Profile:
@@ -129,9 +128,9 @@ def _profile(arguments: argparse.Namespace) -> Profile:
     return profile_of(source, asked)
 
 
-def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[Trained, PlanReport]:
+def _trained(arguments: argparse.Namespace, problem: StagedProblem) -> tuple[Trained, PlanReport]:
     from automap_models.planners.online.planner import train_online
-    from automap_models.planners.pipeline.evaluate import evaluate
+    from automap_models.planners.staged.evaluate import evaluate
 
     options = _options(arguments, problem)
     begun = time.perf_counter()
@@ -148,7 +147,7 @@ def _trained(arguments: argparse.Namespace, problem: PipelineProblem) -> tuple[T
     return trained, replace(report, seed=arguments.seed)
 
 
-def _options(arguments: argparse.Namespace, problem: PipelineProblem) -> OnlineOptions:
+def _options(arguments: argparse.Namespace, problem: StagedProblem) -> OnlineOptions:
     from automap_models.planners.online.planner import OnlineOptions
 
     return OnlineOptions(
@@ -160,7 +159,7 @@ def _options(arguments: argparse.Namespace, problem: PipelineProblem) -> OnlineO
     )
 
 
-def _warm_start(given: str | None, problem: PipelineProblem) -> PipelinePlan | None:
+def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
     """The policy's plan, or that in a file, on this problem's grid.
 
     Raises:
@@ -174,14 +173,14 @@ def _warm_start(given: str | None, problem: PipelineProblem) -> PipelinePlan | N
     return replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=None)
 
 
-def _policy_plan(problem: PipelineProblem) -> PipelinePlan:
+def _policy_plan(problem: StagedProblem) -> StagedPlan:
     from automap_models.core.coarsen import DEFAULT_GRANULARITY
     from automap_models.planners.registry import make_planner
 
     return make_planner(POLICY).plan(replace(problem, granularity=DEFAULT_GRANULARITY))
 
 
-def _plan_in(path: Path, problem: PipelineProblem) -> PipelinePlan:
+def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     from automap_models.formats.plan_json import read_plan
 
     own, plan = read_plan(path, problem.profile, problem.cluster)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.plan import Optimality
+from automap_models.core.staged import Optimality
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.hybrid_json import hybrid_document, write_hybrid_plan
 from automap_models.formats.plan_json import PlanReport, plan_document, write_plan
 from automap_models.formats.plan_report import SCHEMA, cluster_document
-from automap_models.planners.explorer.candidate import Candidate
-from automap_models.planners.explorer.reports import best_report
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.reports import best_report
 
 from .exploring import Explored
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from automap_models.cost.breakdown import Breakdown
-from automap_models.planners.explorer.candidate import Candidate
-from automap_models.planners.explorer.explore import Exploration
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import Exploration
 
 from .plots import save_figure
 from .units import counted, seconds, size, size_unit, time_unit

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
 from automap_models.core.partitioned import PartitionedProfile
-from automap_models.planners.explorer.candidate import Candidate
-from automap_models.planners.explorer.explore import Exploration
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import Exploration
 
 from .exploring import Explored
 from .problems import batch_notes

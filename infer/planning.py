@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from automap_models.core.microbatch import profiled_size
-from automap_models.core.problem import PipelineProblem
-from automap_models.core.resources import zoo_dir
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.plan_json import PlanReport, read_plan
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.pipeline.auto import Choice, choose, remembering
-from automap_models.planners.pipeline.contest import MakePlanner
-from automap_models.planners.pipeline.evaluate import evaluate
-from automap_models.planners.pipeline.policy import SHIPPED
+from automap_models.planners.portfolio.auto import Choice, choose, remembering
+from automap_models.planners.portfolio.contest import MakePlanner
+from automap_models.planners.staged.evaluate import evaluate
+from automap_models.planners.staged.policy import SHIPPED
+from automap_models.resources import zoo_dir
 
 from .problems import AUTO, Asked, asked_for, batch_notes, sized_profile
 
@@ -166,7 +166,7 @@ def refuse_wrong_options(arguments: argparse.Namespace) -> None:
         )
 
 
-def _few_cut_points(problem: PipelineProblem) -> tuple[str, ...]:
+def _few_cut_points(problem: StagedProblem) -> tuple[str, ...]:
     if problem.stages == problem.cluster.nodes:
         return ()
     return (

@@ -14,13 +14,13 @@ from automap_models.core.microbatch import (
     rescaled,
     with_microbatch_size,
 )
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.pipeline.auto import default_stages
-from automap_models.planners.pipeline.candidates import Candidates, OutOfRange, candidates, stage_numbers
+from automap_models.planners.portfolio.auto import default_stages
+from automap_models.planners.portfolio.candidates import Candidates, OutOfRange, candidates, stage_numbers
 
 AUTO = "auto"
 
@@ -36,7 +36,7 @@ class Asked:
         global_batch: samples of which M micro-batches are to be made; None where M is known.
     """
 
-    problem: PipelineProblem
+    problem: StagedProblem
     stages: tuple[int, ...]
     global_batch: int | None
 
@@ -73,13 +73,13 @@ def asked_for(arguments: argparse.Namespace) -> Asked:
         global_batch = None
     elif arguments.micro_batches is not None:
         given["micro_batches"] = arguments.micro_batches
-    one_stage = PipelineProblem(profile, cluster, stages=1, **given)
+    one_stage = StagedProblem(profile, cluster, stages=1, **given)
     number, stages = _stages(arguments.stages, profile, cluster, one_stage)
     return Asked(replace(one_stage, stages=number), stages, global_batch)
 
 
 def _stages(
-    asked: int | str | None, profile: Profile, cluster: Cluster, one_stage: PipelineProblem
+    asked: int | str | None, profile: Profile, cluster: Cluster, one_stage: StagedProblem
 ) -> tuple[int, tuple[int, ...]]:
     """S of the reference problem, and every S that may be chosen."""
     default = default_stages(profile, cluster, one_stage.granularity)
@@ -129,7 +129,7 @@ def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tu
     return micro_batches, rescaled(profile, global_batch // micro_batches)
 
 
-def batch_notes(problem: PipelineProblem, replicas: int, profiled: int | None) -> Iterator[str]:
+def batch_notes(problem: StagedProblem, replicas: int, profiled: int | None) -> Iterator[str]:
     """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
 
     Args:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
-from automap_models.core.problem import DEFAULT_MICRO_BATCHES, PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
 from automap_models.planners.base import PlannerOptions
-from automap_models.planners.pipeline.auto import default_stages
-from automap_models.planners.pipeline.candidates import OutOfRange, candidates, stage_numbers
-from automap_models.planners.pipeline.many_problems import Outcome, plan_batch
+from automap_models.planners.portfolio.auto import default_stages
+from automap_models.planners.portfolio.candidates import OutOfRange, candidates, stage_numbers
+from automap_models.planners.staged.batch import Outcome, plan_batch
 
 TIE = 1e-9
 
@@ -63,22 +63,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all combinations; see core.problem. None is the default."""
+    """What is the same for all combinations; see core.staged. None is the default."""
 
     state_factor: float | None = None
     granularity: int | None = None
 
-    def problem(self, profile: Profile, cluster: Cluster, stages: int, micro_batches: int) -> PipelineProblem:
+    def problem(self, profile: Profile, cluster: Cluster, stages: int, micro_batches: int) -> StagedProblem:
         """One combination as a problem.
 
         Raises:
             BadInput: it is none.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
-        return PipelineProblem(profile, cluster, stages, micro_batches, **given)
+        return StagedProblem(profile, cluster, stages, micro_batches, **given)
 
 
-Combination = tuple[Cluster, int, int, PipelineProblem | AutomapError]
+Combination = tuple[Cluster, int, int, StagedProblem | AutomapError]
 
 
 def combinations(
@@ -118,12 +118,12 @@ def _on_cluster(
     sized = {M: _sized(spec, profile, M) for M in _micro_batches(spec, profile)}
     for S, (M, own) in itertools.product(stages, sized.items()):
         problem = own if isinstance(own, AutomapError) else _attempt(settings, own, cluster, S, M)
-        outside = isinstance(problem, PipelineProblem) and S > 1 and out_of_range(problem) is not None
+        outside = isinstance(problem, StagedProblem) and S > 1 and out_of_range(problem) is not None
         if spec.stages != "auto" or not outside:
             yield cluster, S, M, problem
 
 
-def _stages(spec: SweepSpec, one_stage: PipelineProblem) -> tuple[int, ...]:
+def _stages(spec: SweepSpec, one_stage: StagedProblem) -> tuple[int, ...]:
     if isinstance(spec.stages, tuple):
         return spec.stages
     if spec.stages == "auto":
@@ -159,7 +159,7 @@ def _sized(spec: SweepSpec, profile: Profile, micro_batches: int) -> Profile | A
 
 def _attempt(
     settings: Settings, profile: Profile, cluster: Cluster, stages: int, micro_batches: int
-) -> PipelineProblem | AutomapError:
+) -> StagedProblem | AutomapError:
     try:
         return settings.problem(profile, cluster, stages, micro_batches)
     except BadInput as error:
@@ -180,7 +180,7 @@ def sweep(
         options: for the planner.
         progress: called with how many problems are done and how many there are.
     """
-    problems = [problem for *_, problem in asked if isinstance(problem, PipelineProblem)]
+    problems = [problem for *_, problem in asked if isinstance(problem, StagedProblem)]
     outcomes = iter(
         _better(problems, options, progress) if planner is None else plan_batch(problems, planner, options, progress)
     )
@@ -189,15 +189,15 @@ def sweep(
             cluster,
             S,
             M,
-            microbatch_size(problem.profile) if isinstance(problem, PipelineProblem) else None,
-            next(outcomes) if isinstance(problem, PipelineProblem) else Outcome(None, error=problem),
+            microbatch_size(problem.profile) if isinstance(problem, StagedProblem) else None,
+            next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem),
         )
         for cluster, S, M, problem in asked
     ]
 
 
 def _better(
-    problems: list[PipelineProblem], options: PlannerOptions, progress: Callable[[int, int], None] | None
+    problems: list[StagedProblem], options: PlannerOptions, progress: Callable[[int, int], None] | None
 ) -> Iterator[Outcome]:
     """The shorter of the policy's plan and uniform cuts for each problem; both planners' errors lead to one."""
     by_policy, uniform = plan_batch(problems, "policy", options, progress), plan_batch(problems, "uniform")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from automap_models.core.plan import Tried
+from automap_models.core.staged import Tried
 from automap_models.formats.plan_json import PlanReport
 
 from .tables import columns, plain

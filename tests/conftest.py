@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.core.staged import StagedProblem
 
 hypothesis.settings.register_profile("same examples every time", derandomize=True)
 hypothesis.settings.register_profile("new examples every time")
@@ -39,7 +39,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def random_problems() -> Callable[..., list[PipelineProblem]]:
+def random_problems() -> Callable[..., list[StagedProblem]]:
     """A function that draws small pipeline problems of all sorts from a seed (`draw_problems`)."""
     return draw_problems
 
@@ -52,7 +52,7 @@ def draw_problems(
     instructions: tuple[int, int] = (4, 40),
     memory: tuple[float, float] = (0.2, 20.0),
     clusters: Sequence[tuple[int, int]] = (),
-) -> list[PipelineProblem]:
+) -> list[StagedProblem]:
     """Problems whose computation, transfers, gradients and memory each decide now and then.
 
     Args:
@@ -71,7 +71,7 @@ def _draw_problem(
     instructions: tuple[int, int],
     memory: tuple[float, float],
     clusters: Sequence[tuple[int, int]],
-) -> PipelineProblem:
+) -> StagedProblem:
     S = int(random.integers(*stages, endpoint=True))
     n = int(random.integers(max(instructions[0], S), max(instructions[1], S), endpoint=True))
     nodes, per_node = (int(size) for size in (random.choice(clusters) if clusters else random.integers(1, 5, 2)))
@@ -92,7 +92,7 @@ def _draw_problem(
         memory=float(need * np.exp(random.uniform(*np.log(memory)))),
     )
     profile = Profile.create(C, A, W, C_fwd=C * random.random(n), stash=stash)
-    return PipelineProblem(profile, cluster, S, micro_batches, granularity=granularity)
+    return StagedProblem(profile, cluster, S, micro_batches, granularity=granularity)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from automap_models.envs.pipeline import Problems
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.dataset import read_dataset
 from automap_models.formats.files import write_atomically
-from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.train.console import say
 from automap_models.train.exact_plans import ExactPlans, find_exact_plans
 

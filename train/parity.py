@@ -12,7 +12,7 @@ from torch import Tensor
 
 from automap_models.envs.cost_to_go import CostToGo
 from automap_models.envs.pipeline import Partial, Problems, legal_actions
-from automap_models.planners.pipeline.policy import PLANS, Policy
+from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
 from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train.module import RainbowModule

@@ -17,8 +17,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import HybridPlan, HybridProblem
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap_models.core.hybrid import HybridPlan, HybridProblem
+from automap_models.core.staged import HybridPlan, HybridProblem
 from automap_models.cost.hybrid import HybridCost
 
 

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.profile import FloatArray
+from automap_models.core.staged import HybridPlan, HybridProblem
 from automap_models.cost.collectives import mesh_all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.memory import stage_memory_bytes
-from automap_models.cost.pipeline import PipelineCost, span_and_length
+from automap_models.cost.pipeline import StagedCost, span_and_length
 
 
 @dataclass(frozen=True, eq=False)
-class HybridCost(PipelineCost):
+class HybridCost(StagedCost):
     """What a plan costs; `forward_s` and `backward_s` hold everything that keeps a stage's devices busy.
 
     Attributes:

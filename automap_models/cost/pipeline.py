@@ -9,15 +9,14 @@ from itertools import pairwise
 import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.memory import stage_memory_bytes
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineCost:
+class StagedCost:
     """What a plan costs; seconds and bytes.
 
     Attributes:
@@ -74,7 +73,7 @@ def pipeline_cost(
     device_cuts: Sequence[int],
     micro_batches: int,
     state_factor: float = 4.0,
-) -> PipelineCost:
+) -> StagedCost:
     """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so)."""
     first = np.array((0, *(cut + 1 for cut in cuts)), dtype=np.int64)
     bound = (0, *device_cuts, cluster.devices)
@@ -104,7 +103,7 @@ def pipeline_cost(
         ]
     )
     span, length, pivot = span_and_length(forward, backward, transfer, all_reduce, micro_batches)
-    return PipelineCost(
+    return StagedCost(
         forward,
         backward,
         transfer,
@@ -117,7 +116,7 @@ def pipeline_cost(
     )
 
 
-def plan_cost(problem: PipelineProblem, plan: PipelinePlan) -> PipelineCost:
+def plan_cost(problem: StagedProblem, plan: StagedPlan) -> StagedCost:
     """Cost of a plan on its problem."""
     return pipeline_cost(
         problem.profile,

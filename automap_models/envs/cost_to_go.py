@@ -7,7 +7,7 @@ stage of time u = f + b, and x the transfer after it,
 
 where R is what the all-reduces of these stages take beyond the backward passes before them. Whatever comes before
 enters L only through Σu, ΣB, T and R so far, so that one table over (stages left, last point, first device) serves
-every partial plan. An exact table holds all trade-offs between T and R (pipeline.exact). This one keeps a single label
+every partial plan. An exact table holds all trade-offs between T and R (staged.exact). This one keeps a single label
 an entry, the best under a guess of what came before, for a few points, stage sizes and first devices, so that it is no
 larger for larger models and clusters: approximation in value space (Bertsekas 2019, chapter 2). Acting greedily on it
 is near the optimum already; what it gets wrong is left to learn.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
 from automap_models.envs.scaled import Scaled
 
 POINTS = 32

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import Grid, coarse_arrays
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 
 CHANNELS = ("C", "A", "W", "F", "stash")
 """Order of the coarse arrays along axis 1: prefix sums of all but A (see core.coarsen.CoarseArrays)."""
@@ -65,7 +65,7 @@ class EncodedProblems:
         return cls(**{field.name: np.asarray(arrays[field.name]) for field in fields(cls)})
 
 
-def encode(problems: Sequence[PipelineProblem]) -> EncodedProblems:
+def encode(problems: Sequence[StagedProblem]) -> EncodedProblems:
     """Coarsen and normalise problems of one granularity."""
     coarse = [coarse_arrays(p.profile, p.cluster, p.granularity) for p in problems]
     return EncodedProblems(
@@ -96,7 +96,7 @@ def cut_masks(instructions: NDArray[np.int32], granularity: int) -> NDArray[np.b
     return mask
 
 
-def decode(encoded: EncodedProblems, i: int) -> PipelineProblem:
+def decode(encoded: EncodedProblems, i: int) -> StagedProblem:
     """Problem i as records again, in units in which MAX = 1 s, inter = 1 byte/s and memory = 1 byte.
 
     One instruction stands for each distinct point, so that its grid cuts are the problem's grid cuts.
@@ -122,7 +122,7 @@ def decode(encoded: EncodedProblems, i: int) -> PipelineProblem:
         memory=1.0,
         name="normalised",
     )
-    return PipelineProblem(
+    return StagedProblem(
         profile,
         cluster,
         stages=int(encoded.stages[i]),

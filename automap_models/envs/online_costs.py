@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.pipeline_batch import all_reduce_factor, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
 from automap_models.envs.online_tables import ROUNDING, Behind, Chosen, Pivots, Place
 
 

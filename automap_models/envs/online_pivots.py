@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput, Infeasible
 
 IntArray = NDArray[np.int64]
@@ -71,7 +71,7 @@ class Candidates:
         cuts: instructions, ascending; the same for each of them.
     """
 
-    problem: PipelineProblem
+    problem: StagedProblem
     radius: int
     device_cuts: tuple[IntArray, ...]
     cuts: IntArray
@@ -97,7 +97,7 @@ class Candidates:
         return bool((np.add.reduceat(self.problem.profile.W, first) > 0).all())
 
 
-def candidates(problem: PipelineProblem, radius: int = DEFAULT_RADIUS) -> Candidates:
+def candidates(problem: StagedProblem, radius: int = DEFAULT_RADIUS) -> Candidates:
     """The candidate pivots of a problem.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.pipeline_batch import BatchCost, pipeline_cost_batch
+from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.cost_to_go import CostToGo, cost_to_go
 from automap_models.envs.encoding import EncodedProblems, cut_masks
 from automap_models.envs.scaled import Scaled

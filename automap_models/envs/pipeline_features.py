@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.pipeline_batch import all_reduce_factor, pipeline_cost_batch, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, pipeline_cost_batch, transfer_factor
 from automap_models.envs.cost_to_go import IMPOSSIBLE, CostToGo, Rest, devices_per_unit, first_devices
 from automap_models.envs.known_rests import rest_after_points, rest_from_devices
 from automap_models.envs.pipeline import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.staged import HybridPlan, HybridProblem
 from automap_models.cost.hybrid import HybridCost, hybrid_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically

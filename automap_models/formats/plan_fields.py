@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import rescaled, with_microbatch_size
-from automap_models.core.plan import Optimality, PipelinePlan
-from automap_models.core.problem import DEFAULT_STATE_FACTOR, PipelineProblem
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost
+from automap_models.core.staged import DEFAULT_STATE_FACTOR, Optimality, StagedPlan, StagedProblem
+from automap_models.cost.pipeline import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields, finite
 from automap_models.formats.plan_report import SCHEMA, cluster_document
@@ -73,7 +72,7 @@ def _cluster(fields: Fields, cluster: Cluster | None) -> Cluster:
     return cluster
 
 
-def problem_in(fields: Fields, profile: Profile, cluster: Cluster | None) -> PipelineProblem:
+def problem_in(fields: Fields, profile: Profile, cluster: Cluster | None) -> StagedProblem:
     """The problem that a plan in a file solves.
 
     Args:
@@ -86,7 +85,7 @@ def problem_in(fields: Fields, profile: Profile, cluster: Cluster | None) -> Pip
     profile, cluster = _rescaled(fields, profile), _cluster(fields, cluster)
     state_factor = fields.number("state_factor") if "state_factor" in fields else DEFAULT_STATE_FACTOR
     try:
-        return PipelineProblem(
+        return StagedProblem(
             profile,
             cluster,
             stages=len(fields.wholes("cuts")) + 1,
@@ -98,13 +97,13 @@ def problem_in(fields: Fields, profile: Profile, cluster: Cluster | None) -> Pip
         raise BadInput(error.what, where=fields.where, do=STALE) from None
 
 
-def plan_in(fields: Fields, problem: PipelineProblem) -> PipelinePlan:
+def plan_in(fields: Fields, problem: StagedProblem) -> StagedPlan:
     """The cuts of a plan in a file, with what is proven about it; that they suit the problem is the caller's to check.
 
     Raises:
         BadInput: a field is missing or of another type.
     """
-    return PipelinePlan(
+    return StagedPlan(
         cuts=fields.wholes("cuts"),
         device_cuts=fields.wholes("device_cuts"),
         micro_batches=problem.micro_batches,
@@ -115,7 +114,7 @@ def plan_in(fields: Fields, problem: PipelineProblem) -> PipelinePlan:
 
 
 def require_same_cost(
-    fields: Fields, cluster: Cluster, cost: PipelineCost, expected_stages: Sequence[Mapping[str, object]]
+    fields: Fields, cluster: Cluster, cost: StagedCost, expected_stages: Sequence[Mapping[str, object]]
 ) -> None:
     """The figures in a file are those of the cost model, and they fit the memory.
 

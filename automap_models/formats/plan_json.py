@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
@@ -58,7 +57,7 @@ def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:
 
 def read_plan(
     path: str | os.PathLike[str], profile: Profile, cluster: Cluster | None = None
-) -> tuple[PipelineProblem, PipelinePlan]:
+) -> tuple[StagedProblem, StagedPlan]:
     """The plan in a file with its problem, costed again.
 
     Args:

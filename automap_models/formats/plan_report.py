@@ -9,9 +9,8 @@ from typing import Any
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, profiled_fingerprint, profiled_size
-from automap_models.core.plan import Optimality, PipelinePlan, Tried
-from automap_models.core.problem import PipelineProblem
-from automap_models.cost.pipeline import PipelineCost
+from automap_models.core.staged import Optimality, StagedPlan, StagedProblem, Tried
+from automap_models.cost.pipeline import StagedCost
 
 SCHEMA = 1
 KIND = "pipeline"
@@ -34,9 +33,9 @@ class PlanReport:
         tried: the numbers of stages and micro-batches among which the planner chose, if it did.
     """
 
-    problem: PipelineProblem
-    plan: PipelinePlan
-    cost: PipelineCost
+    problem: StagedProblem
+    plan: StagedPlan
+    cost: StagedCost
     simulated_length_s: Mapping[str, float]
     single_device_s: float
     data_parallel_s: float | None
@@ -102,7 +101,7 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def stage_documents(problem: PipelineProblem, plan: PipelinePlan, cost: PipelineCost) -> list[dict[str, Any]]:
+def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:
     """The stages table of plan.json."""
     profile = problem.profile
     instructions = plan.stage_instructions(len(profile))

@@ -6,8 +6,8 @@ import reprlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from automap_models.core.resources import conf_dir
 from automap_models.errors import BadInput
+from automap_models.resources import conf_dir
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 1  # YAML aliases make small files with values that would fill the screen

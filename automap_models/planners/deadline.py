@@ -52,3 +52,7 @@ class Deadline:
         """
         if self.passed:
             raise OutOfTime
+
+
+NEVER = Deadline()
+"""The deadline that never comes."""

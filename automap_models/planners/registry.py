@@ -8,21 +8,23 @@ from typing import Any, Literal, overload
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     HybridPlanner,
+    OptionsPlanner,
     PipelinePlanner,
     PlacementPlanner,
     Planner,
     PlannerOptions,
     PricedPlanner,
     ShardingPlanner,
+    config_of,
 )
 
 PLANNERS: dict[str, dict[str, str]] = {
     "pipeline": {
-        "policy": "automap_models.planners.pipeline.policy:PolicyPlanner",
-        "exact": "automap_models.planners.pipeline.exact:ExactPlanner",
-        "uniform": "automap_models.planners.pipeline.baselines:UniformPlanner",
-        "data-parallel": "automap_models.planners.pipeline.baselines:DataParallelPlanner",
-        "auto": "automap_models.planners.pipeline.auto:AutoPlanner",
+        "policy": "automap_models.planners.staged.policy:PolicyPlanner",
+        "exact": "automap_models.planners.staged.exact:ExactPlanner",
+        "uniform": "automap_models.planners.staged.baselines:UniformPlanner",
+        "data-parallel": "automap_models.planners.staged.baselines:DataParallelPlanner",
+        "auto": "automap_models.planners.portfolio.auto:AutoPlanner",
         "online": "automap_models.planners.online.planner:OnlinePlanner",
     },
     "placement": {
@@ -53,7 +55,7 @@ PLANNERS: dict[str, dict[str, str]] = {
         "milp": "automap_models.planners.sharding.cost_milp:CheapestPlanner",
     },
     "hybrid": {
-        "exact": "automap_models.planners.hybrid.planner:ExactHybridPlanner",
+        "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
     },
 }
 """Kind of problem → planner name → module:class."""
@@ -81,18 +83,28 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["price
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
 
 
-def make_planner(name: str, options: PlannerOptions | None = None, kind: str = "pipeline") -> Planner[Any, Any]:
+def make_planner(
+    name: str, options: PlannerOptions | None = None, kind: str = "pipeline", **config: Any
+) -> Planner[Any, Any, Any]:
     """The planner of that name for problems of that kind.
 
+    Args:
+        name: see `planner_names`.
+        options: of planners that have no configuration of their own yet.
+        kind: of problem.
+        config: options of the planner's own configuration, by name.
+
     Raises:
-        BadInput: an unknown name; the known ones are listed.
+        BadInput: an unknown name, or an option that the planner does not have; the known ones are listed.
     """
     known = PLANNERS[kind]
     if name not in known:
         raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
     module, _, attribute = known[name].partition(":")
-    planner: type[Planner[Any, Any]] = getattr(import_module(module), attribute)
-    return planner(options)
+    planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
+    if issubclass(planner, OptionsPlanner):
+        return planner(options)
+    return planner(config_of(planner.config_type, f"planner {name}", **config))
 
 
 def planner_names(kind: str) -> tuple[str, ...]:

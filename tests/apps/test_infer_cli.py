@@ -373,7 +373,7 @@ def test_a_policy_that_is_not_there_is_refused(refused: Callable[..., str]) -> N
 
 
 def test_a_truncated_policy_is_refused(refused: Callable[..., str]) -> None:
-    from automap_models.core.resources import zoo_dir
+    from automap_models.resources import zoo_dir
 
     shipped = sorted(zoo_dir().glob("*.onnx"))[0].read_bytes()
     Path("policy.onnx").write_bytes(shipped[: len(shipped) // 2])

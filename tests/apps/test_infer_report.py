@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import Optimality, PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.formats.plan_json import PlanReport
 from automap_models.infer import gantt, units
@@ -23,8 +22,8 @@ from automap_models.simulate.engine import simulate
 def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, ...] = ()) -> PlanReport:
     """Two stages of four seconds on a device each, 1 byte/s between them."""
     profile = Profile.create(C=np.full(8, 1.0), A=np.full(8, activations), W=np.ones(8), layers=layers)
-    problem = PipelineProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
-    plan = PipelinePlan((3,), (1,), micro_batches, "policy")
+    problem = StagedProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
+    plan = StagedPlan((3,), (1,), micro_batches, "policy")
     cost = plan_cost(problem, plan)
     return PlanReport(problem, plan, cost, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0, 0.01)
 

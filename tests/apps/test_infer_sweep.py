@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.infer.cli import main
 from automap_models.infer.sweep import Row, best_rows
 from automap_models.infer.sweep_plots import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
-from automap_models.planners.pipeline.many_problems import Outcome
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.batch import Outcome
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = "{clusters: [A, B], stages: [1, 2, 3], micro_batches: [8, 16]}\n"
@@ -54,7 +54,7 @@ def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(run: Cal
         {name: make_planner(name) for name in ("data-parallel", "policy", "uniform")},
     )
     for row in rows:
-        problem = PipelineProblem(profile, read_cluster(row["cluster"]["name"]), row["stages"], row["micro_batches"])
+        problem = StagedProblem(profile, read_cluster(row["cluster"]["name"]), row["stages"], row["micro_batches"])
         planners = ("data-parallel",) if row["stages"] == 1 else ("policy", "uniform")
         lengths = [plan_cost(problem, made[name].plan(problem)).length_s for name in planners]
         assert row["length_s"] == pytest.approx(min(lengths), rel=1e-12)
@@ -74,7 +74,7 @@ def test_one_row_a_cluster_is_the_best_by_speed(run: Callable[..., str]) -> None
 def test_with_a_budget_every_row_is_proven(run: Callable[..., str], folder: Path) -> None:
     Path("sweep.yaml").write_text("{clusters: [A], stages: [2]}", encoding="utf-8")
     (row,) = json.loads(run("--json", "--certify-budget", "inf", "--no-refine"))["rows"]
-    problem = PipelineProblem(read_profile("vgg.npz"), read_cluster("A"), 2)
+    problem = StagedProblem(read_profile("vgg.npz"), read_cluster("A"), 2)
     best = make_planner("exact").plan(problem)
     assert row["optimality"]["proof"] == "exact"
     assert row["length_s"] == pytest.approx(plan_cost(problem, best).length_s, rel=1e-9)

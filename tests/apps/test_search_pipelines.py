@@ -66,13 +66,13 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
 
 def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     from automap_models.core.cluster import Cluster
-    from automap_models.core.problem import PipelineProblem
+    from automap_models.core.staged import StagedProblem
     from automap_models.cost.pipeline import plan_cost
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.planners.registry import make_planner
 
     cluster: Cluster = read_cluster("B")
-    problem = PipelineProblem(read_profile(VGG), cluster, 3)
+    problem = StagedProblem(read_profile(VGG), cluster, 3)
     assert search("--warm-start", "policy", "--json") == 0
     found = json.loads(capsys.readouterr().out)["length_s"]
     assert found <= plan_cost(problem, make_planner("policy").plan(problem)).length_s * (1 + 1e-9)

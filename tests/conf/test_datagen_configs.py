@@ -8,10 +8,10 @@ import hydra
 import numpy as np
 import pytest
 
-from automap_models.core.resources import conf_dir
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
 from automap_models.envs.encoding import EncodedProblems
+from automap_models.resources import conf_dir
 
 DISTRIBUTIONS = sorted(path.stem for path in (conf_dir() / "dist").glob("*.yaml"))
 SIZES = sorted(path.stem for path in (conf_dir() / "sizes").glob("*.yaml"))

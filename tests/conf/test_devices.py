@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.core.resources import conf_dir
 from automap_models.formats.device_yaml import known_devices, read_device
+from automap_models.resources import conf_dir
 
 DATA_SHEETS = {
     "v100": {"float32": 15.7e12, "float16": 125e12, "bandwidth": 900e9},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from automap_models.core.instruction_graph import Phase
-from automap_models.core.resources import conf_dir
 from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.resources import conf_dir
 
 NAMES = sorted(path.stem for path in (conf_dir() / "rules").glob("*.yaml"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.core.resources import conf_dir
 from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.resources import conf_dir
 
 NAMES = sorted(path.stem for path in (conf_dir() / "topo").glob("*.yaml"))
 

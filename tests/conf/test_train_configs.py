@@ -8,9 +8,9 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from automap_models.core.resources import conf_dir
 from automap_models.envs.pipeline import REWARDS
 from automap_models.errors import BadInput
+from automap_models.resources import conf_dir
 
 pytest.importorskip("lightning")
 

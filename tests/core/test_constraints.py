@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.partitioned import PartitionedProfile
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 
 MODEL = (
@@ -81,7 +79,7 @@ def one_problem(stages: int = 3) -> HybridProblem:
         "halves", 2, profile.C / 2, profile.C_fwd / 2, profile.A, profile.A / 2, profile.W / 2, *[nothing] * 6
     )
     cluster = Cluster(1, 6, 1e9, 1e9, 1e9)
-    return HybridProblem(PipelineProblem(profile, cluster, stages, granularity=len(profile)), (halves,))
+    return HybridProblem(StagedProblem(profile, cluster, stages, granularity=len(profile)), (halves,))
 
 
 @pytest.mark.parametrize(
@@ -101,15 +99,15 @@ def one_problem(stages: int = 3) -> HybridProblem:
 )
 def test_a_plan_is_read_by_the_definition(constraints, broken):
     """Embedding and block 0 | block 1 | block 2 and head, on 2, 2 and 2 devices: shared, replicated, replicated."""
-    plan = HybridPlan(PipelinePlan((2, 4), (2, 4), 16, "test"), (1, 0, 0))
+    plan = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (1, 0, 0))
     assert constraints.satisfied(one_problem(), plan) == (not broken, broken)
 
 
 def test_a_plan_without_replicas_or_without_partitioning_is_allowed_where_those_are_forbidden():
     problem = one_problem()
-    shared = HybridPlan(PipelinePlan((2, 4), (2, 4), 16, "test"), (1, 1, 1))
+    shared = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (1, 1, 1))
     assert Constraints(forbidden=frozenset({"data"})).satisfied(problem, shared)[0]
-    replicated = HybridPlan(PipelinePlan((2, 4), (2, 4), 16, "test"), (0, 0, 0))
+    replicated = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (0, 0, 0))
     assert Constraints(forbidden=frozenset({"operator"})).satisfied(problem, replicated)[0]
 
 

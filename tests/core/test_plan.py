@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
 
 PROFILE = Profile.create(C=[1.0] * 20, A=[1.0] * 20, W=[1.0] * 20)
 CLUSTER = Cluster(nodes=2, devices_per_node=4, intra=1e9, inter=1e8, memory=1e9)
-PROBLEM = PipelineProblem(PROFILE, CLUSTER, stages=3, micro_batches=4, granularity=10)
-PLAN = PipelinePlan(cuts=(5, 11), device_cuts=(2, 5), micro_batches=4, planner="hand", coarse_cuts=(2, 5))
+PROBLEM = StagedProblem(PROFILE, CLUSTER, stages=3, micro_batches=4, granularity=10)
+PLAN = StagedPlan(cuts=(5, 11), device_cuts=(2, 5), micro_batches=4, planner="hand", coarse_cuts=(2, 5))
 
 
 @pytest.mark.parametrize("coarse", [(2, 5), None])
@@ -61,7 +60,7 @@ def test_stages_divide_instructions_and_devices(n: int, devices: int, data: st.D
     boundaries = data.draw(st.integers(0, min(n, devices) - 1))
     cuts = tuple(sorted(data.draw(st.permutations(range(n - 1)))[:boundaries]))
     device_cuts = tuple(sorted(data.draw(st.permutations(range(1, devices)))[:boundaries]))
-    plan = PipelinePlan(cuts, device_cuts, 1, "hand")
+    plan = StagedPlan(cuts, device_cuts, 1, "hand")
     instructions = [i for first, last in plan.stage_instructions(n) for i in range(first, last + 1)]
     held = [u for first, last in plan.stage_devices(devices) for u in range(first, last + 1)]
     assert (instructions, held) == (list(range(n)), list(range(devices)))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 
 PROFILE = Profile.create(C=[1.0] * 6, A=[1.0] * 6, W=[1.0] * 6)
@@ -35,7 +35,7 @@ CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=1e9, inter=1e8, memory=1e9,
 )
 def test_a_number_out_of_range_is_refused_by_its_option(change: dict[str, Any], where: str, told: str) -> None:
     with pytest.raises(BadInput) as refusal:
-        PipelineProblem(PROFILE, CLUSTER, **{"stages": 2, **change})
+        StagedProblem(PROFILE, CLUSTER, **{"stages": 2, **change})
     assert refusal.value.where == where
     assert told in refusal.value.what
     assert refusal.value.do
@@ -44,10 +44,10 @@ def test_a_number_out_of_range_is_refused_by_its_option(change: dict[str, Any], 
 def test_a_model_with_fewer_instructions_than_stages_is_refused() -> None:
     two = Profile.create(C=[1.0, 1.0], A=[1.0, 1.0], W=[1.0, 1.0])
     with pytest.raises(BadInput, match="give at most 2"):
-        PipelineProblem(two, CLUSTER, stages=3)
-    assert PipelineProblem(two, CLUSTER, stages=2).grid.cut_points.size == 1
+        StagedProblem(two, CLUSTER, stages=3)
+    assert StagedProblem(two, CLUSTER, stages=2).grid.cut_points.size == 1
 
 
 def test_the_largest_numbers_of_stages_are_accepted() -> None:
-    assert PipelineProblem(PROFILE, CLUSTER, stages=4).grid.n == 6
-    assert PipelineProblem(PROFILE, CLUSTER, stages=3, granularity=3, micro_batches=1).grid.granularity == 3
+    assert StagedProblem(PROFILE, CLUSTER, stages=4).grid.n == 6
+    assert StagedProblem(PROFILE, CLUSTER, stages=3, granularity=3, micro_batches=1).grid.granularity == 3

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.partitioned import PartitionedProfile, whole
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
 from automap_models.cost.hybrid import hybrid_cost
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput
@@ -33,14 +31,14 @@ def draw(seed: int, n: int = 9) -> Profile:
 
 
 def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: int) -> HybridPlan:
-    return HybridPlan(PipelinePlan(cuts, device_cuts, micro_batches, "test"), chosen)
+    return HybridPlan(StagedPlan(cuts, device_cuts, micro_batches, "test"), chosen)
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
 def test_without_partitioning_it_is_the_pipeline_model(seed: int, cuts: set[int], data: st.DataObject) -> None:
     devices = data.draw(st.sets(st.integers(1, 7), min_size=len(cuts), max_size=len(cuts)))
-    problem = PipelineProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
+    problem = StagedProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
     made = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
     hybrid = HybridProblem(problem)
     assert made.check_valid(hybrid) == (True, "")
@@ -69,7 +67,7 @@ def two_layers() -> HybridProblem:
         starts_bwd=np.array([1.0, 0.0]),
         gradients=np.array([1e9, 0.0]),
     )
-    return HybridProblem(PipelineProblem(profile, CLUSTER, stages=2, micro_batches=3), (halves,), launch_s=0.5)
+    return HybridProblem(StagedProblem(profile, CLUSTER, stages=2, micro_batches=3), (halves,), launch_s=0.5)
 
 
 def test_two_stages_worked_out_by_hand() -> None:
@@ -117,7 +115,7 @@ def test_groups_must_lie_inside_nodes() -> None:
 def test_a_partitioning_of_another_profile_is_refused() -> None:
     problem, other = two_layers(), draw(1)
     with pytest.raises(BadInput, match="other instructions"):
-        HybridProblem(PipelineProblem(other, CLUSTER, 2), problem.partitionings)
+        HybridProblem(StagedProblem(other, CLUSTER, 2), problem.partitionings)
     with pytest.raises(BadInput, match="degree 1"):
         HybridProblem(problem.pipeline, (whole(problem.pipeline.profile),))
 

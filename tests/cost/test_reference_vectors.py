@@ -12,7 +12,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost, pipeline_cost
+from automap_models.cost.pipeline import StagedCost, pipeline_cost
 
 CASES = range(40)
 WITH_OPTIMUM = (3, 9, 12, 15, 21, 30, 31, 32, 34, 38)
@@ -58,5 +58,5 @@ def _cluster(case: dict[str, Any]) -> Cluster:
     return Cluster(**case["cluster"])
 
 
-def _cost(case: dict[str, Any], cuts: Any, device_cuts: Any) -> PipelineCost:
+def _cost(case: dict[str, Any], cuts: Any, device_cuts: Any) -> StagedCost:
     return pipeline_cost(Profile.create(**case["profile"]), _cluster(case), cuts, device_cuts, case["micro_batches"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from automap_models.core.coarsen import Grid
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.envs import cost_to_go, pipeline, pipeline_features
 from automap_models.envs.cost_to_go import END_POINTS, POINTS, UNITS, choose_points
 from automap_models.envs.encoding import encode
@@ -21,7 +21,7 @@ from automap_models.envs.pipeline import Problems
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 FLOAT32 = 1e-5
 
-DrawProblems = Callable[..., list[PipelineProblem]]
+DrawProblems = Callable[..., list[StagedProblem]]
 
 
 @LAW

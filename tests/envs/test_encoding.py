@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import Grid, coarse_arrays
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost, pipeline_cost
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.pipeline import StagedCost, pipeline_cost
 from automap_models.envs.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
@@ -23,7 +23,7 @@ POINTS = 32
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> PipelineProblem:
+def problems(draw: st.DrawFn) -> StagedProblem:
     n = draw(st.integers(2, 100))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     profile = Profile.create(
@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> PipelineProblem:
         memory=draw(st.floats(1e8, 1e10)),
     )
     most = min(cluster.devices, Grid(n, POINTS).cut_points.size + 1, 5)
-    return PipelineProblem(
+    return StagedProblem(
         profile,
         cluster,
         stages=draw(st.integers(1, most)),
@@ -55,7 +55,7 @@ def test_an_encoding_drawn_by_hand() -> None:
     """MAX is the last prefix sum of W over inter: (8 + 8) / 2 = 8 s, against 4 s of C and A of at most 6 / 2."""
     profile = Profile.create(C=[1.0, 3.0], A=[6.0, 0.0], W=[8.0, 8.0], C_fwd=[1.0, 1.0], stash=[5.0, 10.0])
     cluster = Cluster(nodes=3, devices_per_node=2, intra=8.0, inter=2.0, memory=16.0)
-    encoded = encode([PipelineProblem(profile, cluster, 2, micro_batches=7, granularity=4)])
+    encoded = encode([StagedProblem(profile, cluster, 2, micro_batches=7, granularity=4)])
     assert encoded.arrays.dtype == np.float32
     assert dict(zip(CHANNELS, encoded.arrays[0].tolist(), strict=True)) == {
         "C": [0.125, 0.125, 0.5, 0.5],
@@ -78,7 +78,7 @@ def test_an_encoding_drawn_by_hand() -> None:
 
 @LAW
 @given(problems(), st.data())
-def test_a_plan_on_the_grid_costs_the_same_after_a_round_trip(problem: PipelineProblem, data: st.DataObject) -> None:
+def test_a_plan_on_the_grid_costs_the_same_after_a_round_trip(problem: StagedProblem, data: st.DataObject) -> None:
     boundaries, devices = problem.stages - 1, problem.cluster.devices
     points = sorted(data.draw(st.permutations(problem.grid.cut_points.tolist()))[:boundaries])
     device_cuts = sorted(data.draw(st.permutations(range(1, devices)))[:boundaries])
@@ -96,7 +96,7 @@ def test_a_plan_on_the_grid_costs_the_same_after_a_round_trip(problem: PipelineP
 
 @LAW
 @given(problems())
-def test_a_decoded_problem_is_the_same_question(problem: PipelineProblem) -> None:
+def test_a_decoded_problem_is_the_same_question(problem: StagedProblem) -> None:
     back = decode(encode([problem]), 0)
     for name in ("stages", "micro_batches", "granularity"):
         assert getattr(back, name) == getattr(problem, name)
@@ -110,7 +110,7 @@ def test_a_decoded_problem_is_the_same_question(problem: PipelineProblem) -> Non
 
 @LAW
 @given(problems())
-def test_encoding_a_decoded_problem_changes_nothing(problem: PipelineProblem) -> None:
+def test_encoding_a_decoded_problem_changes_nothing(problem: StagedProblem) -> None:
     once = encode([problem])
     twice = encode([decode(once, 0)])
     for name, array in once.as_dict().items():
@@ -121,7 +121,7 @@ def test_encoding_a_decoded_problem_changes_nothing(problem: PipelineProblem) ->
 
 @LAW
 @given(problems(), st.floats(1e-3, 1e3))
-def test_the_unit_of_time_is_not_encoded(problem: PipelineProblem, factor: float) -> None:
+def test_the_unit_of_time_is_not_encoded(problem: StagedProblem, factor: float) -> None:
     c = problem.cluster
     slower = replace(
         problem,
@@ -161,13 +161,13 @@ def test_a_mapping_without_an_array_is_not_a_batch() -> None:
         EncodedProblems.from_mapping(arrays)
 
 
-def _problem(n: int) -> PipelineProblem:
+def _problem(n: int) -> StagedProblem:
     ramp = np.arange(1.0, n + 1)
     cluster = Cluster(nodes=2, devices_per_node=2, intra=4.0, inter=1.0, memory=1e3)
-    return PipelineProblem(Profile.create(ramp, ramp[::-1], ramp), cluster, stages=2, granularity=POINTS)
+    return StagedProblem(Profile.create(ramp, ramp[::-1], ramp), cluster, stages=2, granularity=POINTS)
 
 
-def _cost(problem: PipelineProblem, cuts: tuple[int, ...], device_cuts: list[int]) -> PipelineCost:
+def _cost(problem: StagedProblem, cuts: tuple[int, ...], device_cuts: list[int]) -> StagedCost:
     return pipeline_cost(
         problem.profile, problem.cluster, cuts, device_cuts, problem.micro_batches, problem.state_factor
     )

@@ -11,14 +11,14 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.gym_pipeline import PipelineGymEnv
 from automap_models.envs.pipeline import Problems, terminal_reward
 from automap_models.errors import BadInput
 
 ENV_ID = "automap-test/Pipeline-v0"
-DrawProblems = Callable[..., list[PipelineProblem]]
+DrawProblems = Callable[..., list[StagedProblem]]
 
 
 @pytest.fixture(scope="module")

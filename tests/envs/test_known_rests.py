@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost, pipeline_cost
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.pipeline import StagedCost, pipeline_cost
 from automap_models.envs import pipeline, pipeline_features
 from automap_models.envs.cost_to_go import IMPOSSIBLE, UNITS, Rest, first_devices, last_stage
 from automap_models.envs.encoding import encode
 from automap_models.envs.known_rests import rest_after_points
 from automap_models.envs.pipeline import Partial, Problems
-from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 MANY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -39,10 +39,10 @@ SIZES: list[dict[str, Any]] = [
 LARGE = [(11, 3), (5, 7), (8, 8), (13, 5), (12, 8), (97, 1), (6, 17), (16, 8)]
 """Nodes and devices in each; 33, 35, 65, 97 and 102 are no multiples of their units of 2, 2, 3, 4 and 4 devices."""
 
-DrawProblems = Callable[..., list[PipelineProblem]]
+DrawProblems = Callable[..., list[StagedProblem]]
 
 
-def tiny(random_problems: DrawProblems, seed: int, **changes: Any) -> list[PipelineProblem]:
+def tiny(random_problems: DrawProblems, seed: int, **changes: Any) -> list[StagedProblem]:
     """A few problems of up to seven instructions, all of which can be cut after, on up to six devices."""
     drawn = random_problems(seed, 12, **{"granularity": 8, "instructions": (4, 7), **changes})
     return [problem for problem in drawn if problem.cluster.devices <= TINY_DEVICES][:2]
@@ -50,12 +50,12 @@ def tiny(random_problems: DrawProblems, seed: int, **changes: Any) -> list[Pipel
 
 def large(
     random_problems: DrawProblems, seed: int, stages: tuple[int, int], memory: tuple[float, float] = (0.3, 20.0)
-) -> list[PipelineProblem]:
+) -> list[StagedProblem]:
     """Two problems on clusters of 33 to 128 devices."""
     return random_problems(seed, 2, stages=stages, instructions=(16, 40), memory=memory, clusters=LARGE)
 
 
-def tensors(records: list[PipelineProblem]) -> Problems:
+def tensors(records: list[StagedProblem]) -> Problems:
     """The problems with their tables."""
     problems = Problems.from_encoded(encode(records))
     return problems.with_cost_to_go(most_stages(problems))
@@ -187,7 +187,7 @@ def test_no_estimate_is_better_than_the_best_plan_and_the_plan_followed_is_no_wo
         assert least - 1e-4 <= got <= best + FLOAT32
 
 
-def best_reward(record: PipelineProblem) -> float:
+def best_reward(record: StagedProblem) -> float:
     ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
     lengths = [cost.length_s for cost in every_cost(record, record.stages, -1, 0) if cost.feasible]
     return float(ideal / min(lengths)) if lengths else -1.0
@@ -224,7 +224,7 @@ def test_following_the_estimates_is_near_the_optimum_on_large_clusters_too(rando
 # --- what they are made of ---------------------------------------------------------------------------------------
 
 
-def every_cost(record: PipelineProblem, left: int, point: int, first: int) -> Iterator[PipelineCost]:
+def every_cost(record: StagedProblem, left: int, point: int, first: int) -> Iterator[StagedCost]:
     """Costs of all plans of `left` stages for what follows a point, on the devices from `first` on.
 
     What comes before is an empty stage: it takes no time and no memory, and nothing is sent from it, so that the
@@ -271,7 +271,7 @@ class Place(NamedTuple):
     real: NDArray[np.float64]
 
 
-def places(records: list[PipelineProblem], left: int) -> Iterator[Place]:
+def places(records: list[StagedProblem], left: int) -> Iterator[Place]:
     """All of them but those where the memory of some plan is too close to the limit to call; in ideal lengths."""
     for i, record in enumerate(records):
         ideal = record.profile.C.sum() * record.micro_batches / record.cluster.devices
@@ -284,7 +284,7 @@ def places(records: list[PipelineProblem], left: int) -> Iterator[Place]:
                 yield Place(i, point, first, np.array(fitting).reshape(-1, 2) / ideal)
 
 
-def without_communication(record: PipelineProblem) -> PipelineProblem:
+def without_communication(record: StagedProblem) -> StagedProblem:
     p, nothing = record.profile, np.zeros(len(record.profile))
     return replace(record, profile=Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash))
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.pipeline import pipeline_cost
 from automap_models.envs.online_costs import final_length_s, pivot_costs
 from automap_models.envs.online_pipeline import OnlinePipelineEnv, chosen, legal_pivots
@@ -27,7 +27,7 @@ from automap_models.envs.online_tables import Pivots
 from automap_models.errors import BadInput, Infeasible
 
 
-def problem(seed: int, stages: int = 3, n: int = 12) -> PipelineProblem:
+def problem(seed: int, stages: int = 3, n: int = 12) -> StagedProblem:
     """Sparse arrays on 2 to 4 nodes; memory that some plans exceed."""
     rng = np.random.default_rng(seed)
 
@@ -38,12 +38,12 @@ def problem(seed: int, stages: int = 3, n: int = 12) -> PipelineProblem:
     C[0], W[[0, n // 2, n - 1]] = 0.3, 1e8
     memory = float(rng.choice([3e9, 1e18]))
     nodes = int(rng.integers(2, 5))
-    return PipelineProblem(
+    return StagedProblem(
         Profile.create(C, sparse(2e8), W, stash=stash), Cluster(nodes, 3, 5e10, 1e9, memory), stages, 4, granularity=n
     )
 
 
-def length_s(asked: PipelineProblem, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
+def length_s(asked: StagedProblem, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
     """L by the cost model; inf where a plan does not fit."""
     cost = pipeline_cost(asked.profile, asked.cluster, cuts, device_cuts, asked.micro_batches, asked.state_factor)
     return cost.length_s if cost.feasible else np.inf
@@ -171,4 +171,4 @@ def test_what_cannot_be_cut_is_refused() -> None:
         candidates(problem(0), -1)
     profile = Profile.create([1.0, 1, 1], [1.0, 1, 1], [1.0, 0, 0])
     with pytest.raises(Infeasible, match="only 1 instruction"):
-        candidates(PipelineProblem(profile, asked.cluster, 2))
+        candidates(StagedProblem(profile, asked.cluster, 2))

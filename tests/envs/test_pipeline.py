@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs import pipeline
 from automap_models.envs.encoding import encode
@@ -25,7 +24,7 @@ POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18
 FLOAT32 = 1e-5
 ENV = PipelineEnv(MAX_STAGES, MAX_DEVICES)
 
-DrawProblems = Callable[..., list[PipelineProblem]]
+DrawProblems = Callable[..., list[StagedProblem]]
 Step = tuple[torch.Tensor, Partial, torch.Tensor, torch.Tensor, Partial, torch.Tensor, torch.Tensor]
 
 
@@ -48,7 +47,7 @@ def random_walk(problems: Problems, env: PipelineEnv, seed: int) -> Iterator[Ste
         yield rows, before, legal, action, after, reward, ended
 
 
-def legal_by_enumeration(problem: PipelineProblem, partial: Partial, i: int) -> set[int]:
+def legal_by_enumeration(problem: StagedProblem, partial: Partial, i: int) -> set[int]:
     """Next actions of all complete plans that begin with the decisions of row i."""
     cuts = tuple(cut for cut in partial.cuts[i].tolist() if cut >= 0)
     device_cuts = tuple(cut for cut in partial.device_cuts[i].tolist() if cut >= 0)
@@ -106,12 +105,12 @@ def test_every_episode_of_legal_actions_ends_in_a_valid_plan_with_its_reward(
     assert finished == set(range(12))
 
 
-def _assert_earned(problem: PipelineProblem, complete: Partial, i: int, reward: float) -> None:
+def _assert_earned(problem: StagedProblem, complete: Partial, i: int, reward: float) -> None:
     boundaries = problem.stages - 1
     coarse_cuts, device_cuts = complete.cuts[i].tolist(), complete.device_cuts[i].tolist()
     assert coarse_cuts[boundaries:] == device_cuts[boundaries:] == [-1] * (MAX_STAGES - 1 - boundaries)
     points = coarse_cuts[:boundaries]
-    plan = PipelinePlan(
+    plan = StagedPlan(
         problem.grid.to_instructions(points),
         tuple(device_cuts[:boundaries]),
         problem.micro_batches,
@@ -180,7 +179,7 @@ def test_an_episode_drawn_by_hand() -> None:
     """
     cluster = Cluster(nodes=2, devices_per_node=1, intra=1.0, inter=1.0, memory=1.0)
     profile = Profile.create(C=[1.0] * 4, A=[0.0] * 4, W=[0.0] * 4)
-    problems = Problems.from_encoded(encode([PipelineProblem(profile, cluster, 2, 3, granularity=4)]))
+    problems = Problems.from_encoded(encode([StagedProblem(profile, cluster, 2, 3, granularity=4)]))
     env = PipelineEnv(max_stages=2, max_devices=4)
     partial = env.reset(problems)
     assert env.legal(problems, partial).tolist() == [[True, True, True, False, False, False, False]]
@@ -201,7 +200,7 @@ def test_the_paper_s_reward_is_one_over_the_length_in_units_of_the_joint_max() -
     complete = Partial(torch.tensor([[1]]), torch.tensor([[1]]), torch.tensor([2]))
     for micro_batches, length in ((3, 8), (15, 32)):  # 2 + M·2 s
         profile = Profile.create(C=[1.0] * 4, A=[0.0] * 4, W=[0.0] * 4)
-        problems = Problems.from_encoded(encode([PipelineProblem(profile, cluster, 2, micro_batches, granularity=4)]))
+        problems = Problems.from_encoded(encode([StagedProblem(profile, cluster, 2, micro_batches, granularity=4)]))
         env = PipelineEnv(max_stages=2, max_devices=4, reward="inverse_length")
         assert float(env.terminal_reward(problems, complete)) == pytest.approx(4 / length)
         _, reward, _ = env.step(problems, complete.at_step(torch.tensor([1])), torch.tensor([4]))
@@ -229,7 +228,7 @@ def test_the_interconnect_matrix_is_the_clusters_over_its_larger_bandwidth() -> 
     clusters = [Cluster(2, 3, 10.0, 2.0, 1.0), Cluster(4, 1, 5.0, 1.0, 1.0), Cluster(1, 2, 3.0, 1.0, 1.0)]
     clusters.append(Cluster(3, 2, 1.0, 4.0, 1.0))  # faster between nodes than inside
     profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[0.0, 0.0])
-    problems = Problems.from_encoded(encode([PipelineProblem(profile, c, 2, granularity=2) for c in clusters]))
+    problems = Problems.from_encoded(encode([StagedProblem(profile, c, 2, granularity=2) for c in clusters]))
     ours = pipeline.interconnect_matrix(problems, 7).numpy()
     for matrix, cluster in zip(ours, clusters, strict=True):
         expected = np.zeros((7, 7))

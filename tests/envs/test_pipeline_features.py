@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.envs import pipeline, pipeline_features
 from automap_models.envs.encoding import encode
@@ -26,10 +26,10 @@ FLOAT32 = 1e-5
 FIRST = torch.arange(1.0, MAX_DEVICES)
 """Every device but the first."""
 
-DrawProblems = Callable[..., list[PipelineProblem]]
+DrawProblems = Callable[..., list[StagedProblem]]
 
 
-def with_tables(records: list[PipelineProblem]) -> Problems:
+def with_tables(records: list[StagedProblem]) -> Problems:
     """The problems as the look-ahead takes them."""
     return Problems.from_encoded(encode(records)).with_cost_to_go(MAX_STAGES)
 
@@ -162,7 +162,7 @@ def test_progress_is_what_plain_loops_over_the_complete_stages_find(random_probl
             assert ours == pytest.approx(expected[name], rel=FLOAT32, abs=FLOAT32), (name, i)
 
 
-def _slow_progress(problem: PipelineProblem, partial: Partial, i: int) -> dict[str, float]:
+def _slow_progress(problem: StagedProblem, partial: Partial, i: int) -> dict[str, float]:
     """Stage by stage in float64, seconds over the ideal length; parameters and activations over `inter`."""
     profile, cluster, M = problem.profile, problem.cluster, problem.micro_batches
     ideal = profile.C.sum() * M / cluster.devices

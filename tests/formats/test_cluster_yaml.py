@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.resources import conf_dir
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import cluster_from_mapping, known_clusters, read_cluster
+from automap_models.resources import conf_dir
 
 GOOD = {"nodes": 4, "devices_per_node": 8, "intra": 130e9, "inter": 3.125e9, "memory": 32e9, "name": "mine"}
 

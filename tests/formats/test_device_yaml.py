@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from automap_models.core.resources import conf_dir
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import device_from_mapping, known_devices, read_device
+from automap_models.resources import conf_dir
 
 GOOD = {
     "name": "mine",

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.hybrid import HybridPlan, HybridProblem
 from automap_models.core.partitioned import whole
-from automap_models.core.plan import Optimality, PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.staged import HybridPlan, HybridProblem, Optimality, StagedPlan, StagedProblem
 from automap_models.cost.hybrid import hybrid_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.hybrid_json import HybridReport, hybrid_document, read_hybrid_plan, write_hybrid_plan
@@ -61,9 +59,9 @@ def model() -> ProfiledModel:
 @pytest.fixture
 def report(model: ProfiledModel) -> HybridReport:
     """Six micro-batches of 4 samples: the first stage as 2 × 2 on one node, the second data-parallel on the other."""
-    problem = HybridProblem(PipelineProblem(model.profile, CLUSTER, stages=2), model.partitionings, model.launch_s)
+    problem = HybridProblem(StagedProblem(model.profile, CLUSTER, stages=2), model.partitionings, model.launch_s)
     problem = problem.with_split(2, 6, 24)
-    plan = HybridPlan(PipelinePlan((0,), (4,), 6, "exact", (63,), Optimality(20.0, "relaxation")), (1, 0))
+    plan = HybridPlan(StagedPlan((0,), (4,), 6, "exact", (63,), Optimality(20.0, "relaxation")), (1, 0))
     assert plan.check_valid(problem) == (True, "")
     cost = hybrid_cost(problem, plan)
     return HybridReport(problem, plan, PlanReport(problem.pipeline, plan.pipeline, cost, {}, 1.0, None, None, 0.1))

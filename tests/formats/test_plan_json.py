@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import automap_models
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import Optimality, PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan, write_plan
@@ -44,8 +43,8 @@ def _report(
     cluster: Cluster = CLUSTER,
     **plan_options: Any,
 ) -> PlanReport:
-    problem = PipelineProblem(profile, cluster, stages=len(cuts) + 1, micro_batches=4, state_factor=2.0)
-    plan = PipelinePlan(cuts, device_cuts, micro_batches=4, planner="exact", **plan_options)
+    problem = StagedProblem(profile, cluster, stages=len(cuts) + 1, micro_batches=4, state_factor=2.0)
+    plan = StagedPlan(cuts, device_cuts, micro_batches=4, planner="exact", **plan_options)
     return PlanReport(
         problem=problem,
         plan=plan,
@@ -173,12 +172,12 @@ def _reports(draw: st.DrawFn) -> PlanReport:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     profile = Profile.create(rng.random(n) + 1e-3, rng.random(n) * 1e6, rng.random(n) * 1e6, stash=rng.random(n) * 1e5)
     cluster = Cluster(draw(st.integers(1, 4)), draw(st.integers(1, 4)), 1e9, 1e7, 1e12)
-    problem = PipelineProblem(profile, cluster, 1, draw(st.integers(1, 32)), draw(st.floats(0.5, 8)))
+    problem = StagedProblem(profile, cluster, 1, draw(st.integers(1, 32)), draw(st.floats(0.5, 8)))
     points = problem.grid.cut_points
     stages = draw(st.integers(1, min(cluster.devices, points.size + 1)))
     assume(stages <= points.size + 1)
     problem = replace(problem, stages=stages)
-    plan = PipelinePlan(
+    plan = StagedPlan(
         cuts=tuple(sorted(int(i) for i in rng.choice(n - 1, stages - 1, replace=False))),
         device_cuts=tuple(sorted(int(d) + 1 for d in rng.choice(cluster.devices - 1, stages - 1, replace=False)))
         if stages > 1
@@ -207,7 +206,7 @@ def test_a_written_plan_is_read_back_with_its_problem(
         assert _same(problem, report.problem)
 
 
-def _same(a: PipelineProblem, b: PipelineProblem) -> bool:
+def _same(a: StagedProblem, b: StagedProblem) -> bool:
     keys = ("cluster", "stages", "micro_batches", "state_factor", "granularity")
     return a.profile is b.profile and all(getattr(a, key) == getattr(b, key) for key in keys)
 

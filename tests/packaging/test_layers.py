@@ -1,7 +1,7 @@
 """Imports point downwards only, wherever they stand: in functions, under TYPE_CHECKING, in a registry's text.
 
 errors → core → {cost, formats} → simulate → hlo → workloads; {envs, rl} stand on cost and hlo; planners on all
-of them; apps on the library, never on each other.
+of them; run and export on plans; apps on the library, never on each other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 RANK = {
     "errors": 0,
+    "resources": 0,
     "core": 1,
     "cost": 2,
     "formats": 2,
@@ -35,7 +36,7 @@ PUBLIC_FACE = ""
 
 
 def layer(module: str) -> str:
-    """`automap_models.core.plan` → `core`; the package's own __init__ → ``."""
+    """`automap_models.core.staged` → `core`; the package's own __init__ → ``."""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -109,14 +110,14 @@ def test_no_two_layers_import_each_other(graph: dict[str, set[str]]) -> None:
 @pytest.mark.parametrize(
     ("line", "target"),
     [
-        ("import automap_models.core.plan", "automap_models.core.plan"),
-        ("def f():\n    from automap_models.core import plan", "automap_models.core.plan"),
-        ("from automap_models.core.plan import PipelinePlan", "automap_models.core.plan"),
-        ("from ..core import plan", "automap_models.core.plan"),
+        ("import automap_models.core.staged", "automap_models.core.staged"),
+        ("def f():\n    from automap_models.core import staged", "automap_models.core.staged"),
+        ("from automap_models.core.staged import StagedPlan", "automap_models.core.staged"),
+        ("from ..core import staged", "automap_models.core.staged"),
         ("from . import pipeline", "automap_models.cost.pipeline"),
-        ("NAMES = {'x': 'automap_models.core.plan:PipelinePlan'}", "automap_models.core.plan"),
+        ("NAMES = {'x': 'automap_models.core.staged:StagedPlan'}", "automap_models.core.staged"),
     ],
 )
 def test_an_import_is_found_in_every_form(line: str, target: str) -> None:
-    known = {"automap_models.core.plan", "automap_models.cost.pipeline"}
+    known = {"automap_models.core.staged", "automap_models.cost.pipeline"}
     assert set(imported("automap_models.cost.memory", line, known, is_package=False)) == {target}

@@ -12,7 +12,7 @@ import pytest
 HEAVY = {"torch", "jax", "lightning", "pytorch_lightning", "tensorboard", "onnxscript"}
 FOR_SOME_ONLY = {"hydra", "omegaconf", "onnxruntime", "matplotlib", "rich", "yaml", "scipy", "numba"}
 LIGHT_LAYERS = {"errors", "core", "cost", "simulate", "formats"}
-TORCH_TWINS = {"automap_models.cost.pipeline_batch"}
+TORCH_TWINS = {"automap_models.cost.staged_torch"}
 
 REPORT = "\nimport json, sys\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 

@@ -93,4 +93,4 @@ def test_the_installed_command_plans_with_its_own_configs_and_policy(
     assert json.loads(printed) == json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert json.loads(printed)["cluster"]["name"] == "C"
     python = installed / "python"
-    assert run(python, "-c", "from automap_models.core.resources import conf_dir as c; print(c())", folder=tmp_path)
+    assert run(python, "-c", "from automap_models.resources import conf_dir as c; print(c())", folder=tmp_path)

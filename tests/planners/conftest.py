@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.pipeline import pipeline_cost
 
-Solver = Callable[[PipelineProblem], float]
+Solver = Callable[[StagedProblem], float]
 
 
-def random_problem(seed: int, *, max_n: int = 9, max_devices: int = 6, max_stages: int = 4) -> PipelineProblem:
+def random_problem(seed: int, *, max_n: int = 9, max_devices: int = 6, max_stages: int = 4) -> StagedProblem:
     """A problem in which any of compute, transfers, all-reduce and memory may decide."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, max_n + 1))
@@ -39,17 +39,17 @@ def random_problem(seed: int, *, max_n: int = 9, max_devices: int = 6, max_stage
     memory = float(max(tight * rng.uniform(0.5, 3.0), 1.0)) if rng.uniform() < 0.5 else 1e18
     cluster = Cluster(nodes, size, 10 ** rng.uniform(9, 11), 1e9, memory)
     profile = Profile.create(C, A, W, C_fwd, stash)
-    return PipelineProblem(profile, cluster, stages, micro_batches, granularity=granularity)
+    return StagedProblem(profile, cluster, stages, micro_batches, granularity=granularity)
 
 
-def every_plan(problem: PipelineProblem) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def every_plan(problem: StagedProblem) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """All coarse cuts with all device cuts."""
     for coarse in combinations(problem.grid.cut_points.tolist(), problem.stages - 1):
         for device_cuts in combinations(range(1, problem.cluster.devices), problem.stages - 1):
             yield coarse, device_cuts
 
 
-def length_of(problem: PipelineProblem, coarse: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
+def length_of(problem: StagedProblem, coarse: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
     """The length of a plan by the cost model; inf when it does not fit."""
     cost = pipeline_cost(
         problem.profile,
@@ -62,7 +62,7 @@ def length_of(problem: PipelineProblem, coarse: tuple[int, ...], device_cuts: tu
     return cost.length_s if cost.feasible else np.inf
 
 
-def _brute_force(problem: PipelineProblem) -> float:
+def _brute_force(problem: StagedProblem) -> float:
     return min(length_of(problem, *plan) for plan in every_plan(problem))
 
 
@@ -74,7 +74,7 @@ def _front(labels: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def _label_search(problem: PipelineProblem) -> float:
+def _label_search(problem: StagedProblem) -> float:
     """Device cuts enumerated; for each a search over instruction cuts, from the back, with plain sums."""
     p, cluster, M = problem.profile, problem.cluster, problem.micro_batches
     ends = [*problem.grid.instruction_of_point[problem.grid.cut_points].tolist(), len(p) - 1]
@@ -122,7 +122,7 @@ def label_search() -> Solver:
 
 
 @pytest.fixture(scope="session")
-def make_problem() -> Callable[..., PipelineProblem]:
+def make_problem() -> Callable[..., StagedProblem]:
     """Seed → a small random problem."""
     return random_problem
 

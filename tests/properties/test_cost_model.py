@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import PipelineCost, pipeline_cost
+from automap_models.cost.pipeline import StagedCost, pipeline_cost
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
 RELATIVE = 1e-9
@@ -33,7 +33,7 @@ class Case:
     def stages(self) -> int:
         return len(self.cuts) + 1
 
-    def cost(self) -> PipelineCost:
+    def cost(self) -> StagedCost:
         return pipeline_cost(self.profile, self.cluster, self.cuts, self.device_cuts, self.micro_batches)
 
     def with_arrays(self, **arrays: object) -> Case:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
 
@@ -25,7 +25,7 @@ def env() -> PipelineEnv:
 
 
 @pytest.fixture(scope="session")
-def problems(random_problems: Callable[..., list[PipelineProblem]]) -> Problems:
+def problems(random_problems: Callable[..., list[StagedProblem]]) -> Problems:
     """24 small problems of two to four stages on 16 points."""
     return Problems.from_encoded(encode(random_problems(11, 24)))
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
 from automap_models.rl.agent import AgentConfig
@@ -39,7 +39,7 @@ def pair() -> Problems:
     """Four instructions on two nodes of two devices, two stages: three legal cuts, then three legal device cuts."""
     cluster = Cluster(nodes=2, devices_per_node=2, intra=1.0, inter=1.0, memory=1.0)
     profile = Profile.create(C=[1.0] * 4, A=[0.0] * 4, W=[0.0] * 4)
-    return Problems.from_encoded(encode([PipelineProblem(profile, cluster, 2, 3, granularity=4)]))
+    return Problems.from_encoded(encode([StagedProblem(profile, cluster, 2, 3, granularity=4)]))
 
 
 def fixed_agent(values: Tensor) -> PipelineAgent:

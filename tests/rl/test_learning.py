@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.rl.agent import AgentConfig
@@ -22,7 +22,7 @@ POINTS, MAX_STAGES, MAX_DEVICES = 12, 3, 17
 CONFIG = AgentConfig(n_steps=4, epsilon_start=1.0, epsilon_end=0.2, epsilon_iterations=200)
 
 
-def best_reward(record: PipelineProblem, problem: Problems) -> float:
+def best_reward(record: StagedProblem, problem: Problems) -> float:
     """The largest reward of all plans, tried one and all."""
     boundaries = record.stages - 1
     cuts = combinations(record.grid.cut_points.tolist(), boundaries)
@@ -59,7 +59,7 @@ def learn(agent: PipelineAgent, online: LookAheadQNetwork, target: LookAheadQNet
 
 @pytest.mark.slow
 def test_a_few_hundred_iterations_come_close_to_the_optima(
-    random_problems: Callable[..., list[PipelineProblem]],
+    random_problems: Callable[..., list[StagedProblem]],
 ) -> None:
     """From the rewards of random weights (no estimate is added to the values) to 0.95 of the optimum on average."""
     records = random_problems(2, 32, POINTS, stages=(2, 3), memory=(1.5, 20.0))

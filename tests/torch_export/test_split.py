@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
-from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 
 torch = pytest.importorskip("torch")
 from torch import fx, nn  # noqa: E402
@@ -61,7 +61,7 @@ def check_cut(model: nn.Module, kwargs: dict[str, Any], profile: Profile, cut: i
 def test_a_plan_of_gpt2_is_a_pipeline(builders: Builders, with_values: Filler, unit_device: Device) -> None:
     model, kwargs = builders["gpt2"]()
     profile = profile_module(model, kwargs=kwargs, device=unit_device)
-    problem = PipelineProblem(profile, Cluster(2, 1, intra=1e12, inter=1e12, memory=1e12), stages=2, micro_batches=4)
+    problem = StagedProblem(profile, Cluster(2, 1, intra=1e12, inter=1e12, memory=1e12), stages=2, micro_batches=4)
     plan = ExactPlanner().plan(problem)
     check_cut(*with_values(model, kwargs), profile, plan.cuts[0])
 

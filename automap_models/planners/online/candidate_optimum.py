@@ -1,16 +1,16 @@
-"""The exact search (planners.pipeline.exact) on the candidates of online training: what that can reach at best."""
+"""The exact search (planners.staged.exact) on the candidates of online training: what that can reach at best."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from automap_models.core.plan import Optimality
+from automap_models.core.staged import Optimality
 from automap_models.cost.pipeline import pipeline_cost
 from automap_models.envs.online_pivots import Candidates
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.pipeline.labels import SLACK, shortest
-from automap_models.planners.pipeline.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
-from automap_models.planners.pipeline.stage_tables import stage_tables
+from automap_models.planners.staged.label_setting import SLACK, shortest
+from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
+from automap_models.planners.staged.stage_tables import stage_tables
 
 
 def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline) -> Optimality:

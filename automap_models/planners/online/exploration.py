@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.core.plan import PipelinePlan
+from automap_models.core.staged import StagedPlan
 from automap_models.envs.online_pipeline import OnlinePipelineEnv, legal_pivots
 from automap_models.envs.online_tables import Chosen, Pivots
 from automap_models.planners.online.look_ahead import bounds_s
@@ -52,7 +52,7 @@ def explore(
     problems: Pivots,
     start: Chosen,
     how: Ways,
-    best: PipelinePlan | None,
+    best: StagedPlan | None,
     best_s: float,
     generator: torch.Generator,
 ) -> list[Moment[Chosen]]:

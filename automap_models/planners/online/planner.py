@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from automap_models.core.plan import Optimality, PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PipelinePlanner
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.online.candidate_optimum import candidate_optimum
-from automap_models.planners.pipeline.relaxation import lower_bound_s
+from automap_models.planners.staged.relaxation import lower_bound_s
 
 if TYPE_CHECKING:
     from automap_models.planners.online.config import OnlineConfig
@@ -43,7 +42,7 @@ class OnlineOptions:
     radius: int = DEFAULT_RADIUS
     episodes: int | None = None
     seed: int = 0
-    warm_start: PipelinePlan | None = None
+    warm_start: StagedPlan | None = None
     time_limit_s: float | None = None
     prove_s: float = 10.0
     watch: Callable[[OnlineRound, int], None] | None = None
@@ -62,7 +61,7 @@ class Trained:
         interrupted: whether Ctrl-C ended it early.
     """
 
-    plan: PipelinePlan
+    plan: StagedPlan
     candidates: Candidates
     optimum: Optimality
     pivots: int
@@ -80,7 +79,7 @@ class OnlinePlanner(PipelinePlanner):
 
     name: ClassVar[str] = "online"
 
-    def plan(self, problem: PipelineProblem) -> PipelinePlan:
+    def plan(self, problem: StagedProblem) -> StagedPlan:
         """The default agent's plan, within the default radius; see `train_online`.
 
         Raises:
@@ -91,7 +90,7 @@ class OnlinePlanner(PipelinePlanner):
         return train_online(problem, options).plan
 
 
-def train_online(problem: PipelineProblem, options: OnlineOptions | None = None) -> Trained:
+def train_online(problem: StagedProblem, options: OnlineOptions | None = None) -> Trained:
     """Train an agent on one problem. Ctrl-C ends the training, once there is a plan, not the program.
 
     Raises:
@@ -163,6 +162,6 @@ def _nothing_fits(possible: Candidates, episodes: int) -> Infeasible:
     )
 
 
-def at_instructions(problem: PipelineProblem) -> PipelineProblem:
+def at_instructions(problem: StagedProblem) -> StagedProblem:
     """The problem on the grid of all its instructions, on which plans by online training lie."""
     return replace(problem, granularity=max(len(problem.profile), 2))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from automap_models.core.plan import PipelinePlan
+from automap_models.core.staged import StagedPlan
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.online_costs import final_length_s
 from automap_models.envs.online_pipeline import OnlinePipelineEnv
@@ -61,12 +61,12 @@ class OnlineSearch:
     """
 
     def __init__(
-        self, candidates: Candidates, config: OnlineConfig, seed: int, warm_start: PipelinePlan | None = None
+        self, candidates: Candidates, config: OnlineConfig, seed: int, warm_start: StagedPlan | None = None
     ) -> None:
         self.candidates, self.config = candidates, config
         pivots = Pivots.from_candidates(candidates, reward_s=1.0)
         self.pivots = pivots._replace(reward_s=pivots.ideal_s) if config.reward == "ideal/L" else pivots
-        self.best: PipelinePlan | None = None
+        self.best: StagedPlan | None = None
         self.best_s, self.episodes = float("inf"), 0
         self._start_from(warm_start)
         seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(3)]
@@ -79,7 +79,7 @@ class OnlineSearch:
         like, rng = self.env.reset(self.pivots), np.random.default_rng(seeds[2])
         self.learner = Learner(self.agent, self.pivots, like, Chosen, config.learner, rng)
 
-    def _start_from(self, warm_start: PipelinePlan | None) -> None:
+    def _start_from(self, warm_start: StagedPlan | None) -> None:
         """Know a plan: the one given, or with a look-ahead the one that follows it; and prune the pivots by it."""
         if warm_start is not None:
             cost = plan_cost(self.candidates.problem, warm_start)
@@ -141,7 +141,7 @@ class OnlineSearch:
         if length[shortest] < self.best_s:
             cuts, device_cuts = (tuple(each) for each in final.pivots[shortest].T.tolist())
             problem = self.candidates.problem
-            plan = PipelinePlan(cuts, device_cuts, problem.micro_batches, NAME, problem.grid.to_points(cuts))
+            plan = StagedPlan(cuts, device_cuts, problem.micro_batches, NAME, problem.grid.to_points(cuts))
             cost = plan_cost(problem, plan)
             if cost.feasible and cost.length_s < self.best_s:
                 self.best, self.best_s = plan, cost.length_s

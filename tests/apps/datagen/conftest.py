@@ -8,9 +8,9 @@ from pathlib import Path
 import hydra
 import pytest
 
-from automap_models.core.resources import conf_dir
 from automap_models.datagen.command import job_from
 from automap_models.datagen.shards import Job
+from automap_models.resources import conf_dir
 
 MakeJob = Callable[..., Job]
 

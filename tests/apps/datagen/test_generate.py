@@ -81,7 +81,7 @@ def test_no_group_has_more_stages_than_devices_or_cut_points_allow(make_job: Mak
     devices = groups.nodes * groups.devices_per_node
     np.testing.assert_array_equal(groups.stages, np.minimum(7, np.minimum(devices, groups.instructions)))
     for i in range(len(groups)):
-        assert decode(groups, i).stages == groups.stages[i]  # PipelineProblem refuses what cannot be cut
+        assert decode(groups, i).stages == groups.stages[i]  # StagedProblem refuses what cannot be cut
 
 
 def test_stages_match_the_nodes_when_asked_to(make_job: MakeJob) -> None:

@@ -9,8 +9,8 @@ import hydra
 import pytest
 from omegaconf import DictConfig
 
-from automap_models.core.resources import conf_dir
 from automap_models.datagen.command import make
+from automap_models.resources import conf_dir
 
 MakeConfig = Callable[..., DictConfig]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import hydra
 import torch
 
-from automap_models.core.resources import conf_dir
+from automap_models.resources import conf_dir
 from automap_models.train.console import quiet
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from automap_models.envs.encoding import EncodedProblems, decode
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.pipeline.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.train.build import build_data, epochs_of, require_fitting_problems
 from automap_models.train.data import PipelineData, VisitSampler
 

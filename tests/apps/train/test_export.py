@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
 import automap_models
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
-from automap_models.planners.pipeline.policy import KIND, Policy
+from automap_models.planners.staged.policy import KIND, Policy
 from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train import export, parity
 from automap_models.train.build import build_data, build_module
@@ -64,7 +63,7 @@ def exported(groups: Path, tmp_path_factory: pytest.TempPathFactory, compose_tin
 
 
 @pytest.fixture(scope="module")
-def records(random_problems: Callable[..., list[PipelineProblem]]) -> list[PipelineProblem]:
+def records(random_problems: Callable[..., list[StagedProblem]]) -> list[StagedProblem]:
     """Problems of two to four stages on 1 … 16 devices, of which some have no plan that fits."""
     return random_problems(7, 600, POINTS, stages=(2, MAX_STAGES), memory=(0.5, 20.0))
 
@@ -73,7 +72,7 @@ def start_of(problems: Problems) -> Partial:
     return reset(len(problems.stages), MAX_STAGES)
 
 
-def assert_agrees(made: Exported, records: list[PipelineProblem]) -> None:
+def assert_agrees(made: Exported, records: list[StagedProblem]) -> None:
     """Both on the data set, where it is kept for that, and on more problems."""
     assert [path.name for path in made.path.parent.iterdir()] == ["policy.onnx"]
     report = parity.check_parity(made.module, made.path, Problems.from_encoded(encode(records)))
@@ -83,7 +82,7 @@ def assert_agrees(made: Exported, records: list[PipelineProblem]) -> None:
         assert each["equal_actions"] == 1.0
 
 
-def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, records: list[PipelineProblem]) -> None:
+def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, records: list[StagedProblem]) -> None:
     """The best first cuts are the same whatever the beam; where there are too few, plans count as -∞."""
     policy, encoded = Policy(made.path), encode(records)
     problems = Problems.from_encoded(encoded)
@@ -99,7 +98,7 @@ def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, r
             assert_same_plans(found, [array[:batch, :beam] for array in widest])
 
 
-def assert_the_plan_of_a_problem_is_its_own(made: Exported, records: list[PipelineProblem]) -> None:
+def assert_the_plan_of_a_problem_is_its_own(made: Exported, records: list[StagedProblem]) -> None:
     """Two, three and four stages in one batch, and each problem alone."""
     policy = Policy(made.path)
     assert {record.stages for record in records} == {2, 3, 4}
@@ -120,7 +119,7 @@ def assert_same_plans(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any
     assert equal[real].sum() >= real.sum() - max(1, 0.02 * real.sum())
 
 
-def assert_rewards_are_earned(made: Exported, records: list[PipelineProblem]) -> None:
+def assert_rewards_are_earned(made: Exported, records: list[StagedProblem]) -> None:
     """By the cost model in float64: ideal / L, or minus the fraction of device memory that a plan takes."""
     cuts, device_cuts, rewards = Policy(made.path).plans(encode(records), 3)
     out_of_memory = 0
@@ -133,7 +132,7 @@ def assert_rewards_are_earned(made: Exported, records: list[PipelineProblem]) ->
                 continue
             cut_after = record.grid.to_instructions(cuts[i, row, :boundaries].tolist())
             devices = tuple(device_cuts[i, row, :boundaries].tolist())
-            plan = PipelinePlan(cut_after, devices, record.micro_batches, "policy")
+            plan = StagedPlan(cut_after, devices, record.micro_batches, "policy")
             assert plan.check_valid(record) == (True, "")
             cost = plan_cost(record, plan)
             need = cost.memory_bytes.max() / record.cluster.memory
@@ -144,7 +143,7 @@ def assert_rewards_are_earned(made: Exported, records: list[PipelineProblem]) ->
     assert 0 < out_of_memory < rewards.size / 2
 
 
-def assert_only_legal_states_are_compared(made: Exported, records: list[PipelineProblem]) -> None:
+def assert_only_legal_states_are_compared(made: Exported, records: list[StagedProblem]) -> None:
     """One state at the start; from each first cut that is followed one at each later step."""
     problems = Problems.from_encoded(encode(records))
     count = 0
@@ -173,12 +172,12 @@ CHECKS = [
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__.removeprefix("assert_") for check in CHECKS])
 def test_the_paper_s_network_becomes_a_planner(
-    check: Callable[[Exported, list[PipelineProblem]], None], exported: Exported, records: list[PipelineProblem]
+    check: Callable[[Exported, list[StagedProblem]], None], exported: Exported, records: list[StagedProblem]
 ) -> None:
     check(exported, records if check is assert_agrees else records[:60])
 
 
-def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, records: list[PipelineProblem]) -> None:
+def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, records: list[StagedProblem]) -> None:
     """The loop over further stages then makes no round, and its outputs have no shape to rely on."""
     two_stages = Problems.from_encoded(encode([record for record in records if record.stages == 2]))
     assert parity.check_parity(exported.module, exported.path, two_stages)["states"] > len(two_stages.stages)
@@ -187,8 +186,8 @@ def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, recor
 @pytest.mark.slow
 def test_the_look_ahead_network_becomes_a_planner(
     compose_tiny: MakeConfig,
-    records: list[PipelineProblem],
-    random_problems: Callable[..., list[PipelineProblem]],
+    records: list[StagedProblem],
+    random_problems: Callable[..., list[StagedProblem]],
     tmp_path: Path,
 ) -> None:
     """All in one test: its export takes minutes. Clusters of up to 16 devices and of 33 to 40, in units of two."""

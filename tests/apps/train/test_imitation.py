@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from automap_models.core.problem import PipelineProblem
+from automap_models.core.staged import StagedProblem
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
@@ -33,7 +33,7 @@ MakeConfig = Callable[..., DictConfig]
 MAX_STAGES, MAX_DEVICES = 4, 18
 
 
-def every_plan(record: PipelineProblem) -> Partial:
+def every_plan(record: StagedProblem) -> Partial:
     """All plans, legal by construction."""
     boundaries = record.stages - 1
     cuts = combinations(record.grid.cut_points.tolist(), boundaries)
@@ -44,7 +44,7 @@ def every_plan(record: PipelineProblem) -> Partial:
 
 
 def test_the_labels_are_the_best_of_all_plans_and_legal(
-    random_problems: Callable[..., list[PipelineProblem]], tmp_path: Path
+    random_problems: Callable[..., list[StagedProblem]], tmp_path: Path
 ) -> None:
     """Some problems have fewer instructions than points, and in some nothing fits."""
     records = random_problems(5, 24, 10, stages=(2, 3), instructions=(4, 30), memory=(0.1, 5.0))
@@ -72,7 +72,7 @@ def test_the_labels_are_the_best_of_all_plans_and_legal(
 
 
 @pytest.fixture
-def encoded(random_problems: Callable[..., list[PipelineProblem]]) -> EncodedProblems:
+def encoded(random_problems: Callable[..., list[StagedProblem]]) -> EncodedProblems:
     return encode(random_problems(6, 12, 8, stages=(2, 3)))
 
 
@@ -146,7 +146,7 @@ def test_a_folder_for_plans_that_cannot_be_made_is_a_mistake_of_the_user(
 
 
 def test_problems_none_of_which_has_a_plan_cannot_be_imitated(
-    random_problems: Callable[..., list[PipelineProblem]], tmp_path: Path
+    random_problems: Callable[..., list[StagedProblem]], tmp_path: Path
 ) -> None:
     hopeless = encode(random_problems(1, 3, 8, memory=(1e-3, 1e-3)))
     with pytest.raises(BadInput, match="no problem has a plan that fits"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
-from automap_models.core.resources import conf_dir
+from automap_models.resources import conf_dir
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule
 

@@ -12,29 +12,28 @@ import pytest
 import yaml
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.plan import PipelinePlan
-from automap_models.core.problem import PipelineProblem
 from automap_models.core.profile import Profile
-from automap_models.core.resources import conf_dir
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.online.planner import OnlineOptions, Trained, agent_config, train_online
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
+from automap_models.resources import conf_dir
 
 
-def problem(seed: int, n: int = 14, memory: float = 1e18) -> PipelineProblem:
+def problem(seed: int, n: int = 14, memory: float = 1e18) -> StagedProblem:
     """Three stages on three nodes of three devices."""
     rng = np.random.default_rng(seed)
     profile = Profile.create(rng.uniform(0.1, 1, n), rng.uniform(0.1, 2, n) * 1e8, rng.uniform(0, 1, n) * 2e8)
-    return PipelineProblem(profile, Cluster(3, 3, 5e10, 1e9, memory), 3, 8, granularity=n)
+    return StagedProblem(profile, Cluster(3, 3, 5e10, 1e9, memory), 3, 8, granularity=n)
 
 
-def optimum_s(asked: PipelineProblem, radius: int) -> float:
+def optimum_s(asked: StagedProblem, radius: int) -> float:
     """The shortest plan with device cuts within the radius of (3, 6), by trying all of them."""
     near = (range(3 - radius, 4 + radius), range(6 - radius, 7 + radius))
     plans = (
-        PipelinePlan(cuts, devices, asked.micro_batches, "all")
+        StagedPlan(cuts, devices, asked.micro_batches, "all")
         for cuts in combinations(range(len(asked.profile) - 1), 2)
         for devices in product(*near)
         if devices[0] < devices[1]
@@ -100,9 +99,9 @@ def test_what_fits_nowhere_is_said_before_training() -> None:
 
 def test_a_training_ends_once_the_look_ahead_knows_that_no_plan_is_shorter() -> None:
     """Of two stages it knows the length of every plan."""
-    asked = PipelineProblem(problem(0).profile, Cluster(2, 4, 5e10, 1e9, 1e18), 2, 8, granularity=14)
+    asked = StagedProblem(problem(0).profile, Cluster(2, 4, 5e10, 1e9, 1e18), 2, 8, granularity=14)
     trained = train_online(asked, OnlineOptions(radius=3))
-    plans = (PipelinePlan((cut,), (device,), 8, "all") for cut in range(13) for device in range(1, 8))
+    plans = (StagedPlan((cut,), (device,), 8, "all") for cut in range(13) for device in range(1, 8))
     assert len(trained.rounds) == 1
     assert trained.rounds[0].best_s == pytest.approx(min(plan_cost(asked, plan).length_s for plan in plans), rel=1e-9)
 

@@ -12,7 +12,6 @@ import torch
 import yaml
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.resources import conf_dir
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.errors import BadInput
@@ -22,6 +21,7 @@ from automap_models.planners.rounds import Round
 from automap_models.planners.sharding.config import read_search_config
 from automap_models.planners.sharding.milp import most_partitioned
 from automap_models.planners.sharding.search import AgentSearch
+from automap_models.resources import conf_dir
 
 Draw = Callable[..., ShardingProblem]
 

@@ -1,0 +1,275 @@
+"""Staged plans: where a model is cut into pipeline stages, which devices each gets, and how these share its work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
+from automap_models.core.microbatch import required_size, rescaled
+from automap_models.core.partitioned import PartitionedProfile, require_alike, whole
+from automap_models.core.profile import Profile
+from automap_models.errors import BadInput
+
+DEFAULT_MICRO_BATCHES = 16
+DEFAULT_STATE_FACTOR = 4.0
+
+MAX_MICRO_BATCHES = 1_000_000_000
+MAX_GRANULARITY = 65_536
+"""Beyond these nobody plans: numbers so large are mistakes, and would exhaust memory or the range of a float."""
+
+
+@dataclass(frozen=True, eq=False)
+class StagedProblem:
+    """A pipeline planning problem.
+
+    Attributes:
+        profile: the model's training step, for one micro-batch.
+        cluster: where it shall run.
+        stages: number of stages S; 1 is plain data parallelism.
+        micro_batches: micro-batches M in a global batch.
+        state_factor: σ, bytes of training state per byte of parameters (cost-model, "Memory").
+        granularity: number of cut points the instructions are coarsened to.
+
+    Raises:
+        BadInput: S, M or σ out of range for this profile and cluster.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    stages: int
+    micro_batches: int = DEFAULT_MICRO_BATCHES
+    state_factor: float = DEFAULT_STATE_FACTOR
+    granularity: int = DEFAULT_GRANULARITY
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
+            do = f"give 1 to {MAX_MICRO_BATCHES:,}"
+            raise BadInput(f"{self.micro_batches} micro-batches", where="--micro-batches", do=do)
+        if not (math.isfinite(self.state_factor) and self.state_factor > 0):
+            raise BadInput(f"state factor {self.state_factor}", where="--state-factor", do="give a positive number")
+        if not 2 <= self.granularity <= MAX_GRANULARITY:
+            do = f"give 2 to {MAX_GRANULARITY:,}"
+            raise BadInput(f"granularity {self.granularity}", where="--granularity", do=do)
+        if self.stages < 1:
+            raise BadInput(f"{self.stages} stages", where="--stages", do="give at least 1")
+        if self.stages > self.cluster.devices:
+            raise BadInput(
+                f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}",
+                where="--stages",
+                do=f"a stage needs a device of its own: give at most {self.cluster.devices}",
+            )
+        cut_points = self.grid.cut_points.size
+        if self.stages - 1 > cut_points:
+            raise BadInput(
+                f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)",
+                where="--stages",
+                do=f"give at most {cut_points + 1}",
+            )
+
+    @property
+    def grid(self) -> Grid:
+        """The coarse grid on this profile."""
+        return Grid(len(self.profile), self.granularity)
+
+
+Outcome = Literal["planned", "does not fit", "discarded", "proven"]
+"""How far a planner got with one of several problems; see `Tried`."""
+
+
+@dataclass(frozen=True)
+class Optimality:
+    """What is proven about the best length of plans that cut on the grid.
+
+    `bound_s` is that optimum itself ("exact") or a lower bound of it. A plan off the grid may be shorter.
+    """
+
+    bound_s: float
+    proof: Literal["exact", "relaxation"]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One number of stages and micro-batches among which a planner chose.
+
+    Attributes:
+        stages, micro_batches: S and M.
+        microbatch_size: samples in a micro-batch; None where the profile does not say.
+        planner: who made its best plan on the grid; None where there is none.
+        length_s: length L of that plan, seconds.
+        bound_s: no plan of it on the grid is shorter; None where no plan fits.
+        outcome: `planned`, `does not fit`, or that it is out of the question that it has a shorter plan on the grid
+            than the best of all: `discarded` by a relaxation, `proven` by the exact search.
+        chosen: whether it is the one whose plan was returned.
+    """
+
+    stages: int
+    micro_batches: int
+    microbatch_size: int | None
+    planner: str | None
+    length_s: float | None
+    bound_s: float | None
+    outcome: Outcome
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class StagedPlan:
+    """The decision, apart from what it costs (cost.pipeline says that).
+
+    Attributes:
+        cuts: last instruction of each stage but the last, [S-1], increasing.
+        device_cuts: first device of each stage but the first, [S-1], increasing.
+        micro_batches: micro-batches in a global batch.
+        planner: who made it.
+        coarse_cuts: the cuts as points of the grid; None when they are not on it.
+        optimality: what the planner could prove, if anything.
+    """
+
+    cuts: tuple[int, ...]
+    device_cuts: tuple[int, ...]
+    micro_batches: int
+    planner: str
+    coarse_cuts: tuple[int, ...] | None = None
+    optimality: Optimality | None = None
+
+    @property
+    def stages(self) -> int:
+        """Number of stages S."""
+        return len(self.cuts) + 1
+
+    def stage_instructions(self, n: int) -> tuple[tuple[int, int], ...]:
+        """First and last instruction of each stage of a model with n instructions."""
+        last = (*self.cuts, n - 1)
+        first = (0, *(cut + 1 for cut in self.cuts))
+        return tuple(zip(first, last, strict=True))
+
+    def stage_devices(self, devices: int) -> tuple[tuple[int, int], ...]:
+        """First and last device of each stage on a cluster of that many devices."""
+        first = (0, *self.device_cuts)
+        last = (*(cut - 1 for cut in self.device_cuts), devices - 1)
+        return tuple(zip(first, last, strict=True))
+
+    def check_valid(self, problem: StagedProblem) -> tuple[bool, str]:
+        """Whether this plan solves that problem's structure, and if not, why not.
+
+        Memory is the cost model's business: a valid plan may still not fit.
+        """
+        n, devices = len(problem.profile), problem.cluster.devices
+        increasing_cuts = all(a < b for a, b in pairwise((-1, *self.cuts, n - 1)))
+        increasing_devices = all(a < b for a, b in pairwise((0, *self.device_cuts, devices)))
+        off_grid = self.coarse_cuts is not None and self.coarse_cuts != problem.grid.to_points(self.cuts)
+        objections = (
+            (
+                len(self.device_cuts) != len(self.cuts),
+                f"{len(self.cuts)} instruction cut(s) but {len(self.device_cuts)} device cut(s)",
+            ),
+            (self.stages != problem.stages, f"{self.stages} stages instead of {problem.stages}"),
+            (
+                self.micro_batches != problem.micro_batches,
+                f"{self.micro_batches} micro-batches instead of {problem.micro_batches}",
+            ),
+            (not increasing_cuts, f"instruction cuts {list(self.cuts)} do not increase inside 0..{n - 2}"),
+            (not increasing_devices, f"device cuts {list(self.device_cuts)} do not increase inside 1..{devices - 1}"),
+            (off_grid, f"coarse cuts {list(self.coarse_cuts or ())} do not stand for cuts {list(self.cuts)}"),
+        )
+        return next(((False, why) for wrong, why in objections if wrong), (True, ""))
+
+
+@dataclass(frozen=True, eq=False)
+class HybridProblem:
+    """A pipeline problem whose stages may partition operators in one of several ways.
+
+    Attributes:
+        pipeline: profile, cluster, stages, micro-batches, state factor and grid.
+        partitionings: of that profile, in which a stage may run beside as it is; each of degree 2 or more.
+        launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
+        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
+
+    Raises:
+        BadInput: a partitioning of another profile, or of degree 1.
+    """
+
+    pipeline: StagedProblem
+    partitionings: tuple[PartitionedProfile, ...] = ()
+    launch_s: float = 0.0
+    max_replicas: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in self.partitionings:
+            require_alike(self.pipeline.profile, each)
+            if each.degree < 2:
+                raise BadInput(f"degree {each.degree}", where=f"partitioning {each.name}", do="divide by 2 or more")
+
+    @cached_property
+    def choices(self) -> tuple[PartitionedProfile, ...]:
+        """In what ways a stage may run: first as it is (t = 1), then partitioned."""
+        return (whole(self.pipeline.profile), *self.partitionings)
+
+    def with_split(self, stages: int, micro_batches: int, global_batch: int | None = None) -> HybridProblem:
+        """The same problem in another number of stages and micro-batches, these of B / M samples if there is a batch.
+
+        Raises:
+            BadInput: the profile does not say how many samples it describes, or M does not divide B.
+        """
+        profile, partitionings = self.pipeline.profile, self.partitionings
+        if global_batch is not None:
+            own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
+            if rest:
+                what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
+                raise BadInput(what, where="--micro-batches", do="give a divisor of the global batch")
+            profile = rescaled(profile, samples)
+            if samples != own:
+                partitionings = tuple(each.rescaled(samples / own) for each in partitionings)
+        pipeline = replace(self.pipeline, profile=profile, stages=stages, micro_batches=micro_batches)
+        return replace(self, pipeline=pipeline, partitionings=partitionings)
+
+
+@dataclass(frozen=True)
+class HybridPlan:
+    """A pipeline plan, and in which way each stage partitions operators.
+
+    Attributes:
+        pipeline: instruction and device cuts; its planner is who made the whole plan.
+        chosen: [S] index of each stage's way among the problem's `choices`; 0 is plain data parallelism.
+    """
+
+    pipeline: StagedPlan
+    chosen: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """Number of stages S."""
+        return self.pipeline.stages
+
+    def degrees(self, problem: HybridProblem) -> tuple[tuple[int, int], ...]:
+        """[S] data-parallel replicas d and operator-partitioning degree t of each stage; it has d·t devices."""
+        bounds = self.pipeline.stage_devices(problem.pipeline.cluster.devices)
+        tensor = [problem.choices[way].degree for way in self.chosen]
+        return tuple(((last - first + 1) // t, t) for (first, last), t in zip(bounds, tensor, strict=True))
+
+    def check_valid(self, problem: HybridProblem) -> tuple[bool, str]:
+        """Whether this plan solves that problem's structure, and if not, why not; memory is the cost model's business.
+
+        Devices that share an operator are neighbours inside a node, in a plan of several stages.
+        """
+        valid, why = self.pipeline.check_valid(problem.pipeline)
+        if not valid:
+            return False, why
+        if len(self.chosen) != self.stages or not all(0 <= way < len(problem.choices) for way in self.chosen):
+            return (
+                False,
+                f"ways {list(self.chosen)} do not give each of {self.stages} stages one of {len(problem.choices)}",
+            )
+        cluster = problem.pipeline.cluster
+        for s, (first, last) in enumerate(self.pipeline.stage_devices(cluster.devices)):
+            t = problem.choices[self.chosen[s]].degree
+            if (last - first + 1) % t or (self.stages > 1 and (first % t or cluster.devices_per_node % t)):
+                return False, f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
+            if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
+                return False, f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
+        return True, ""

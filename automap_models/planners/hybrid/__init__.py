@@ -1,1 +1,0 @@
-"""Pipelines whose stages partition operators: in which ways a stage may, and the search among them."""

@@ -1,0 +1,110 @@
+"""What the explorer compares: plans of every kind, each with its price and what is proven about its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from automap_models.core.staged import HybridPlan, HybridProblem, Optimality
+from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
+from automap_models.cost.hybrid import HybridCost, hybrid_cost
+
+Kind = Literal["data", "operator", "pipeline", "hybrid"]
+
+KINDS: dict[Kind, str] = {
+    "data": "data parallelism",
+    "operator": "operator partitioning",
+    "pipeline": "pipeline",
+    "hybrid": "hybrid",
+}
+"""Kind of plan → what people call it, in the order in which plans that tie are ranked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan in the running.
+
+    Attributes:
+        problem: that it solves: its stages, its micro-batches.
+        plan: cuts, and how each stage partitions operators.
+        proven: about all plans of its sort, on the grid; None where nothing is.
+    """
+
+    problem: HybridProblem
+    plan: HybridPlan
+    proven: Optimality | None = None
+
+    @cached_property
+    def cost(self) -> HybridCost:
+        """By the one model."""
+        return hybrid_cost(self.problem, self.plan)
+
+    @cached_property
+    def parts(self) -> Breakdown:
+        """What the cost consists of."""
+        return breakdown(self.problem, self.plan, self.cost)
+
+    @property
+    def kind(self) -> Kind:
+        """By what the plan does, whoever made it."""
+        partitions = any(t > 1 for _, t in self.degrees)
+        if self.plan.stages > 1:
+            return "hybrid" if partitions else "pipeline"
+        return "operator" if partitions else "data"
+
+    @property
+    def name(self) -> str:
+        """Of its sort: `pipeline`, `operators over 8`, …; one candidate has each."""
+        return sort_name(self.kind, self.degrees[0][1])
+
+    @property
+    def degrees(self) -> tuple[tuple[int, int], ...]:
+        """[S] replicas d and degree of operator partitioning t of each stage."""
+        return self.plan.degrees(self.problem)
+
+    @property
+    def state_bytes(self) -> tuple[float, ...]:
+        """[S] training state on each device of a stage."""
+        factor = self.problem.pipeline.state_factor
+        return tuple(factor * held for held in stage_weights_bytes(self.problem, self.plan))
+
+    @property
+    def length_s(self) -> float:
+        """L of a global batch."""
+        return self.cost.length_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of the fullest device."""
+        return float(self.cost.memory_bytes.max())
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits every device."""
+        return self.cost.feasible
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A sort of plan of which there is none to show.
+
+    Attributes:
+        kind, name: as a candidate has them.
+        why: a sentence.
+    """
+
+    kind: Kind
+    name: str
+    why: str
+
+
+def sort_name(kind: Kind, degree: int = 1) -> str:
+    """What a sort of plan is called; those that partition the operators of one stage differ by degree."""
+    return f"operators over {degree}" if kind == "operator" else KINDS[kind]
+
+
+def rank(candidates: list[Candidate]) -> list[Candidate]:
+    """The shortest plan first, those that do not fit last; a tie goes to the simpler kind and then to the name."""
+    order = list(KINDS)
+    return sorted(candidates, key=lambda each: (not each.fits, each.length_s, order.index(each.kind), each.name))

@@ -1,0 +1,204 @@
+"""Plans for devices of unequal speed: exact instruction cuts for given device cuts, a local search over these.
+
+For given device cuts a plan's length falls apart as in staged.exact: from the back, span T and exposed all-reduce R,
+
+    T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))      R(s) = max(AR_s, R(s+1) - x_s - b_s)
+
+with u_s = rate_s·ΣC. Of two suffixes from one boundary, one with both numbers no smaller can be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise, product
+
+import numpy as np
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners.replan.cost import StageRates, stage_rates, unequal_cost
+from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
+from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
+
+DEVICE_STEPS = (-4, -2, -1, 1, 2, 4)
+"""How far one device cut moves at a time."""
+FINE_CELLS = 2
+"""How far, in points of the grid, cuts move off it at most in one step."""
+TIE = 1e-9
+"""Lengths that differ relatively by no more are equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Suffixes:
+    """Ways to go on from the beginning of a stage, ascending by i.
+
+    Attributes:
+        i, k: boundaries where the stage begins and ends.
+        parent: index of the rest among the next stage's suffixes.
+        span, exposed: T and R.
+    """
+
+    i: IntArray
+    k: IntArray
+    parent: IntArray
+    span: FloatArray
+    exposed: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class _OnDevices:
+    """A problem's tables with one choice of device cuts; per stage, seconds per second and per byte.
+
+    Attributes:
+        tables: of the problem.
+        rate, replicas, ring: [S] of each stage: its speed, replicas at work and all-reduce.
+        transfer: [S-1] over each boundary.
+    """
+
+    tables: StageTables
+    rate: FloatArray
+    replicas: IntArray
+    ring: FloatArray
+    transfer: FloatArray
+
+
+def search(
+    problem: StagedProblem, slowdown: FloatArray, starts: Iterable[StagedPlan], planner: str
+) -> tuple[StagedPlan, float] | None:
+    """The shortest plan found on devices in that order, and its length; None where nothing fits the memory.
+
+    Args:
+        problem: with times of healthy devices.
+        slowdown: [D] of the device at each position.
+        starts: plans from whose device cuts the search sets out; the result is no longer than the best that fits.
+        planner: the result's name for its maker.
+    """
+    rates, starts = stage_rates(slowdown), list(starts)
+    own_cuts = [cut for plan in starts for cut in plan.cuts]
+    tables = stage_tables(problem, np.union1d(coarse_cuts(problem), np.array(own_cuts, dtype=np.int64)))
+    best = _over_device_cuts(tables, rates, dict.fromkeys(plan.device_cuts for plan in starts))
+    if best is None:
+        return None
+    cuts, device_cuts = _refined(problem, rates, *best)
+    coarse = problem.grid.to_points(cuts)
+    plan = StagedPlan(cuts, device_cuts, problem.micro_batches, planner, coarse)
+    return plan, unequal_cost(problem, plan, slowdown).length_s
+
+
+def best_cuts(
+    tables: StageTables, rates: StageRates, device_cuts: tuple[int, ...], below_s: float = np.inf
+) -> tuple[float, tuple[int, ...]] | None:
+    """Length and instruction cuts of the shortest plan with those device cuts; None if none is below that length.
+
+    Args:
+        tables: places where stages may end.
+        rates: of stages on the devices in their order.
+        device_cuts: [S-1].
+        below_s: only shorter plans are of interest.
+    """
+    on = _on_devices(tables, rates, device_cuts)
+    if tables.micro_batches * tables.C[-1] / (1.0 / on.rate).sum() >= below_s:
+        return None  # M·ΣC over all that can work at once bounds the length from below
+    chain = [_last(on, below_s)]
+    for stage in range(tables.stages - 2, -1, -1):
+        chain.insert(0, _before(on, stage, chain[0], below_s))
+    length = chain[0].span + chain[0].exposed
+    if not length.size:
+        return None
+    j = int(length.argmin())
+    best_s, cuts = float(length[j]), []
+    for suffixes in chain[:-1]:
+        cuts.append(int(tables.boundary[suffixes.k[j]]) - 1)
+        j = int(suffixes.parent[j])
+    return best_s, tuple(cuts)
+
+
+def _on_devices(tables: StageTables, rates: StageRates, device_cuts: tuple[int, ...]) -> _OnDevices:
+    d = np.array([0, *device_cuts, tables.replicas_in_all])
+    a, q = d[:-1], d[1:]
+    transfer = [tables.devices.transfer[d[s + 1]][d[s], d[s + 2] - d[s + 1] - 1] for s in range(a.size - 1)]
+    return _OnDevices(
+        tables, rates.rate[a, q], rates.replicas[a, q], tables.devices.all_reduce[a, q], np.array(transfer)
+    )
+
+
+def _fits(on: _OnDevices, stage: int, i: IntArray, k: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    tables = on.tables
+    return tables.fits(stage, i, k, np.full(i.size, on.replicas[stage]))
+
+
+def _last(on: _OnDevices, below_s: float) -> _Suffixes:
+    tables, stage = on.tables, on.tables.stages - 1
+    i = np.arange(stage, tables.end) if stage else np.zeros(1, dtype=np.int64)
+    k = np.full_like(i, tables.end)
+    span = tables.micro_batches * on.rate[stage] * (tables.C[k] - tables.C[i])
+    exposed = on.ring[stage] * (tables.W[k] - tables.W[i])
+    kept = np.flatnonzero(_fits(on, stage, i, k) & (span + exposed < below_s))
+    return _Suffixes(i[kept], k[kept], np.full(kept.size, -1), span[kept], exposed[kept])
+
+
+def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suffixes:
+    """The suffixes of a stage before those of the next one."""
+    tables, rounds = on.tables, on.tables.micro_batches
+    x = on.transfer[stage] * tables.A[rest.i]
+    after, exposed_after = np.maximum(2.0 * rounds * x, 2.0 * x + rest.span), rest.exposed - x
+    front = pareto_front(rest.i, after, exposed_after)
+    at, after, exposed_after = rest.i[front], after[front], exposed_after[front]
+    begin = np.arange(stage, tables.end) if stage else np.zeros(1, dtype=np.int64)
+    reach = tables.C[begin] + below_s / (rounds * on.rate[stage])
+    furthest = np.searchsorted(tables.C, reach, side="right")
+    owner, j = ragged_ranges(np.searchsorted(at, begin + 1), np.searchsorted(at, furthest))
+    i, k = begin[owner], at[j]
+    both = on.rate[stage] * (tables.C[k] - tables.C[i])
+    backward = both - on.rate[stage] * (tables.F[k] - tables.F[i])
+    span = np.maximum(rounds * both, both + after[j])
+    exposed = np.maximum(on.ring[stage] * (tables.W[k] - tables.W[i]), exposed_after[j] - backward)
+    short = np.flatnonzero(span + exposed < below_s)
+    short = short[_fits(on, stage, i[short], k[short])]
+    front2 = short[pareto_front(i[short], span[short], exposed[short])]
+    return _Suffixes(i[front2], k[front2], front[j[front2]], span[front2], exposed[front2])
+
+
+def _over_device_cuts(
+    tables: StageTables, rates: StageRates, starts: Iterable[tuple[int, ...]]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Instruction and device cuts that no single move of a device cut makes shorter, from the best of the starts."""
+    best_s, best, tried = np.inf, None, set[tuple[int, ...]]()
+    waiting = list(starts)
+    while waiting:
+        for device_cuts in waiting:
+            tried.add(device_cuts)
+            found = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+            if found is not None:
+                best_s, best = found[0], (found[1], device_cuts)
+        near = [] if best is None else _neighbours(best[1], tables.replicas_in_all)
+        waiting = [device_cuts for device_cuts in near if device_cuts not in tried]
+    return best
+
+
+def _neighbours(device_cuts: tuple[int, ...], devices: int) -> Iterator[tuple[int, ...]]:
+    """Device cuts after moving one of them by some devices, or two of them by one device each."""
+    stages = range(len(device_cuts))
+    singly = [{s: by} for s in stages for by in DEVICE_STEPS]
+    jointly = [{s: a, t: b} for s, t in combinations(stages, 2) for a, b in product((-1, 1), repeat=2)]
+    for moves in (*singly, *jointly):
+        moved = tuple(cut + moves.get(s, 0) for s, cut in enumerate(device_cuts))
+        if all(a < b for a, b in pairwise((0, *moved, devices))):
+            yield moved
+
+
+def _refined(
+    problem: StagedProblem, rates: StageRates, cuts: tuple[int, ...], device_cuts: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Cuts moved by powers of two of instructions, as long as that makes the plan shorter."""
+    most = max(FINE_CELLS * len(problem.profile) // problem.granularity, 1)
+    offsets = [0, *(sign << j for j in range(most.bit_length()) for sign in (1, -1))] if cuts else [0]
+    best_s = np.inf
+    while True:
+        places = np.unique(np.add.outer(np.array(cuts, dtype=np.int64), offsets))
+        tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
+        found = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+        if found is None:
+            return cuts, device_cuts
+        best_s, cuts = found

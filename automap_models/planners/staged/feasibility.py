@@ -1,0 +1,162 @@
+"""Chains of stages that a length and a memory allow, each taken as far as it goes: what no plan can do better than.
+
+Time, parameters and stash of a stage only grow with its instructions, so whatever a plan can reach, the chains that go
+furthest can (see relaxation.lower_bound_s). Over memory alone this is exact: a chain is a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.sharding_tables import WayTables
+from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
+
+
+def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
+    furthest = _reached(tables, length_s, memory)[-1]
+    return any(_last_stage_fits(tables, way, furthest, length_s, memory) for way in tables.ways)
+
+
+def least_memory_bytes(tables: StageTables) -> float:
+    """What the fullest device of any plan holds at least, to 0.1 %, where that is more than the devices have."""
+    low = high = tables.memory
+    while not chain_exists(tables, np.inf, high):
+        low, high = high, 2.0 * high
+    while high > 1.001 * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
+    return low
+
+
+@dataclass(frozen=True)
+class Fullest:
+    """The fullest stage of a plan that packs the memory as well as can be.
+
+    Attributes:
+        stage: which.
+        first, last: its instructions.
+        nbytes: what it needs on each device.
+    """
+
+    stage: int
+    first: int
+    last: int
+    nbytes: float
+
+
+def best_packed(tables: StageTables) -> Fullest:
+    """What the fullest stage of a plan needs at least, to 0.1 %, for tables none of whose plans fits the memory."""
+    memory = 1.001 * least_memory_bytes(tables)
+    reached, k, q = _reached(tables, np.inf, memory), tables.end, tables.replicas_in_all
+    fullest = Fullest(0, 0, 0, 0.0)
+    for s in range(tables.stages - 1, -1, -1):
+        i, a, nbytes = _least_filled(tables, s, reached[s], k, q)
+        if nbytes >= fullest.nbytes:
+            fullest = Fullest(s, int(tables.boundary[i]), int(tables.boundary[k]) - 1, nbytes)
+        k, q = i, a
+    return fullest
+
+
+def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float]:
+    """Boundary, first device and bytes of the stage up to k on devices … q-1 that needs least."""
+    choices = []
+    for way in tables.ways:
+        for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & way.allowed[:q, q]).tolist():
+            i = int(begin[a])
+            held = way.H[k] - way.H[i]
+            nbytes = tables.state_factor * (way.W[k] - way.W[i])
+            choices.append((nbytes + tables.in_flight(stage) * held * way.degree / (q - a), i, a))
+    nbytes, i, a = min(choices)
+    return i, a, float(nbytes)
+
+
+def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArray]:
+    """[S][D+1] the furthest boundary at which each stage can begin on each device; -1 if there is none."""
+    stages, devices = tables.stages, tables.replicas_in_all
+    cut_before = _last_allowed_cut(tables, length_s)
+    furthest = np.full(devices + 1, -1)
+    furthest[0] = 0
+    reached = [furthest]
+    for s in range(stages - 1):
+        a, q = _device_pairs(reached[s], s, devices - (stages - 1 - s))
+        first, last = tables.windows[s + 1]
+        furthest = np.full(devices + 1, -1)
+        for way in tables.ways:
+            on = way.allowed[a, q]
+            begin, stop = a[on], q[on]
+            k = np.minimum(_furthest_end(tables, way, s, reached[s][begin], begin, stop, length_s, memory), last)
+            np.maximum.at(furthest, stop, cut_before[stop, k])
+        furthest[furthest < first] = -1
+        reached.append(furthest)
+    return reached
+
+
+def _last_stage_fits(
+    tables: StageTables, way: WayTables, furthest: IntArray, length_s: float, memory: float
+) -> np.bool_:
+    """Whether a last stage in that way comes to the model's end from where some chain got to."""
+    a = np.flatnonzero((furthest >= 0) & way.allowed[:, -1])
+    end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
+    return _within(tables, way, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
+
+
+def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
+    """All (first, end) devices of a stage: begun where a chain got to, ended early enough for later stages."""
+    a = np.flatnonzero(furthest >= 0)
+    first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
+    some = last > first
+    return first[some], last[some]
+
+
+def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
+    """[D+1, m+1] the last boundary ≤ k whose least transfer over device cut q is short enough; 0 if none."""
+    least = 2.0 * tables.micro_batches * tables.devices.boundary[:, None] * tables.A
+    allowed = np.where(least <= length_s * (1.0 + ROUNDING), np.arange(tables.end + 1), 0)
+    last: IntArray = np.maximum.accumulate(allowed, axis=1)
+    return last
+
+
+def _furthest_end(
+    tables: StageTables,
+    way: WayTables,
+    stage: int,
+    i: IntArray,
+    a: IntArray,
+    q: IntArray,
+    length_s: float,
+    memory: float,
+) -> IntArray:
+    """The last boundary that a stage from i on devices a … q-1 can reach, by bisection; i itself if none."""
+    low, high = i.copy(), np.full(i.size, tables.end)
+    for _ in range(int(tables.end).bit_length()):
+        middle = (low + high + 1) // 2
+        ok = _within(tables, way, stage, i, middle, a, q, length_s, memory)
+        low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
+    return low
+
+
+def _within(
+    tables: StageTables,
+    way: WayTables,
+    stage: int,
+    i: IntArray,
+    k: IntArray,
+    a: IntArray,
+    q: IntArray,
+    length_s: float,
+    memory: float,
+) -> NDArray[np.bool_]:
+    """Whether M·u + AR of a stage is no longer than that, and its memory no more than that.
+
+    Of u only what grows with the stage; what it gathers at its ends is left out.
+    """
+    replicas, weights = (q - a) // way.degree, way.W[k] - way.W[i]
+    busy = tables.micro_batches * way.work_s(i, k, replicas) + way.reduce_s(i, k, way.all_reduce[a, q])
+    held = tables.state_factor * weights + tables.in_flight(stage) * (way.H[k] - way.H[i]) / replicas
+    within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
+    return within

@@ -1,0 +1,174 @@
+"""Refinement: cuts moved by single instructions, off the grid, under the length L or a schedule's simulated length.
+
+Under L the label search of the exact planner looks at all plans at once whose every cut lies a power of two of
+instructions, and at most a few devices, from where it is (staged.exact); it goes on from the best of them until there
+is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
+over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such
+recursion: there it is one move at a time, the moves that promise the least L first. Both stop at their deadline with
+the best plan so far; a plan never gets worse. A refinement that comes to its end before that gives the same plan
+everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.pipeline import plan_cost
+from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.staged.exact import PipelineSearch, is_large
+from automap_models.planners.staged.grid_search import TIE
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.rollout import many_costs
+from automap_models.planners.staged.stage_tables import StageTables, stage_tables
+from automap_models.simulate.engine import simulate
+
+CELLS = 2
+"""How far a cut moves at most in one step, in points of the grid."""
+DEVICES = 2
+"""How far a device cut moves at most in one step."""
+
+
+def objective_s(problem: StagedProblem, plan: StagedPlan, schedule: str | None) -> float:
+    """What refinement makes small: the length L, or the simulated length under a schedule."""
+    cost = plan_cost(problem, plan)
+    if schedule is None:
+        return cost.length_s
+    return simulate(*cost.as_tuple(), plan.micro_batches, schedule).length_s
+
+
+def refine(
+    problem: StagedProblem,
+    plan: StagedPlan,
+    budget_s: float,
+    schedule: str | None = None,
+    before_proof: StagedPlan | None = None,
+    *,
+    proven: bool = False,
+) -> StagedPlan:
+    """A plan no worse than those given, of the maker of the one that it comes from.
+
+    Args:
+        problem: what the plan solves.
+        plan: one that fits the memory; what is proven about plans on the grid is kept.
+        budget_s: how long it may take, roughly.
+        schedule: None for the length L, or the schedule whose simulated length counts.
+        before_proof: another plan that fits, longer but perhaps shorter as simulated.
+        proven: whether no plan on the grid is shorter, so that only those near it off the grid can be.
+    """
+    if plan.stages == 1:
+        return plan
+    deadline = Deadline(budget_s)
+    best = _under_length(problem, plan, deadline, far=not proven and schedule is None)
+    if schedule is not None:
+        starts = [plan, best] if before_proof is None else [plan, best, before_proof]
+        start = min(starts, key=lambda each: objective_s(problem, each, schedule))
+        best = _under_schedule(problem, start, deadline, schedule)
+    return replace(best, optimality=plan.optimality)
+
+
+def _offsets(problem: StagedProblem) -> list[int]:
+    """Powers of two up to CELLS cells of the grid, the largest first."""
+    most = max(CELLS * len(problem.profile) // problem.granularity, 1)
+    return [1 << j for j in range(most.bit_length() - 1, -1, -1)]
+
+
+def _under_length(problem: StagedProblem, plan: StagedPlan, deadline: Deadline, *, far: bool) -> StagedPlan:
+    """The shortest plan that a search around the plan, then around what that finds, and so on, comes to.
+
+    Args:
+        far: whether a local search comes in between.
+    """
+    search, near = PipelineSearch(problem, deadline, plan_cost(problem, plan).length_s), plan
+    try:
+        if not (far and is_large(problem)):
+            near = _closest(search, near)
+        if far:
+            before = search.length_s
+            search.improve_widely(stage_tables(problem, np.arange(len(problem.profile) - 1)), near)
+            if search.length_s < before or is_large(problem):
+                _closest(search, search.best or near)
+    except OutOfTime:
+        pass
+    found = search.best
+    return plan if found is None else replace(found, planner=plan.planner)
+
+
+def _closest(search: PipelineSearch, near: StagedPlan) -> StagedPlan:
+    """The plan around which, in powers of two of instructions, there is no shorter one.
+
+    Raises:
+        OutOfTime: the deadline has passed; the search's best is what was found by then.
+    """
+    problem = search.problem
+    offsets = _offsets(problem)
+    steps = np.array([0, *offsets, *(-offset for offset in offsets)])
+    while True:
+        places = np.unique(np.add.outer(np.array(near.cuts), steps))
+        tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
+        before = search.length_s
+        search.improve_around(tables, near, (len(offsets), DEVICES))
+        near = search.best or near
+        if search.length_s == before:
+            return near
+
+
+def _under_schedule(problem: StagedProblem, plan: StagedPlan, deadline: Deadline, schedule: str) -> StagedPlan:
+    """The plan that no single move makes shorter as simulated, or the best one when the time is up."""
+    tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
+    offsets = _offsets(problem)
+    best_s, at = objective_s(problem, plan, schedule), np.array([[cut + 1 for cut in plan.cuts], plan.device_cuts])
+    best, tried = at, {at.tobytes()}
+    while not deadline.passed:
+        moved = _moves(best, offsets, len(problem.profile), problem.cluster.devices)
+        better = _first_shorter(tables, moved, best_s, deadline, schedule, tried)
+        if better is None:
+            break
+        best, best_s = better
+    cuts, device_cuts = tuple((best[0] - 1).tolist()), tuple(best[1].tolist())
+    found = replace(plan, cuts=cuts, device_cuts=device_cuts, coarse_cuts=problem.grid.to_points(cuts))
+    return min(plan, found, key=lambda each: objective_s(problem, each, schedule))
+
+
+def _first_shorter(
+    tables: StageTables, moved: IntArray, best_s: float, deadline: Deadline, schedule: str, tried: set[bytes]
+) -> tuple[IntArray, float] | None:
+    """The first of the moved plans, by L, whose simulated length is shorter, and that length; None if none is.
+
+    No schedule is shorter than the span T: plans whose span is longer are not simulated.
+    """
+    costs = many_costs(tables, moved[:, 0], moved[:, 1])
+    order = np.argsort(costs.length_s, kind="stable")
+    for j in order[(costs.feasible & (costs.span_s < best_s))[order]].tolist():
+        if moved[j].tobytes() in tried:
+            continue
+        if deadline.passed:
+            return None
+        tried.add(moved[j].tobytes())
+        times = (costs.forward_s[j], costs.backward_s[j], costs.transfer_s[j], costs.all_reduce_s[j])
+        length_s = simulate(*times, tables.micro_batches, schedule).length_s
+        if length_s < best_s * (1.0 - TIE):
+            return moved[j], length_s
+    return None
+
+
+def _moves(at: IntArray, offsets: list[int], n: int, devices: int) -> IntArray:
+    """[P, 2, S-1] boundaries and device cuts after moving one cut, one device cut, or one of each.
+
+    Args:
+        at: [2, S-1] boundaries and device cuts.
+        offsets: how far a cut may move.
+        n, devices: instructions and devices in all.
+    """
+    by = np.array([0, *offsets, *(-offset for offset in offsets)])
+    device_by = np.arange(-DEVICES, DEVICES + 1)
+    axes = np.meshgrid(np.arange(at.shape[1]), by, device_by, indexing="ij")
+    which, step, device_step = (axis.ravel() for axis in axes)
+    moved, row = np.repeat(at[None], which.size, axis=0), np.arange(which.size)
+    moved[row, 0, which] += step
+    moved[row, 1, which] += device_step
+    inside = (moved[:, :, 0] > 0) & (moved[:, :, -1] < np.array([n, devices]))
+    increasing = (np.diff(moved, axis=2) > 0).all(axis=2)
+    return moved[(inside & increasing).all(axis=1)]

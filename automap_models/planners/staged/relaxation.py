@@ -1,0 +1,198 @@
+"""Proven lower bounds on the length of a pipeline: of whole plans, and of what must come before a stage.
+
+Notation of cost-model.md: u_s = f_s + b_s, hidden_s = Σ of backward and transfer times before stage s,
+T ≥ Σ_{j<2s} u_j + M·u_s, L = max_s (T - hidden_s + AR_s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedProblem
+from automap_models.errors import Infeasible
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.staged.feasibility import chain_exists, least_memory_bytes
+from automap_models.planners.staged.pareto import IntArray, window_minima
+from automap_models.planners.staged.sharding_tables import WayTables
+from automap_models.planners.staged.stage_tables import ROUNDING, StageTables, stage_tables
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixBounds:
+    """For every place [s, a, i] where stage s may begin, device a and boundary i; inf where no short plan begins it.
+
+    A plan whose stages s … S-1 alone have span T and exposed all-reduce R (both counted from the start of
+    stage s, the transfer into it included) has L ≥ T + max(busy, R + forward).
+
+    Attributes:
+        busy: [S, D+1, m+1] lower bound of Σ u_j over the stages before, transfers into earlier stages
+            included, plus the all-reduce they cannot hide.
+        forward: [S, D+1, m+1] lower bound of Σ (f_j + x_j) over the same: what R cannot hide behind.
+    """
+
+    busy: FloatArray
+    forward: FloatArray
+
+
+def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
+    """Bounds over all prefixes that a plan of at most that length can have.
+
+    For a fixed pair of device cuts and a way every term of the recursion splits into a part of i and a part of k,
+    so that the best i for each k is a minimum over the window of those i that are not too far before k.
+    Transfers are taken at their least over the sender's first device.
+
+    Raises:
+        OutOfTime: before it is done.
+    """
+    shape = (tables.stages, tables.replicas_in_all + 1, tables.end + 1)
+    busy, forward = np.full(shape, np.inf), np.full(shape, np.inf)
+    busy[0, 0, 0] = forward[0, 0, 0] = 0.0
+    bounds = PrefixBounds(busy, forward)
+    for s in range(tables.stages - 1):
+        later = tables.stages - 2 - s
+        for q in range(s + 1, tables.replicas_in_all - later):
+            deadline.check()
+            a = begin_devices(bounds, s, q)
+            if not a.size:
+                continue
+            through = through_ways(tables, bounds, s, a, q, length_s)
+            reached, hidden = (each.min(axis=0) for each in least_through(through, a.size, tables.end))
+            never = reached > length_s
+            first, last = tables.windows[s + 1]
+            never[:first], never[last + 1 :] = True, True
+            busy[s + 1, q] = np.where(never, np.inf, reached)
+            forward[s + 1, q] = np.where(never, np.inf, hidden)
+    return bounds
+
+
+def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:
+    """The devices before `stop` at which a short plan may begin the stage."""
+    return np.flatnonzero(np.isfinite(bounds.busy[stage, :stop]).any(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Through:
+    """The least prefixes that end with a stage in one way, for several of its first devices.
+
+    Attributes:
+        way: index of the way.
+        rows: which of the first devices it may have.
+        busy, forward: [rows, m+1] as in PrefixBounds, by the boundary where the stage ends.
+    """
+
+    way: int
+    rows: IntArray
+    busy: FloatArray
+    forward: FloatArray
+
+
+def through_ways(
+    tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
+) -> list[Through]:
+    """For each way in which the stage may run on devices a … q-1, the least prefixes that end with it.
+
+    L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
+    """
+    arrives = tables.A * tables.devices.arrival[a, q][:, None] if stage else 0.0
+    busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
+    before = np.stack([busy, forward, forward])
+    through = []
+    for index, way in enumerate(tables.ways):
+        rows = np.flatnonzero(way.allowed[a, q])
+        if not rows.size:
+            continue
+        replicas = ((q - a[rows]) // way.degree)[:, None].astype(np.float64)
+        ring = way.all_reduce[a[rows], q][:, None]
+        entering, leaving = way.potentials(replicas, ring)
+        least = window_minima(before[:, rows] - entering, _earliest_start(tables, way, stage, replicas, ring, length_s))
+        hidden, after, unhidden = least + leaving
+        through.append(Through(index, rows, np.maximum(hidden, unhidden), after))
+    return through
+
+
+def least_through(through: list[Through], first_devices: int, end: int) -> tuple[FloatArray, FloatArray]:
+    """[a, m+1] the busy and the forward time of the least prefixes over all ways."""
+    if len(through) == 1 and through[0].rows.size == first_devices:
+        return through[0].busy, through[0].forward
+    busy, forward = np.full((2, first_devices, end + 1), np.inf)
+    for each in through:
+        busy[each.rows] = np.minimum(busy[each.rows], each.busy)
+        forward[each.rows] = np.minimum(forward[each.rows], each.forward)
+    return busy, forward
+
+
+def _earliest_start(
+    tables: StageTables, way: WayTables, stage: int, replicas: FloatArray, ring: FloatArray, length_s: float
+) -> IntArray:
+    """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
+    with np.errstate(divide="ignore"):
+        reduced = np.where(ring > 0, length_s / ring, np.inf)
+    state = np.minimum(reduced, tables.memory / tables.state_factor)
+    kept = tables.memory * replicas / tables.in_flight(stage)
+    windows = ((way.C, length_s / tables.micro_batches * replicas), (way.W, state), (way.H, kept))
+    starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
+    earliest: IntArray = np.maximum.reduce(starts)
+    return earliest
+
+
+def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> float:
+    """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
+
+    Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
+    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no chain of S stages meets
+    these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the chains
+    that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
+    bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.
+
+    It bounds plans that cut on the problem's grid; granularity = n bounds those that cut anywhere. A deadline
+    ends the bisection early: the bound is as valid, and lower.
+
+    Raises:
+        Infeasible: no plan of S stages fits the memory, whatever its length.
+    """
+    tables = stage_tables(problem)
+    if not chain_exists(tables, np.inf, tables.memory):
+        raise out_of_memory(problem)
+    return least_length_s(tables, deadline or Deadline())
+
+
+def least_length_s(tables: StageTables, deadline: Deadline) -> float:
+    """The bound of `lower_bound_s` for tables that have a chain of some length within the memory."""
+    low = tables.micro_batches * _least_work_s(tables) / tables.replicas_in_all
+    if chain_exists(tables, low, tables.memory):
+        return low * (1.0 - ROUNDING)
+    high = 1.1 * low
+    while not deadline.passed and not chain_exists(tables, high, tables.memory):
+        low, high = high, 1.5 * high
+    while not deadline.passed and high > 1.001 * low:
+        middle = (low * high) ** 0.5
+        if chain_exists(tables, middle, tables.memory):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _least_work_s(tables: StageTables) -> float:
+    """Least time of a micro-batch on one device, devices that share counted each: Σ t·C, each piece in its best way."""
+    return float(np.sum(np.min([way.degree * np.diff(way.C) for way in tables.ways], axis=0)))
+
+
+def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
+    return not chain_exists(stage_tables(problem), length_s, problem.cluster.memory)
+
+
+def out_of_memory(problem: StagedProblem) -> Infeasible:
+    """The error for a problem none of whose plans fits, saying what its fullest device needs at least."""
+    return Infeasible(
+        f"none of the plans of {problem.stages} stage(s) fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
+        f"{problem.cluster.name}: even the best of them needs more than "
+        f"{least_memory_bytes(stage_tables(problem)) / 1e9:.3g} GB on its fullest device",
+        where="planner exact",
+        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor "
+        "or devices with more memory",
+    )

@@ -1,0 +1,210 @@
+"""What stages, transfers and all-reduces cost, as arrays over all places where a plan may cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedProblem
+from automap_models.errors import BadInput
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.sharding_tables import WayTables, prefix_at
+
+ROUNDING = 1e-12
+"""Relative error allowed to a difference of two prefix sums."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTables:
+    """Seconds per byte for every choice of device cuts (cost.collectives, tabulated).
+
+    Attributes:
+        inside, across: [D+1, D+1] devices a … q-1: most of them in one node, and in how many nodes they are.
+        all_reduce: [D+1, D+1] of a stage on devices a … q-1.
+        transfer: for each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
+        arrival: [D+1, D+1] least over senders of the transfer into devices a … q-1.
+        boundary: [D+1] least transfer over boundary q.
+    """
+
+    inside: IntArray
+    across: IntArray
+    all_reduce: FloatArray
+    transfer: tuple[FloatArray, ...]
+    arrival: FloatArray
+    boundary: FloatArray
+
+
+MOST_DEVICES = 512
+"""Of a cluster whose transfers are tabulated: there are D³ / 6 of them, 180 MB for 512 devices."""
+
+
+@lru_cache(maxsize=8)
+def device_tables(cluster: Cluster) -> DeviceTables:
+    """Tabulate a cluster's collectives.
+
+    Raises:
+        BadInput: it has more than MOST_DEVICES devices.
+    """
+    if cluster.devices > MOST_DEVICES:
+        raise BadInput(
+            f"has {cluster.devices:,} devices, plans are searched and proven for at most {MOST_DEVICES}",
+            where=f"cluster {cluster.name}",
+            do="describe groups of devices that always work together as one device each",
+        )
+    devices, size = cluster.devices, cluster.devices_per_node
+    cut, node = np.arange(devices + 1), np.arange(cluster.nodes) * size
+    held = np.minimum(cut[None, :, None], node + size) - np.maximum(cut[:, None, None], node)
+    held = np.maximum(held, 0)
+    inside, across = np.maximum(held.max(2), 1), np.maximum((held > 0).sum(2), 1)
+    share = held / np.maximum(cut[None, :] - cut[:, None], 1)[:, :, None]
+    transfer = [np.zeros((0, devices)), *(_transfers(cluster, share, q) for q in range(1, devices))]
+    arrival, boundary = np.zeros((devices + 1, devices + 1)), np.zeros(devices + 1)
+    for q in range(1, devices):
+        arrival[q, q + 1 :], boundary[q] = transfer[q].min(0), transfer[q].min()
+    return DeviceTables(
+        inside=inside,
+        across=across,
+        all_reduce=2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter,
+        transfer=tuple(transfer),
+        arrival=arrival,
+        boundary=boundary,
+    )
+
+
+def _transfers(cluster: Cluster, share: FloatArray, q: int) -> FloatArray:
+    """[q, D-q] seconds per byte over boundary q for all senders and receivers (cost-model.md, "Transfer")."""
+    out, into = share[:q, q].copy(), share[q, q + 1 :].copy()
+    stays = np.zeros((out.shape[0], into.shape[0]))
+    crosses = stays
+    if q % cluster.devices_per_node:
+        node = q // cluster.devices_per_node
+        out_here, in_here = out[:, node].copy()[:, None], into[:, node].copy()[None, :]
+        stays = np.maximum(0.0, out_here + in_here - 1.0)
+        crosses = np.maximum(out_here - stays, in_here - stays)
+        out[:, node], into[:, node] = 0.0, 0.0
+    crosses = np.maximum(crosses, np.maximum(out.max(1)[:, None], into.max(1)[None, :]))
+    both: FloatArray = np.maximum(crosses / cluster.inter, stays / cluster.intra)
+    return both
+
+
+@dataclass(frozen=True, eq=False)
+class StageTables:
+    """A problem between its boundaries 0 … m: a stage covers what lies between boundaries i < k.
+
+    Boundary 0 is the model's start, m its end, those between are places where a stage may end.
+
+    Attributes:
+        boundary: [m+1] the instruction each boundary lies right before.
+        A: [m+1] bytes crossing each boundary; 0 at both ends.
+        ways: in which a stage may run; the first is as a profile's instructions are, on replicas that share nothing.
+        windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
+        devices: the cluster's tables.
+        stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
+        memory: bytes a device may hold.
+    """
+
+    boundary: IntArray
+    A: FloatArray
+    ways: tuple[WayTables, ...]
+    windows: IntArray
+    devices: DeviceTables
+    stages: int
+    micro_batches: int
+    replicas_in_all: int
+    state_factor: float
+    memory: float
+
+    @property
+    def C(self) -> FloatArray:
+        """[m+1] prefix sums of time, s, of a stage whose devices share nothing."""
+        return self.ways[0].C
+
+    @property
+    def F(self) -> FloatArray:
+        """[m+1] prefix sums of forward time, s."""
+        return self.ways[0].F
+
+    @property
+    def W(self) -> FloatArray:
+        """[m+1] prefix sums of parameters, bytes."""
+        return self.ways[0].W
+
+    @property
+    def H(self) -> FloatArray:
+        """[m+1] prefix sums of stash, bytes."""
+        return self.ways[0].H
+
+    @property
+    def end(self) -> int:
+        """The last boundary, m."""
+        return self.boundary.size - 1
+
+    def in_flight(self, stage: int) -> int:
+        """Micro-batches whose activations a stage holds at once."""
+        return min(self.micro_batches, self.stages - stage)
+
+    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, way: int = 0) -> NDArray[np.bool_]:
+        """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
+
+        Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
+        """
+        flight, factor, own = self.in_flight(stage), self.state_factor, self.ways[way]
+        held = factor * (own.W[k] - own.W[i]) + flight * (own.H[k] - own.H[i]) / replicas
+        ok: NDArray[np.bool_] = held <= self.memory
+        doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
+        close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
+        if close.size:
+            keys, same = np.unique(np.stack((i[close], k[close], replicas[close])), axis=1, return_inverse=True)
+            exactly = [
+                own.bytes_held(slice(self.boundary[i], self.boundary[k]), int(r), flight, factor) <= self.memory
+                for i, k, r in keys.T
+            ]
+            ok[close] = np.array(exactly)[same.ravel()]
+        return ok
+
+
+def coarse_cuts(problem: StagedProblem, stride: int = 1) -> IntArray:
+    """Instructions after which a plan on the grid may cut; with a stride only one of so many, the one least crosses."""
+    grid = problem.grid
+    cut = grid.instruction_of_point[grid.cut_points]
+    if stride == 1:
+        return cut
+    group = cut[: cut.size // stride * stride].reshape(-1, stride)
+    chosen: IntArray = group[np.arange(group.shape[0]), problem.profile.A[group].argmin(1)]
+    return chosen
+
+
+def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTables:
+    """Tables of a problem whose stages may end after these instructions, ascending; None: after those on the grid."""
+    profile, devices = problem.profile, device_tables(problem.cluster)
+    cut = coarse_cuts(problem) if cut is None else cut
+    boundary = np.concatenate(([0], cut + 1, [len(profile)]))
+    whole = WayTables(
+        weights=profile.W,
+        stash=profile.stash,
+        C=prefix_at(boundary, profile.C),
+        F=prefix_at(boundary, profile.C_fwd),
+        W=prefix_at(boundary, profile.W),
+        H=prefix_at(boundary, profile.stash),
+        all_reduce=devices.all_reduce,
+        degree=1,
+        allowed=np.triu(np.ones_like(devices.all_reduce, dtype=bool), 1),
+    )
+    stage = np.arange(problem.stages)
+    return StageTables(
+        boundary=boundary,
+        A=np.concatenate(([0.0], profile.A[cut], [0.0])),
+        ways=(whole,),
+        windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
+        devices=devices,
+        stages=problem.stages,
+        micro_batches=problem.micro_batches,
+        replicas_in_all=problem.cluster.devices,
+        state_factor=problem.state_factor,
+        memory=problem.cluster.memory,
+    )

@@ -1,0 +1,235 @@
+"""The default planner never answers with less than what anyone gets without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
+from automap_models.cost.pipeline import plan_cost
+from automap_models.errors import Infeasible
+from automap_models.planners.base import PipelinePlanner, PlannerOptions
+from automap_models.planners.portfolio.auto import AutoPlanner, choose, default_stages
+from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.refine import objective_s
+
+CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
+
+
+class Scripted(PipelinePlanner):
+    """A planner whose answer is written down beforehand; asking it for what is not written fails the test."""
+
+    name: ClassVar[str] = "scripted"
+
+    def __init__(self, answer: StagedPlan | None, outside: str | None = None) -> None:
+        super().__init__()
+        self.answer, self.outside = answer, outside
+
+    def plan(self, problem: StagedProblem) -> StagedPlan:
+        if self.answer is None:
+            raise Infeasible("stage 0 needs 2 GB", where="scripted")
+        return self.answer
+
+    def out_of_range(self, problem: StagedProblem) -> str | None:
+        return self.outside
+
+
+def scripted(planners: Mapping[str, PipelinePlanner]):  # type: ignore[no-untyped-def]
+    return lambda name, options: planners.get(name) or make_planner(name, options)
+
+
+def problem(
+    weights: float = 0.1, activations: float = 0.1, memory: float = 100.0, n: int = 8, stages: int = 2
+) -> StagedProblem:
+    profile = Profile.create(C=np.ones(n), A=np.full(n, activations), W=np.full(n, weights))
+    return StagedProblem(profile, replace(CLUSTER, memory=memory), stages=stages, micro_batches=8, granularity=n)
+
+
+def plan(cut: int, device: int, planner: str, **more: Optimality) -> StagedPlan:
+    return StagedPlan((cut,), (device,), 8, planner, coarse_cuts=(cut,), **more)
+
+
+def length(asked: StagedProblem, answer: StagedPlan) -> float:
+    return plan_cost(asked, answer).length_s
+
+
+# With these weights an all-reduce over the slow link costs far more than a pipeline's transfers do.
+PIPELINE_WINS = {"weights": 5.0, "activations": 0.01}
+# Proof and refinement may change a plan; some tests are about what is there before.
+AS_PLANNED = PlannerOptions(certify_s=0.0, refine_s=0.0)
+# Without weights there is nothing to all-reduce, and no bubble in data parallelism.
+DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
+
+
+def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
+    asked = problem(**PIPELINE_WINS)
+    choice = choose([asked], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    assert (choice.plan.planner, choice.plan.cuts, choice.plan.device_cuts) == ("policy", (3,), (2,))
+    assert choice.length_s == length(asked, plan(3, 2, "x"))
+    assert choice.notes == ()
+
+
+def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
+    asked = problem(**PIPELINE_WINS, memory=1e9)
+    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
+    assert choice.plan.planner == "uniform"
+    assert choice.plan.cuts == (3,)
+
+
+def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> None:
+    asked = problem(**DATA_PARALLEL_WINS)
+    make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
+    choice = choose([replace(asked, stages=1), asked], make=make)
+    assert (choice.plan.planner, choice.plan.stages, choice.problem.stages) == ("data-parallel", 1, 1)
+    assert choice.plan.check_valid(choice.problem) == (True, "")
+    assert choice.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
+
+
+def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
+    asked = problem(**DATA_PARALLEL_WINS)
+    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    assert choice.plan.stages == 2
+    (note,) = choice.notes
+    assert "data parallelism" in note
+    assert f"{100 * (1 - 16 / choice.length_s):.1f} %" in note
+
+
+def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
+    never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
+    asked = problem(**PIPELINE_WINS)
+    exact = plan(3, 2, "exact", optimality=Optimality(length(asked, plan(3, 2, "x")), "exact"))
+    choice = choose([asked], make=scripted({"policy": never, "exact": Scripted(exact)}))
+    assert choice.plan == exact
+    assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
+
+
+def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
+    exact = plan(3, 2, "exact", optimality=Optimality(1.0, "exact"))
+    planners = {"policy": Scripted(None), "exact": Scripted(exact)}
+    choice = choose([problem(**PIPELINE_WINS)], make=scripted(planners))
+    assert choice.plan.planner == "exact"
+    assert "memory" in choice.notes[0]
+
+
+def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
+    choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    assert choice.plan.optimality is not None
+    assert choice.plan.optimality.proof == "relaxation"
+    assert choice.plan.optimality.bound_s <= choice.length_s * (1 + 1e-12)
+
+
+def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
+    choice = choose([problem(**PIPELINE_WINS)], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    assert choice.plan.planner == "policy"
+    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+
+
+def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
+    asked = problem(**DATA_PARALLEL_WINS)
+    scripted_plan = plan(3, 2, "policy")
+    choice = choose([asked], make=scripted({"policy": Scripted(scripted_plan)}))
+    best = make_planner("exact").plan(asked)
+    assert choice.plan == best
+    assert choice.length_s == length(asked, best) < length(asked, scripted_plan)
+    shorter = 100 * (1 - choice.length_s / length(asked, scripted_plan))
+    assert choice.notes[0] == f"the exact search corrected the plan of planner policy: {shorter:.2g} % shorter"
+
+
+def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
+    make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
+    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], make=make)
+    assert choice.plan.planner == "data-parallel"
+    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+
+
+def off_grid_problem() -> StagedProblem:
+    """Sixty-four instructions of random weight on a grid of sixteen."""
+    C, A, W = np.random.default_rng(5).uniform(size=(3, 64))
+    profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W * 2)
+    return StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
+def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
+    asked, endless = off_grid_problem(), PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
+    on_grid = choose([asked], replace(endless, refine_s=0.0))
+    refined = choose([asked], endless)
+    assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
+    assert refined.plan.optimality == on_grid.plan.optimality == Optimality(on_grid.length_s, "exact")
+    before, after = (objective_s(asked, each.plan, schedule) for each in (on_grid, refined))
+    assert after < before
+    what = "the length" if schedule is None else f"the simulated length under {schedule}"
+    assert f"refined by single instructions: {what} is {100 * (1 - after / before):.2g} % shorter" in refined.notes
+
+
+def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule() -> None:
+    """A pipeline shorter by L, and longer than data parallelism as its schedule runs it."""
+    found = 0
+    for scale in np.linspace(0.5, 5.0, 60):
+        asked = problem(weights=float(scale), activations=0.3, memory=1e9)
+        options = PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
+        by_length = choose([replace(asked, stages=1), asked], replace(options, schedule=None))
+        by_schedule = choose([replace(asked, stages=1), asked], options)
+        data_parallel = length(replace(asked, stages=1), make_planner("data-parallel").plan(asked))
+        assert objective_s(by_schedule.problem, by_schedule.plan, "1f1b") <= data_parallel * (1 + 1e-12)
+        found += by_length.plan.stages > by_schedule.plan.stages
+    assert found >= 1
+
+
+def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
+    choice = choose([problem(stages=1)], make=scripted({"policy": Scripted(None)}))
+    assert choice.plan.planner == "data-parallel"
+    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+
+
+def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
+    # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
+    asked = problem(weights=1.0, memory=10.0)
+    with pytest.raises(Infeasible, match=r"stage \d needs .*--stages [34] would fit"):
+        choose([asked], make=scripted({"policy": Scripted(None)}))
+
+
+def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
+    with pytest.raises(Infeasible, match=r"needs .*; \w+"):
+        choose([problem(weights=1.0, memory=3.0)], make=scripted({"policy": Scripted(None)}))
+
+
+def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:
+    asked = problem(**DATA_PARALLEL_WINS)
+    answer = AutoPlanner(PlannerOptions(beam=1)).plan(asked)
+    assert answer.check_valid(asked) == (True, "")
+
+
+def random_problem(rng: np.random.Generator) -> StagedProblem:
+    n = int(rng.integers(4, 200))
+    cluster = Cluster(2, int(rng.integers(1, 5)), intra=130.0, inter=float(rng.uniform(1, 50)), memory=1e9)
+    profile = Profile.create(
+        C=rng.uniform(0.01, 1, n), A=rng.uniform(0, 2, n), W=rng.uniform(0, 10 ** rng.uniform(-2, 1), n)
+    )
+    return StagedProblem(profile, cluster, stages=2, micro_batches=int(rng.integers(1, 33)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_default_is_never_worse_than_the_baselines(seed: int) -> None:
+    asked = random_problem(np.random.default_rng(seed))
+    best = choose([replace(asked, stages=1), asked])
+    uniform = make_planner("uniform").plan(asked)
+    single = replace(asked, stages=1)
+    data_parallel = make_planner("data-parallel").plan(single)
+    assert best.plan.check_valid(best.problem) == (True, "")
+    assert best.length_s <= min(length(asked, uniform), length(single, data_parallel))
+    assert best.length_s == length(best.problem, best.plan)
+    assert best.plan.optimality is not None
+    assert best.plan.optimality.bound_s <= best.length_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("n", "nodes", "stages"), [(2, 4, 2), (3, 4, 3), (500, 4, 4), (500, 1, 1)])
+def test_the_default_is_a_stage_a_node_as_far_as_the_profile_can_be_cut(n: int, nodes: int, stages: int) -> None:
+    profile = Profile.create(C=np.ones(n), A=np.ones(n), W=np.ones(n))
+    assert default_stages(profile, replace(CLUSTER, nodes=nodes)) == stages

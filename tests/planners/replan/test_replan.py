@@ -1,0 +1,368 @@
+"""Runtime adjustment: planted speeds are found, plans for them are the best by brute force, bytes are counted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.pipeline import plan_cost
+from automap_models.errors import BadInput
+from automap_models.formats.files import read_profile
+from automap_models.formats.observed_json import Observed
+from automap_models.planners.registry import make_planner
+from automap_models.planners.replan.cost import idle_positions, stage_rates, unequal_cost
+from automap_models.planners.replan.migration import Placed, moving
+from automap_models.planners.replan.replan import (
+    adjust,
+    corrected_profile,
+    device_orders,
+    healthy_times,
+    node_orders,
+    placed_cost,
+    replan,
+)
+from automap_models.planners.replan.search import best_cuts, search
+from automap_models.planners.replan.simulation import World, simulate_job, slowdown_path
+from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
+from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.stage_tables import stage_tables
+
+Draw = Callable[..., list[StagedProblem]]
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)
+STAGE = np.repeat([0, 1], 4)
+
+
+def seen(times: FloatArray, unit: str = "device") -> Observed:
+    """One sample of every unit; times [2, units]."""
+    forward, backward = ({u: np.array([t]) for u, t in enumerate(row.tolist())} for row in times)
+    return Observed("device" if unit == "device" else "stage", forward, backward)
+
+
+def predicted() -> FloatArray:
+    return np.array([[1.0, 2.0], [2.0, 3.0]])
+
+
+def test_planted_scales_and_a_straggler_are_found() -> None:
+    scale, slow = np.array([[1.2, 0.9], [1.1, 1.0]]), np.ones(8)
+    slow[5] = 1.7
+    speeds = fit_speeds(seen((scale * predicted())[:, STAGE] * slow), *predicted(), STAGE, "instructions")
+    np.testing.assert_allclose([speeds.forward_scale, speeds.backward_scale], scale, rtol=0.004)
+    np.testing.assert_allclose(speeds.slowdown, slow, rtol=0.004)
+    assert (speeds.slowdown[slow == 1.0] == 1.0).all()
+
+
+def test_stalls_in_less_than_half_of_the_samples_do_not_matter() -> None:
+    random = np.random.default_rng(0)
+    times = predicted()[:, STAGE]
+    forward, backward = (
+        {d: t * np.where(random.random(21) < 0.3, 5.0, 1.0) for d, t in enumerate(row.tolist())} for row in times
+    )
+    speeds = fit_speeds(Observed("device", forward, backward), *predicted(), STAGE, "instructions")
+    np.testing.assert_array_equal(speeds.slowdown, np.ones(8))
+    np.testing.assert_allclose(speeds.forward_scale, 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("attribute", ["instructions", "devices"])
+def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_was_said(attribute: str) -> None:
+    cluster_of_3, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
+    times = three[:, cluster_of_3] * np.where(cluster_of_3 == 1, 1.3, 1.0)
+    said = "devices" if attribute == "devices" else "instructions"
+    speeds = fit_speeds(seen(times), *three, cluster_of_3, said)  # type: ignore[arg-type]
+    slow = np.where(cluster_of_3 == 1, 1.3, 1.0)
+    if attribute == "devices":
+        np.testing.assert_allclose(speeds.slowdown, slow, rtol=0.02)
+        np.testing.assert_allclose(speeds.forward_scale, 1.0, rtol=0.02)
+    else:
+        np.testing.assert_array_equal(speeds.slowdown, np.ones(12))
+        np.testing.assert_allclose(speeds.forward_scale, [1.0, 1.3, 1.0])
+
+
+@pytest.mark.parametrize(("factor", "devices_are_slow"), [(1.03, False), (1.2, True)])
+def test_a_profile_measured_under_other_cuts_is_nearly_right(factor: float, devices_are_slow: bool) -> None:
+    own, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
+    times = three[:, own] * np.where(own == 1, factor, 1.0)
+    speeds = fit_speeds(seen(times), *three, own, "either")
+    np.testing.assert_allclose(speeds.slowdown[4:8], factor if devices_are_slow else 1.0, rtol=1e-6)
+    np.testing.assert_allclose(speeds.forward_scale, [1.0, 1.0 if devices_are_slow else factor, 1.0], rtol=1e-6)
+
+
+def test_times_of_stages_count_for_all_of_their_devices() -> None:
+    three = np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
+    observed = seen(three * [1.0, 1.0, 1.5], "stage")
+    speeds = fit_speeds(observed, *three, np.repeat([0, 1, 2], 2), "devices")
+    np.testing.assert_allclose(speeds.slowdown, [1, 1, 1, 1, 1.5, 1.5], rtol=0.02)
+
+
+def test_what_was_known_is_expected_and_kept_where_nothing_was_measured() -> None:
+    known = np.array([1.0, 1.5, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    observed = seen(predicted()[:, STAGE] * known)
+    del observed.forward_s[3], observed.backward_s[3]  # type: ignore[attr-defined]
+    speeds = fit_speeds(observed, *predicted(), STAGE, "instructions", known)
+    np.testing.assert_allclose(speeds.slowdown, known, rtol=1e-6)
+    np.testing.assert_allclose(speeds.forward_scale, 1.0, rtol=1e-6)
+
+
+def test_a_straggler_that_recovered_is_healthy_again() -> None:
+    known = np.array([1.0, 1.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    speeds = fit_speeds(seen(predicted()[:, STAGE]), *predicted(), STAGE, "instructions", known)
+    np.testing.assert_array_equal(speeds.slowdown, np.ones(8))
+
+
+@given(values=st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=12), error=st.floats(0.01, 0.3))
+@settings(max_examples=40, deadline=None)
+def test_the_location_is_huber_s_by_another_minimiser(values: list[float], error: float) -> None:
+    numbers = np.array(values)
+    found = huber_locations(numbers, np.full(numbers.size, error), np.zeros(numbers.size, dtype=np.int64))[0]
+
+    def loss(location: float) -> float:
+        z = np.abs(numbers - location) / error
+        return float(np.where(z <= HUBER, z**2 / 2, HUBER * z - HUBER**2 / 2).sum())
+
+    other = minimize_scalar(loss, bounds=(-1.0, 1.0), method="bounded", options={"xatol": 1e-10})
+    assert loss(found) == pytest.approx(float(other.fun), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({9: 1.0}, "device 9 is measured, but the plan has devices 0 to 7"), (None, "nothing is measured of stage 1")],
+)
+def test_times_of_another_plan_are_refused(change: dict[int, float] | None, words: str) -> None:
+    own = {d: np.array([1.0]) for d in range(8 if change else 4)}
+    own |= {d: np.array([t]) for d, t in (change or {}).items()}
+    with pytest.raises(BadInput, match=words):
+        fit_speeds(Observed("device", own, own), *predicted(), STAGE, "instructions")
+
+
+@pytest.mark.parametrize("time_s", [1e308, 1e9, 1e-320])
+def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
+    times = predicted()[:, STAGE]
+    times[:, 5] = time_s
+    with pytest.raises(BadInput, match=r"device 5 took .* check that the times are seconds"):
+        fit_speeds(seen(times), *predicted(), STAGE, "instructions")
+
+
+@given(slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=1, max_size=7))
+@settings(max_examples=60, deadline=None)
+def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float]) -> None:
+    rates = stage_rates(np.array(slow))
+    for a, q in itertools.combinations(range(len(slow) + 1), 2):
+        subsets = (s for size in range(1, q - a + 1) for s in itertools.combinations(slow[a:q], size))
+        assert rates.rate[a, q] == pytest.approx(min(max(s) / len(s) for s in subsets))
+    one_stage = StagedPlan((), (), 1, "")
+    assert len(slow) - len(idle_positions(one_stage, np.array(slow))) == rates.replicas[0, len(slow)]
+
+
+def test_equal_devices_cost_what_the_cost_model_says(random_problems: Draw) -> None:
+    for problem in random_problems(seed=5, count=30):
+        plan = exact_search(replace(problem, cluster=replace(problem.cluster, memory=1e15)))
+        assert plan is not None
+        ours, model = unequal_cost(problem, plan, np.ones(problem.cluster.devices)), plan_cost(problem, plan)
+        assert (ours.length_s, ours.pivot, ours.feasible) == (
+            pytest.approx(model.length_s),
+            model.pivot,
+            model.feasible,
+        )
+        np.testing.assert_allclose(ours.memory_bytes, model.memory_bytes)
+
+
+def _all_lengths(problem: StagedProblem, device_cuts: tuple[int, ...], slowdown: FloatArray) -> dict[object, float]:
+    n, lengths = len(problem.profile), {}
+    for cuts in itertools.combinations(range(n - 1), problem.stages - 1):
+        cost = unequal_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, ""), slowdown)
+        if cost.feasible:
+            lengths[cuts] = cost.length_s
+    return lengths
+
+
+def test_cuts_for_given_devices_are_the_best_by_brute_force(random_problems: Draw) -> None:
+    random = np.random.default_rng(1)
+    for problem in random_problems(seed=11, count=40, instructions=(5, 9)):
+        devices = problem.cluster.devices
+        slowdown = np.where(random.random(devices) < 0.3, random.uniform(1.0, 3.0, devices), 1.0)
+        device_cuts = tuple(sorted(1 + random.choice(devices - 1, problem.stages - 1, replace=False)))
+        lengths = _all_lengths(problem, device_cuts, slowdown)
+        tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
+        found = best_cuts(tables, stage_rates(slowdown), device_cuts)
+        if not lengths:
+            assert found is None
+            continue
+        assert found is not None
+        assert found[0] == pytest.approx(min(lengths.values()), rel=1e-9)
+        assert lengths[found[1]] == pytest.approx(found[0], rel=1e-9)
+        assert best_cuts(tables, stage_rates(slowdown), device_cuts, found[0] * (1.0 - 1e-9)) is None
+
+
+def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plans(random_problems: Draw) -> None:
+    for problem in random_problems(seed=3, count=15, instructions=(5, 8), stages=(2, 3)):
+        plan = exact_search(problem)
+        if plan is None:
+            continue
+        slowdown = np.ones(problem.cluster.devices)
+        slowdown[0] = 1.8
+        found = search(problem, slowdown, [plan], "adjusted")
+        assert found is not None
+        every = [
+            length
+            for device_cuts in itertools.combinations(range(1, problem.cluster.devices), problem.stages - 1)
+            for length in _all_lengths(problem, device_cuts, slowdown).values()
+        ]
+        start = unequal_cost(problem, plan, slowdown)
+        assert found[1] >= min(every) * (1.0 - 1e-9)
+        if start.feasible:
+            assert found[1] <= start.length_s * (1.0 + 1e-9)
+        assert found[0].check_valid(problem) == (True, "")
+
+
+def test_distinct_orders_of_nodes_are_as_many_as_patterns_of_their_speeds() -> None:
+    speeds = [(1.0,), (1.5,), (1.0,), (2.0,)]
+    orders = list(node_orders(speeds))
+    assert orders[0] == (0, 1, 2, 3)
+    patterns = [tuple(speeds[node] for node in order) for order in orders]
+    assert len(set(patterns)) == len(patterns) == math.factorial(4) // math.factorial(2)
+
+
+def test_orders_of_devices_keep_nodes_together() -> None:
+    slowdown = np.array([1.0, 1.2, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0])
+    for order in device_orders(CLUSTER, tuple(range(8)), slowdown):
+        assert sorted(order) == list(range(8))
+        assert [len({d // 4 for d in order[:4]}), len({d // 4 for d in order[4:]})] == [1, 1]
+
+
+def small_problem() -> StagedProblem:
+    n = 24
+    profile = Profile.create(C=np.full(n, 3e-3), A=np.full(n, 1e4), W=np.full(n, 1e6), C_fwd=np.full(n, 1e-3))
+    return StagedProblem(profile, CLUSTER, stages=2, micro_batches=8)
+
+
+def running(problem: StagedProblem) -> Placed:
+    plan = exact_search(problem)
+    assert plan is not None
+    return Placed(plan, tuple(range(problem.cluster.devices)))
+
+
+def measured(problem: StagedProblem, job: Placed, slowdown: FloatArray) -> Observed:
+    return seen(np.stack(healthy_times(problem.profile, job))[:, job.stage_of_device()] * slowdown)
+
+
+def test_nobody_waits_for_a_straggler_and_the_plan_gets_shorter() -> None:
+    problem = small_problem()
+    job, slowdown = running(problem), np.ones(8)
+    slowdown[2] = 2.0
+    found = adjust(problem, job, measured(problem, job, slowdown), restart_s=3.0)
+    # By hand: the running job waits for its slowest device in every stage that it belongs to.
+    assert found.before_cost.forward_s[0] == pytest.approx(2.0 * plan_cost(problem, job.plan).forward_s[0], rel=0.01)
+    # By hand: with all devices as fast as the seven healthy ones the work of 8 takes 8/7 as long.
+    healthy = placed_cost(problem, job, np.ones(8)).length_s
+    assert 1.0 < found.after_cost.length_s / healthy < 8 / 7 + 0.03
+    stage, works = found.after.stage_of_device(), found.after.working()
+    assert not works[2] or (stage == stage[2]).sum() == 1
+    assert found.pays_after_steps == math.ceil((found.moving.moving_s + 3.0) / found.saved_s)
+
+
+def test_nothing_changes_where_nothing_is_wrong() -> None:
+    problem = small_problem()
+    job = running(problem)
+    found = adjust(problem, job, measured(problem, job, np.ones(8)))
+    assert found.after is job
+    assert (found.pays_after_steps, found.moving.received_bytes, found.moving.moving_s) == (None, 0.0, 0.0)
+    np.testing.assert_allclose(found.problem.profile.C, problem.profile.C)
+
+
+def test_a_profile_is_corrected_instruction_by_instruction_and_says_so() -> None:
+    problem = small_problem()
+    job = running(problem)
+    speeds = Speeds(np.array([2.0, 1.0]), np.array([3.0, 1.0]), np.ones(8), np.zeros(8))
+    profile = corrected_profile(problem.profile, job.plan, speeds)
+    cut = job.plan.cuts[0]
+    np.testing.assert_allclose(profile.C_fwd[: cut + 1], 2e-3)
+    np.testing.assert_allclose(profile.C[: cut + 1], 2e-3 + 6e-3)
+    np.testing.assert_allclose(profile.C[cut + 1 :], 3e-3)
+    assert profile.meta["corrected_under"] == list(job.plan.cuts)
+
+
+def test_the_second_measurement_under_the_same_cuts_is_about_devices() -> None:
+    problem = small_problem()
+    job = running(problem)
+    first = adjust(problem, job, measured(problem, job, np.ones(8)))
+    slow = np.where(STAGE == 0, 1.4, 1.0)
+    again = adjust(first.problem, job, measured(problem, job, slow))
+    assert again.speeds.slowdown[:4] / again.speeds.slowdown[4:] == pytest.approx(np.full(4, 1.4), rel=0.01)
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_moved_bytes_are_those_counted_one_by_one(seed: int) -> None:
+    """Sets of (device, instruction) instead of arrays."""
+    random = np.random.default_rng(seed)
+    problem = small_problem()
+    problem = replace(problem, profile=Profile.create(np.ones(24), np.ones(24), random.random(24)))
+
+    def placed() -> Placed:
+        cuts, device_cuts = (int(random.integers(0, 23)),), (int(random.integers(1, 8)),)
+        order = tuple(random.permutation(8).tolist())
+        idle = order[:1] if device_cuts[0] > 1 and random.random() < 0.5 else ()
+        return Placed(StagedPlan(cuts, device_cuts, 8, ""), order, idle)
+
+    def holds(job: Placed) -> set[tuple[int, int]]:
+        return {
+            (device, i)
+            for position, device in enumerate(job.order)
+            for i in range(24)
+            if device not in job.idle and (i > job.plan.cuts[0]) == (position >= job.plan.device_cuts[0])
+        }
+
+    before, after = placed(), placed()
+    found, weight = moving(problem, before, after), 3.0 * problem.profile.W
+    lacking = holds(after) - holds(before)
+    assert found.received_bytes == pytest.approx(sum(weight[i] for _, i in lacking))
+    in_nodes = {(device // 4, i) for device, i in holds(before)}
+    entering = {(device // 4, i) for device, i in lacking} - in_nodes
+    assert found.between_nodes_bytes == pytest.approx(sum(weight[i] for _, i in entering))
+    assert moving(problem, before, before).moving_s == 0.0
+
+
+def test_a_new_plan_on_a_real_profile_for_a_slow_node() -> None:
+    cluster = Cluster(4, 8, 130e9, 3.125e9, 32e9)
+    problem = StagedProblem(read_profile(EXAMPLES / "vgg19_v100.npz"), cluster, stages=4)
+    job, slowdown = Placed(make_planner("uniform").plan(problem), tuple(range(32))), np.ones(32)
+    slowdown[8:16] = 1.5
+    after = replan(problem, job, slowdown)
+    assert placed_cost(problem, after, slowdown).length_s < placed_cost(problem, job, slowdown).length_s
+    assert after.plan.check_valid(problem) == (True, "")
+    assert placed_cost(problem, after, slowdown).feasible
+
+
+def test_nobody_does_better_than_the_job_that_knows_everything() -> None:
+    problem = small_problem()
+    world = World(windows=6, steps=50, device_straggles=0.1, restart_s=0.0, worth=0.0)
+    runs = [simulate_job(problem, running(problem).plan, world, 7, lambda _: ()) for _ in range(2)]
+    one = runs[0]
+    assert (one.perfect_s <= one.static_s).all()
+    assert (one.perfect_s <= one.adjusted_s).all()
+    assert one.static_s[0] == pytest.approx(one.healthy_s)
+    np.testing.assert_array_equal(one.adjusted_s, runs[1].adjusted_s)
+    static, adjusted, perfect = one.totals(world.steps)
+    assert perfect <= min(static, adjusted)
+
+
+def test_devices_are_healthy_at_first_and_only_straggle_when_told_to() -> None:
+    calm = World(windows=20, drift=0.0, device_straggles=0.0, node_straggles=0.0)
+    np.testing.assert_array_equal(slowdown_path(CLUSTER, calm, np.random.default_rng(0)), np.ones((20, 8)))
+    wild = slowdown_path(CLUSTER, replace(calm, node_straggles=1.0, recovers=0.0), np.random.default_rng(0))
+    assert (wild[0] == 1.0).all()
+    assert (wild[1:] > 1.0).all()
+    assert (wild[1] == wild[-1]).all()
+    assert (wild[1, :4] == wild[1, 0]).all()

@@ -1,0 +1,291 @@
+"""The policy planner does what the trained network says, and knows what it is not for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.pipeline import plan_cost
+from automap_models.envs import pipeline
+from automap_models.envs.encoding import encode
+from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.staged.policy import CHUNK, Policy, PolicyPlanner
+from automap_models.rl import targets
+from automap_models.train import export
+from automap_models.train.module import RainbowModule
+
+POINTS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A policy file, the network in it and problems like those it says it was trained on."""
+
+    file: Path
+    module: RainbowModule
+    problems: list[StagedProblem]
+
+
+@pytest.fixture(scope="module")
+def trained(random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A network with random weights does: it decides something, and nothing sensible by chance."""
+    problems = random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0))
+    size = {"points": POINTS, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
+    module = RainbowModule("flat", size, {}, {}, seed=1)
+    encoded = pipeline.Problems.from_encoded(encode(problems))
+    file = tmp_path_factory.mktemp("policy") / "policy.onnx"
+    metadata = export.policy_metadata(module, encoded, {})
+    export.to_onnx(module, encoded, metadata, file)
+    return Trained(file, module, problems)
+
+
+def planner(trained: Trained, beam: int = 1) -> PolicyPlanner:
+    return PolicyPlanner(PlannerOptions(beam=beam, policy=trained.file))
+
+
+def greedy_in_torch(
+    module: RainbowModule, problem: StagedProblem, first_cut: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Grid cuts and device cuts, each decision (after the first cut, if given) the network's largest value."""
+    problems = pipeline.Problems.from_encoded(encode([problem]))
+    partial = pipeline.reset(1, max_stages=4)
+    if first_cut is not None:
+        partial = pipeline.apply(partial, torch.tensor([first_cut]), POINTS)
+    while partial.step < 2 * (problem.stages - 1):
+        legal = pipeline.legal_actions(problems, partial, max_devices=16)
+        with torch.no_grad():
+            values = targets.masked(module.agent.q(module.online, problems, partial), legal)
+        partial = pipeline.apply(partial, values.argmax(1), POINTS)
+    made = problem.stages - 1
+    return partial.cuts[0, :made].tolist(), partial.device_cuts[0, :made].tolist()
+
+
+def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
+    plans = planner(trained).plan_batch(trained.problems)
+    for problem, plan in zip(trained.problems, plans, strict=True):
+        cuts, device_cuts = greedy_in_torch(trained.module, problem)
+        assert (list(plan.coarse_cuts or ()), list(plan.device_cuts)) == (cuts, device_cuts)
+        assert plan.cuts == problem.grid.to_instructions(cuts)
+        assert plan.check_valid(problem) == (True, "")
+        assert plan.planner == "policy"
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained: Trained, beam: int) -> None:
+    assert len({problem.stages for problem in trained.problems}) == 3
+    by_policy = planner(trained, beam)
+    plans = by_policy.plan_batch(trained.problems)
+    assert plans == [by_policy.plan_batch([problem])[0] for problem in trained.problems]
+    assert by_policy.plan_batch([]) == []
+
+
+def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
+    problem = next(problem for problem in trained.problems if problem.stages == 3)
+    plans = planner(trained).plan_batch([problem] * (3 * CHUNK + 1))
+    assert plans == [planner(trained).plan_batch([problem])[0]] * (3 * CHUNK + 1)
+
+
+def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
+    """As wide as there are first cuts, it holds the greedy continuation of every one of them."""
+    for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
+        found = dict(planned(trained, problem, beam=20))
+        firsts = {first for first, *_ in found}
+        legal = pipeline.legal_cuts(pipeline.Problems.from_encoded(encode([problem])), pipeline.reset(1, max_stages=4))
+        assert firsts == set(legal[0].nonzero().squeeze(1).tolist())
+        for first in firsts:
+            expected_cuts, expected_devices = greedy_in_torch(trained.module, problem, first)
+            assert found[tuple(expected_cuts)] == tuple(expected_devices)
+
+
+def planned(trained: Trained, problem: StagedProblem, beam: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Grid cuts and device cuts of all the plans that the file finds, best first cut first."""
+    cuts, device_cuts, reward = (found[0] for found in Policy(trained.file).plans(encode([problem]), beam))
+    boundaries = problem.stages - 1
+    return [
+        (tuple(points[:boundaries].tolist()), tuple(devices[:boundaries].tolist()))
+        for points, devices in zip(cuts[np.isfinite(reward)], device_cuts[np.isfinite(reward)], strict=True)
+    ]
+
+
+def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
+    beam = 6
+    for problem in trained.problems[:20]:
+        plans = [
+            StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy")
+            for points, devices in planned(trained, problem, beam)
+        ]
+        assert len({(plan.cuts, plan.device_cuts) for plan in plans}) == len(plans)
+        costs = [plan_cost(problem, plan) for plan in plans]
+        best = plan_cost(problem, planner(trained, beam).plan_batch([problem])[0])
+        lengths = [cost.length_s for cost in costs if cost.feasible]
+        assert best.feasible == bool(lengths)
+        if lengths:
+            assert best.length_s == pytest.approx(min(lengths), rel=1e-6)
+        else:
+            least = min(cost.memory_bytes.max() for cost in costs)
+            assert best.memory_bytes.max() == pytest.approx(least, rel=1e-6)
+
+
+def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
+    profile = Profile.create(np.ones(2), np.ones(2), np.ones(2))
+    problem = StagedProblem(profile, Cluster(1, 3, 1e9, 1e9, 1e9), stages=2, micro_batches=4, granularity=POINTS)
+    cuts, device_cuts, reward = Policy(trained.file).plans(encode([problem]), beam=5)
+    assert cuts[0, 0].tolist() == [problem.grid.cut_points.item(), -1, -1]
+    assert device_cuts[0, 0, 0] in (1, 2)
+    assert reward[0, 0] > 0
+    assert np.isneginf(reward[0, 1:]).all()
+    (plan,) = planner(trained, beam=5).plan_batch([problem])
+    assert plan.check_valid(problem) == (True, "")
+
+
+def test_a_beam_wider_than_there_are_points_is_as_good_as_one_of_all(trained: Trained) -> None:
+    all_points, wider = (planner(trained, beam).plan_batch(trained.problems) for beam in (POINTS, 1000))
+    assert all_points == wider
+
+
+def test_one_stage_needs_no_decision(trained: Trained) -> None:
+    problem = replace(trained.problems[0], stages=1)
+    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e30))
+    plan = planner(trained).plan(roomy)
+    assert (plan.cuts, plan.device_cuts, plan.stages) == ((), (), 1)
+    others = trained.problems[1:3]
+    among_others = planner(trained).plan_batch([others[0], roomy, others[1]])
+    assert among_others == [*planner(trained).plan_batch(others[:1]), plan, *planner(trained).plan_batch(others[1:])]
+
+
+def test_a_plan_that_does_not_fit_is_refused_alone_and_returned_in_a_batch(trained: Trained) -> None:
+    problem = trained.problems[0]
+    tight = replace(problem, cluster=replace(problem.cluster, memory=1.0, name="tiny"))
+    with pytest.raises(Infeasible, match="cluster tiny has"):
+        planner(trained, beam=4).plan(tight)
+    (plan,) = planner(trained, beam=4).plan_batch([tight])
+    assert plan.check_valid(tight) == (True, "")
+
+
+def inside(trained: Trained) -> StagedProblem:
+    """A problem in the middle of all ranges."""
+    ranges = json.loads(Policy(trained.file).metadata["ranges"])
+    ratio = ranges["inter_over_intra"][1] * 0.9
+    cluster = Cluster(2, 3, intra=1e9 / ratio, inter=1e9, memory=1e12)
+    profile = Profile.create(np.ones(20), np.ones(20), np.ones(20))
+    return StagedProblem(profile, cluster, stages=3, micro_batches=8, granularity=POINTS)
+
+
+def test_problems_like_those_trained_on_are_in_range(trained: Trained) -> None:
+    by_policy = planner(trained)
+    assert by_policy.out_of_range(inside(trained)) is None
+    assert [by_policy.out_of_range(problem) for problem in trained.problems] == [None] * len(trained.problems)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("granularity", 64, "granularity 64 is not the policy's 16"),
+        ("stages", 5, "stages 5 is outside 2 … 4, for which the policy was trained"),
+        ("stages", 1, "stages 1 is outside 2 … 4, for which the policy was trained"),
+        ("micro_batches", 1000, "micro batches 1000 is outside"),
+        ("nodes", 7, "nodes 7 is outside 1 … 4"),
+        ("devices_per_node", 11, "devices per node 11 is outside 1 …"),
+        ("intra", 1e7, "inter over intra 100 is outside"),
+        ("intra", 1e15, "inter over intra 1e-06 is outside"),
+    ],
+)
+def test_what_lies_outside_is_said_in_a_sentence(trained: Trained, field: str, value: float, sentence: str) -> None:
+    problem = inside(trained)
+    where = {name.name for name in dataclasses.fields(Cluster)}
+    changes = {"cluster": replace(problem.cluster, **{field: value})} if field in where else {field: value}
+    said = planner(trained).out_of_range(replace(problem, **changes))  # type: ignore[arg-type]
+    assert said is not None
+    assert said.startswith(sentence)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stages": 5}, {"granularity": 20}, {"cluster": Cluster(1, 17, 1e9, 1e9, 1e12)}],
+)
+def test_what_the_network_cannot_express_is_refused(trained: Trained, changes: dict[str, object]) -> None:
+    problem = replace(inside(trained), **changes)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="beyond the policy's 4, 16 and 16; use --planner exact"):
+        planner(trained).plan(problem)
+
+
+def another_model() -> bytes:
+    """An ONNX model that has nothing to do with us."""
+    kind = onnx.TensorProto.FLOAT
+    value = [onnx.helper.make_tensor_value_info(name, kind, [1]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
+    opset = [onnx.helper.make_opsetid("", 18)]
+    made: bytes = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "no such policy file"),
+        ("folder", "no such policy file"),
+        (b"", "cannot be read as an ONNX model"),
+        (b"a policy", "cannot be read as an ONNX model"),
+        ("truncated", "cannot be read as an ONNX model"),
+        (another_model(), "not a pipeline policy of automap"),
+    ],
+    ids=["missing", "folder", "empty", "text", "truncated", "another"],
+)
+def test_what_is_no_policy_is_refused_by_name(
+    content: bytes | str | None, named: str, trained: Trained, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.onnx"
+    if content == "folder":
+        file.mkdir()
+    elif content == "truncated":
+        file.write_bytes(trained.file.read_bytes()[:-2000])
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=named) as refused:
+        PolicyPlanner(PlannerOptions(policy=file)).plan(inside(trained))
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["points", "max_stages", "max_devices", "ranges", "a range"])
+def test_a_policy_that_does_not_say_what_it_is_for_is_refused(key: str, trained: Trained, tmp_path: Path) -> None:
+    model = onnx.load(trained.file)
+    kept = {entry.key: entry.value for entry in model.metadata_props if entry.key != key}
+    if key == "a range":
+        kept["ranges"] = json.dumps({"stages": [2]})
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, kept)
+    file = tmp_path / "policy.onnx"
+    onnx.save(model, file)
+    with pytest.raises(BadInput, match="does not say which problems"):
+        Policy(file)
+
+
+def test_planning_by_policy_imports_no_torch(trained: Trained) -> None:
+    profile = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.npz"))[0]
+    arguments = [str(profile), "--topo", "A", "--planner", "policy", "--policy", str(trained.file), "--json"]
+    code = f"""
+import sys
+from automap_models.infer.cli import main
+assert main({[*arguments, "--granularity", str(POINTS)]!r}) == 0
+assert "onnxruntime" in sys.modules
+print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert json.loads(done.stdout)["planner"] == "policy"
