@@ -27,8 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.contraction import contract
-from automap_models.core.placement import PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.cost.placement import throughput_s
 from automap_models.formats.placement_json import read_placement
 from automap_models.planners.placement.ideal_lattice import ideal_lattice
@@ -49,7 +48,7 @@ SHAPES = ((11, 4, 3), (4, 5, 4), (12, 4, 5), (12, 5, 4), (3, 6, 4), (12, 6, 3))
 
 FIRST_PLAN = """
 import numpy as np, time
-from automap_models.core.placement import PlacementProblem
+from automap_models.core.placement import PlacementProblem, PlacementGraph
 from automap_models.planners.registry import make_planner
 from benchmarks.ideals import branchy
 problem = PlacementProblem.of(branchy(1, 2, 2, 0.05))

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device

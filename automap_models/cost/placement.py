@@ -18,6 +18,9 @@ import numpy as np
 
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import (
+    FloatArray,
+    IntArray,
+    PlacementGraph,
     PlacementPlan,
     PlacementProblem,
     device_memory_bytes,
@@ -25,7 +28,6 @@ from automap_models.core.placement import (
     job_successors,
     sums_by,
 )
-from automap_models.core.placement_graph import FloatArray, IntArray, PlacementGraph
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,15 @@ from typing import Any, BinaryIO, get_args
 import numpy as np
 
 import automap_models
-from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem, Status, model_name
-from automap_models.core.placement_graph import IntArray, PlacementGraph
+from automap_models.core.placement import (
+    IntArray,
+    Objective,
+    PlacementGraph,
+    PlacementPlan,
+    PlacementProblem,
+    Status,
+    model_name,
+)
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically

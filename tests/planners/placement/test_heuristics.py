@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.contraction import contract
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import IntArray, PlacementGraph
+from automap_models.core.placement import IntArray, PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import device_loads, latency_s, placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.dag import find_cycle
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields
