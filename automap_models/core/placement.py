@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.dag import find_cycle
+from automap_models.core.result import Result
 from automap_models.errors import BadInput
 
 FloatArray = NDArray[np.float64]
@@ -201,6 +202,10 @@ class PlacementPlan:
             if why:
                 return False, why
         return True, ""
+
+
+PlacementResult = Result[PlacementProblem, PlacementPlan]
+"""What a planner of placements returns; its cost is a `cost.placement.PlacementCost`."""
 
 
 def model_name(graph: PlacementGraph) -> str:

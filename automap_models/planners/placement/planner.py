@@ -6,15 +6,13 @@ import time
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
+from automap_models.core.placement import PlacementPlan, PlacementProblem, PlacementResult, model_name
 from automap_models.core.result import Bound, Result, Status
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import ConfigT, Planner
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.watch import SILENT, Watch
-
-PlacementResult = Result[PlacementProblem, PlacementPlan]
 
 
 @dataclass(frozen=True)
