@@ -32,6 +32,8 @@ SmallArray = NDArray[np.int32]
 ArrayT = TypeVar("ArrayT", bound=NDArray[Any])
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
+FIRST_CAPACITY = 1024
+"""Ideals for which the first arrays have room; a power of 2, as the hash table wants it."""
 FIRST_LIMIT = 4096
 """Ideals after which the search for them looks at the clock for the first time."""
 WIDENING = 4
@@ -117,7 +119,7 @@ def ideal_lattice(m: int, edges: IntArray, limit: int, deadline: Deadline = NEVE
         allowed = min(limit, WIDENING * allowed or FIRST_LIMIT)
         deadline.check()
         left_s = deadline.left_s
-        first, node, larger = _grow(masks, start, edges[by_producer, 1], keys, allowed, min(allowed, FIRST_LIMIT))
+        first, node, larger = _grow(masks, start, edges[by_producer, 1], keys, allowed, FIRST_CAPACITY)
         if first.size:
             return Lattice(first, node, larger)
         if allowed > FIRST_LIMIT and WIDENING * (left_s - deadline.left_s) > deadline.left_s:
