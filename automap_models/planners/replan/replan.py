@@ -18,7 +18,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import StagedCost
+from automap_models.cost.staged import StagedCost
 from automap_models.formats.observed_json import Observed
 from automap_models.planners.replan.cost import idle_positions, stage_rates, unequal_cost
 from automap_models.planners.replan.migration import Moving, Placed, moving

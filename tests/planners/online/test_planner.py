@@ -14,7 +14,7 @@ import yaml
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.online.planner import OnlineOptions, Trained, agent_config, train_online
 from automap_models.planners.online.search import OnlineRound
@@ -47,7 +47,7 @@ def test_the_agent_and_the_exact_search_find_the_optimum_of_all_plans_on_the_can
     trained = train_online(problem(seed), OnlineOptions(radius=1, episodes=480, seed=seed))
     expected = optimum_s(problem(seed), 1)
     assert trained.optimum.proof == "exact"
-    assert trained.optimum.bound_s == pytest.approx(expected, rel=1e-9)
+    assert trained.optimum.value == pytest.approx(expected, rel=1e-9)
     assert plan_cost(problem(seed), trained.plan).length_s == pytest.approx(expected, rel=1e-9)
     assert trained.plan.check_valid(problem(seed)) == (True, "")
 

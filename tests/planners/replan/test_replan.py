@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.observed_json import Observed
