@@ -1,4 +1,4 @@
-"""docs/how-to/replan.md as its readers use it: every command run in order in one folder, printing what the page says."""
+"""docs/how-to/replan.md as a reader uses it: every command run in one folder, printing what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/how-to/explore.md as readers use it: commands run, outputs compared; all but the large model's, which takes long."""
+"""docs/how-to/explore.md as a reader uses it: commands run, outputs compared; all but the large model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/explanation/partitioned-stages.md as its readers use it: every program prints what the page says."""
+"""docs/explanation/partitioned-stages.md as a reader uses it: every program prints what the page says."""
 
 from __future__ import annotations
 

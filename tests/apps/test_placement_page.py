@@ -1,4 +1,4 @@
-"""docs/how-to/place.md as its readers use it: the graph and the program as printed, the command and what it prints."""
+"""docs/how-to/place.md as a reader uses it: the graph and the program as printed, the command and what it prints."""
 
 from __future__ import annotations
 

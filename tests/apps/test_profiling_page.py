@@ -1,4 +1,4 @@
-"""docs/how-to/profile.md as its readers use it: files written as told, every command run in order in one folder."""
+"""docs/how-to/profile.md as a reader uses it: files written as told, every command run in one folder."""
 
 from __future__ import annotations
 

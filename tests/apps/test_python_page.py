@@ -1,4 +1,4 @@
-"""docs/how-to/python.md as its readers use it: every program runs and prints what the page says, numbers of plans apart."""
+"""docs/how-to/python.md as a reader uses it: every program prints what the page says, numbers apart."""
 
 from __future__ import annotations
 

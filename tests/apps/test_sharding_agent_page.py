@@ -1,4 +1,4 @@
-"""docs/explanation/sharding-agent.md as its readers use it: the command run, the example run, every option known."""
+"""docs/explanation/sharding-agent.md as a reader uses it: the command run, the example run, every option known."""
 
 from __future__ import annotations
 

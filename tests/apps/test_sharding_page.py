@@ -1,4 +1,4 @@
-"""docs/how-to/shard.md as its readers use it: every command run, every output compared, every example read."""
+"""docs/how-to/shard.md as a reader uses it: commands run, outputs compared, examples read."""
 
 from __future__ import annotations
 
