@@ -1,4 +1,4 @@
-"""The cost of a staged plan: the one definition that everything else is held against (cost-model.md, docs/hybrid.md).
+"""The cost of a staged plan: the one definition that everything else is held against (cost-model.md).
 
 A stage of r = d·t devices splits a micro-batch over d replicas, and t devices share each replica's instructions. With
 t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, operator partitioning, or both.
