@@ -16,7 +16,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.exact import exact_search
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "runtime_adjustment.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "replanning.py"
 CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)
 
 
