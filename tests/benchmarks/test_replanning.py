@@ -1,4 +1,4 @@
-"""The simulated jobs of the benchmark of re-planning: who knows more does better, and devices straggle as they shall."""
+"""The simulated jobs of the benchmark of re-planning: who knows more does better; devices straggle as they shall."""
 
 from __future__ import annotations
 
