@@ -8,7 +8,6 @@ from typing import Any, Literal, overload
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    HybridPlanner,
     OptionsPlanner,
     PipelinePlanner,
     Planner,
@@ -57,6 +56,9 @@ PLANNERS: dict[str, dict[str, str]] = {
     "hybrid": {
         "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
     },
+    "replan": {
+        "replan": "automap_models.planners.replan.replan:ReplanPlanner",
+    },
 }
 """Kind of problem → planner name → module:class."""
 
@@ -82,7 +84,7 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["price
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
 
 
 def make_planner(

@@ -1,6 +1,6 @@
 """What a plan costs on devices of unequal speed.
 
-The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (docs/cost-model.md). With
+The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (cost-model.md). With
 devices of unequal speed the stage waits for its slowest replica, so that slow replicas are worth keeping only as long
 as they are not much slower than the rest: the stage works with the j fastest of its devices, j chosen so that it is
 done first, and the others stand idle:
@@ -20,7 +20,7 @@ import numpy as np
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.memory import stage_memory_bytes
-from automap_models.cost.pipeline import StagedCost, plan_cost, span_and_length
+from automap_models.cost.staged import StagedCost, plan_cost, span_and_length
 from automap_models.planners.staged.pareto import IntArray
 
 
@@ -49,16 +49,16 @@ def stage_rates(slowdown: FloatArray) -> StageRates:
         before = np.concatenate(([0], np.cumsum(slowdown <= slowest)))
         count = before[None, :] - before[:, None]
         with np.errstate(divide="ignore"):
-            this = np.where(count > 0, slowest / count, np.inf)
-        better = this < rate
-        rate[better], replicas[better] = this[better], count[better]
+            candidate = np.where(count > 0, slowest / count, np.inf)
+        better = candidate < rate
+        rate[better], replicas[better] = candidate[better], count[better]
     return StageRates(rate, replicas)
 
 
 def unequal_cost(
     problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray, idle: Collection[int] | None = None
 ) -> StagedCost:
-    """Cost of a plan whose positions hold devices of unequal speed; `cost.pipeline` where all are 1 and work.
+    """Cost of a plan whose positions hold devices of unequal speed; `cost.staged` where all are 1 and work.
 
     Args:
         problem: what the plan solves, with times of healthy devices.
@@ -94,9 +94,9 @@ def unequal_cost(
         forward_s=forward,
         backward_s=backward,
         memory_bytes=memory,
-        span_s=span,
-        length_s=length,
-        pivot=pivot,
+        span_s=float(span),
+        length_s=float(length),
+        pivot=int(pivot),
         feasible=bool((memory <= problem.cluster.memory).all()),
     )
 
