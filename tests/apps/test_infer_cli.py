@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.infer.commands import infer as command
 from automap_models.infer.commands.infer import main
 from automap_models.infer.plots import pipeline as plots
 from automap_models.simulate.schedules import SCHEDULES
@@ -246,10 +245,6 @@ def test_a_plan_for_another_profile_is_refused(
     made = document(capsys, "vgg.npz", "--topo", "tiny.yaml", "--stages", "2", "--out", "plan.json")
     save("other.npz", **{key: np.full(made["stages"][-1]["last"] + 1, 1.0) for key in ("C", "A", "W")})
     assert "plan.json" in refused("other.npz", "--plan", "plan.json")
-
-
-def test_the_schedules_offered_are_those_of_the_simulator() -> None:
-    assert set(command.SCHEDULE_NAMES) == set(SCHEDULES)
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
