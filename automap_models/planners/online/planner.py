@@ -11,7 +11,7 @@ import numpy as np
 
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import pipeline_cost, plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Planner
@@ -160,15 +160,7 @@ def candidate_optimum(possible: Candidates, known_s: float, least_s: float, dead
         bounds = _restricted(possible, prefix_bounds(tables, known_s * (1.0 + SLACK), deadline))
         lengths = [(known_s, True)]
         for plan in shortest(tables, bounds, known_s * (1.0 + SLACK), deadline):
-            cost = pipeline_cost(
-                problem.profile,
-                problem.cluster,
-                plan.cuts,
-                plan.device_cuts,
-                problem.micro_batches,
-                problem.state_factor,
-            )
-            lengths.append((cost.length_s, possible.every_stage_trains(plan.cuts)))
+            lengths.append((plan_cost(problem, plan).length_s, possible.every_stage_trains(plan.cuts)))
     except OutOfTime as stopped:
         return Bound(max(stopped.bound_s, least_s), "relaxation")
     best_s, trains = min(lengths, key=lambda length: (length[0], not length[1]))

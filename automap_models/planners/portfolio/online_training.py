@@ -26,10 +26,10 @@ def trained_pipeline(space: Space, start: Candidate, seed: int) -> Candidate | N
     """
     from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions
 
-    planner = OnlinePlanner(OnlineConfig(seed=seed, warm_start=start.plan.pipeline))
-    plan = planner.solve(at_instructions(start.problem.pipeline)).plan
+    planner = OnlinePlanner(OnlineConfig(seed=seed, warm_start=start.plan))
+    plan = planner.solve(at_instructions(start.problem)).plan
     if plan is None:
         return None
-    grid = start.problem.pipeline.grid
+    grid = start.problem.grid
     found = as_candidate(space, replace(plan, coarse_cuts=grid.to_points(plan.cuts), optimality=None))
     return found if found.length_s < start.length_s else None

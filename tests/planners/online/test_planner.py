@@ -17,7 +17,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_options
