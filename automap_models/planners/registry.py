@@ -7,7 +7,6 @@ from typing import Any, Literal, overload
 
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    HybridPlanner,
     OptionsPlanner,
     PipelinePlanner,
     PlacementPlanner,
@@ -83,7 +82,7 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["price
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
 
 
 def make_planner(
