@@ -7,15 +7,13 @@ import contextlib
 import math
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem, PlacementResult
 from automap_models.cost.placement import one_device_s
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
-from automap_models.formats.json_fields import read_json
-from automap_models.formats.placement_json import looks_like_placement, parse_placement
+from automap_models.formats.placement_json import read_placement
 from automap_models.formats.placement_plan import read_placement_plan
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.registry import make_planner
@@ -28,6 +26,8 @@ DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, move
 DEFAULT_MEMORY_BYTES = 32e9
 DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp"}
 """Objective → planner."""
+
+GRAPHS = "give device-placement JSON, an HLO file or a model"
 
 _PROBLEM = ("devices", "cpus", "memory", "objective", "communication", "pieces")
 
@@ -92,18 +92,7 @@ def _graph(arguments: argparse.Namespace) -> PlacementGraph:
     """The graph in a file, or that of a model's instructions."""
     kind = kind_of(arguments.what)
     require_applicable(kind, arguments)
-    return _read_graph(arguments.what) if kind is Kind.PROFILE else _graph_of_model(kind, arguments)
-
-
-def _read_graph(path: str) -> PlacementGraph:
-    do = "give device-placement JSON, an HLO file or a model"
-    try:
-        document = read_json(path)
-    except BadInput as error:
-        raise BadInput(error.what, where=error.where, do=do) from None
-    if not looks_like_placement(document):
-        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=path, do=do)
-    return parse_placement(document, model=Path(path).stem)
+    return read_placement(arguments.what, do=GRAPHS) if kind is Kind.PROFILE else _graph_of_model(kind, arguments)
 
 
 def _graph_of_model(kind: Kind, arguments: argparse.Namespace) -> PlacementGraph:
