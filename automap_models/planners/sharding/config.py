@@ -61,7 +61,7 @@ def read_search_config(name_or_path: str | Path, kind: str) -> SearchConfig:
     top = ("hidden", "layers", "round", "patience", "agent", "learner", "operator", "data")
     whole = AgentFields(YamlFields(load_yaml(path, _HELP), str(path), required=top, optional=(), do=_HELP), _LARGEST)
     agent, learner = whole.section("agent", _AGENT, _HELP), whole.section("learner", LEARNER, _HELP)
-    own = {each: whole.section(each, _KIND, _HELP) for each in ("operator", "data")}[kind]
+    own = {name: whole.section(name, _KIND, _HELP) for name in ("operator", "data")}[kind]
     return SearchConfig(
         hidden=whole.count("hidden"),
         layers=whole.count("layers"),
