@@ -9,18 +9,21 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Two test workers on two cores: more threads inside them only get into each other's way.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test test-slow lint docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-6s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.installed-demo ## plan BERT-48 for 4 nodes of 8 V100 and draw the plan
 	@mkdir -p demo
 	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
 
-test: lint ## style, types and all tests, the wheel's included
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal
+test: lint ## style, types and the fast tests: under six minutes on two cores
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the wheel, every page of the documentation
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 lint: $(VENV)/.installed-dev ## style and types only
 	$(BIN)/ruff check .
@@ -30,7 +33,7 @@ lint: $(VENV)/.installed-dev ## style and types only
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.installed-dev ## every benchmark; results belong into benchmarks/RESULTS.md
+bench: $(VENV)/.installed-dev ## every benchmark; results belong into benchmarks/results/
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## remove what the other commands made

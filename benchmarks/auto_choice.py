@@ -10,6 +10,7 @@ combinations a second of a sweep's quick plans. Processor time, so that other wo
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,6 +43,9 @@ def one_by_one_s(problems: Sequence[StagedProblem]) -> float:
 
 def main() -> None:
     """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", nargs="+", default=["A", "B", "C"], metavar="NAME", help="default: A B C")
+    arguments = parser.parse_args()
     make, console = remembering(), Console(width=140)
     out_of_range = make("policy", OPTIONS).out_of_range
     table = Table(
@@ -51,7 +55,7 @@ def main() -> None:
     for path in sorted(EXAMPLES.glob("*.npz")):
         profile = read_profile(path)
         batch = 16 * required_size(profile)
-        for name in "ABC":
+        for name in arguments.clusters:
             one_stage = StagedProblem(profile, read_cluster(name), stages=1)
             problems = candidates(one_stage, stage_numbers(one_stage), batch, out_of_range).problems
             everything += problems

@@ -10,7 +10,7 @@ from automap_models.core.mesh import AXES, Mesh, MeshAxis
 from automap_models.core.sharding import Kind
 from automap_models.errors import BadInput
 
-from .step_arguments import LARGEST
+from .arguments import LARGEST
 
 _NAMED = re.compile(r"([a-z]+)=([1-9][0-9]*)", re.ASCII)
 

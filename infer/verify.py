@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from automap_models.core.mesh import Mesh
 from automap_models.errors import BadInput
 
-from .units import size
+from .reports.units import size
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""

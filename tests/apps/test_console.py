@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from automap_models.errors import AutomapError, BadInput, Infeasible
-from automap_models.infer.console import CommandParser, run_command
+from automap_models.infer.runner import CommandParser, run_command
 
 
 def _raising(error: BaseException) -> int:
@@ -62,7 +62,7 @@ def test_help_is_code_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reader_that_goes_away_is_no_complaint() -> None:
     program = (
-        "import sys; from automap_models.infer.console import run_command\n"
+        "import sys; from automap_models.infer.runner import run_command\n"
         "def body():\n"
         "    for i in range(10**6): print(i)\n"
         "    return 0\n"

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.infer import cli, plots
-from automap_models.infer.cli import main
+from automap_models.infer.commands import infer as command
+from automap_models.infer.commands.infer import main
+from automap_models.infer.plots import pipeline as plots
 from automap_models.simulate.schedules import SCHEDULES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -248,7 +249,7 @@ def test_a_plan_for_another_profile_is_refused(
 
 
 def test_the_schedules_offered_are_those_of_the_simulator() -> None:
-    assert set(cli.SCHEDULE_NAMES) == set(SCHEDULES)
+    assert set(command.SCHEDULE_NAMES) == set(SCHEDULES)
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,7 +400,7 @@ def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried
 def test_an_output_that_cannot_be_written_is_found_before_planning(
     folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer import planning
+    from automap_models.infer.commands import planning
 
     monkeypatch.setattr(planning, "planned", lambda arguments: pytest.fail("planned all the same"))
     refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")

@@ -14,8 +14,9 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer import gantt, units
-from automap_models.infer.report import facts, optimality_in_words, pivot_in_words, stage_table
+from automap_models.infer.plots import gantt
+from automap_models.infer.reports import units
+from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
 from automap_models.simulate.engine import simulate
 
 

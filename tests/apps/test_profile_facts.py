@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import Profile
-from automap_models.infer.profile_facts import (
+from automap_models.infer.reports.profile import origin
+from automap_models.infer.reports.profile_facts import (
     cheapest_cuts,
     heaviest_instructions,
     layer_groups,
@@ -18,7 +19,6 @@ from automap_models.infer.profile_facts import (
     smallest_cut,
     warnings,
 )
-from automap_models.infer.profile_report import origin
 
 
 def _profile(
@@ -150,7 +150,7 @@ def test_the_origin_never_passes_a_guess_off_as_a_measurement(meta: dict[str, ob
 
 def test_every_array_is_drawn_on_its_own_axes() -> None:
     pytest.importorskip("matplotlib")
-    from automap_models.infer.profile_plots import draw_profile
+    from automap_models.infer.plots.profile import draw_profile
 
     random = np.random.default_rng(0)
     profile = Profile.create(*random.random((3, 300)), layers=["block_1/a"] * 200 + [""] * 50 + ["head"] * 50)

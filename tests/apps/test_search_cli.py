@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from automap_models.formats.sharding_json import read_sharding_plan
-from automap_models.infer.search_cli import main
+from automap_models.infer.commands.search import main
 
 MODEL = '''
 import jax
@@ -156,7 +156,8 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
-    code = "import sys; from automap_models.infer.search_cli import main; main(['opp', '--help']); print(*sys.modules)"
+    run = "from automap_models.infer.commands.search import main; main(['opp', '--help'])"
+    code = f"import sys; {run}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
 
@@ -194,7 +195,7 @@ def test_a_search_is_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_ctrl_c_returns_the_best_plan_so_far(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer import searching
+    from automap_models.infer.commands import searching
 
     def interrupting(_: object) -> str:
         raise KeyboardInterrupt

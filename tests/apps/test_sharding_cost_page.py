@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer.search_cli import main
+from automap_models.infer.commands.search import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharding-cost.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ import pytest
 
 from automap_models.core.factory import call_factory, user_code
 from automap_models.errors import BadInput, UserCodeError
-from automap_models.infer.console import run_command
+from automap_models.infer.runner import run_command
 
 MODULE = """
 from their_package import helper

@@ -1,0 +1,136 @@
+"""From the arguments of `automap-search opp` and `adp` to a checked plan."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
+from automap_models.errors import BadInput
+from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.sharding_json import ShardingReport
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.planners.registry import make_planner
+from automap_models.planners.rounds import Round
+
+from ..mesh_argument import axis_size
+from ..reports.progress import Steps
+from ..sources import STEPS, kind_of, module_of, require_applicable
+from ..sources import Kind as Source
+from .search_options import search_options, seed_of
+
+if TYPE_CHECKING:
+    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.rule_sets import RuleSet
+    from automap_models.hlo.sharding_classes import ModuleSharding
+
+
+class Inserted(NamedTuple):
+    """Collective operations of one sort: how many, and the bytes of their results."""
+
+    number: int
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+        report: the plan and what is said about it.
+        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`.
+        rounds: of episodes that the search played.
+    """
+
+    report: ShardingReport
+    inserted: Mapping[str, Inserted]
+    rounds: tuple[Round, ...] = ()
+
+
+def found(arguments: argparse.Namespace, kind: Kind) -> Found:
+    """The plan that was asked for.
+
+    Raises:
+        BadInput: an argument means nothing for this input, or the model cannot be read, traced or partitioned.
+        UserCodeError: the user's own code raised.
+    """
+    begun = time.perf_counter()
+    cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
+    devices = axis_size(arguments.mesh, kind, cluster)
+    rounds: list[Round] = []
+    steps = Steps()
+
+    def watch(told: Round) -> None:
+        rounds.append(told)
+        steps.begin(_progress(told))
+
+    planner = make_planner(arguments.planner, search_options(arguments, watch), kind)
+    source = source_of(arguments)
+    with contextlib.redirect_stdout(sys.stderr), steps:
+        steps.begin(f"tracing {arguments.what}")
+        module = module_of(source, arguments)
+        steps.begin(f"propagating through {len(module.operations):,} operations")
+        sharding = sharding_of(module, rule_set)
+        problem = ShardingProblem(module.name, kind, sharding.classes, cluster, devices, rule_set.name)
+        steps.begin(f"searching {len(problem.candidate_dims)} dimensions")
+        plan = planner.plan(problem)
+        planning_s = time.perf_counter() - begun
+        steps.begin("checking the plan with Shardy")
+        inserted = inserted_by_shardy(module, [plan])
+    report = ShardingReport(problem, plan, planning_s, seed_of(arguments), _notes(plan, inserted))
+    return Found(report, inserted, tuple(rounds))
+
+
+def source_of(arguments: argparse.Namespace) -> Source:
+    """What the positional argument is, which the other arguments apply to.
+
+    Raises:
+        BadInput: it is no step of a model, or an argument does not apply to it.
+    """
+    source = kind_of(arguments.what)
+    if source not in STEPS:
+        raise BadInput(
+            "is a profile, without operations to partition",
+            where=arguments.what,
+            do="give a model, a factory or an HLO file",
+        )
+    require_applicable(source, arguments)
+    return source
+
+
+def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
+    """The classes of a module's variables under a rule set."""
+    from automap_models.hlo.sharding_classes import sharding_classes
+    from automap_models.hlo.shardy import sharding_rules
+
+    return sharding_classes(module, sharding_rules(module), rule_set)
+
+
+def inserted_by_shardy(module: Module, plans: Sequence[ShardingPlan]) -> dict[str, Inserted]:
+    """What Shardy's own propagation of plans along the axes of a mesh inserts: its word for it → number and bytes."""
+    from automap_models.hlo.shardy import mesh_collectives
+
+    inserted: dict[str, Inserted] = {}
+    for kind, nbytes in mesh_collectives(module, [(plan.dims, plan.axis_size) for plan in plans]):
+        number, total = inserted.get(kind, Inserted(0, 0.0))
+        inserted[kind] = Inserted(number + 1, total + nbytes)
+    return inserted
+
+
+def _progress(told: Round) -> str:
+    what = f"ε {told.epsilon:.2f}" if told.stage == 1 else "backtracing"
+    return f"episode {told.episodes:,}: best plan partitions {told.best}, {what}"
+
+
+def _notes(plan: ShardingPlan, inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
+    notes = []
+    if plan.interrupted:
+        notes.append(f"interrupted after {plan.episodes:,} episodes: the best plan until then")
+    if reshards := inserted.get("reshard"):
+        notes.append(f"Shardy's own propagation of this plan needs {reshards.number} reshards")
+    return tuple(notes)

@@ -1,0 +1,161 @@
+"""A plan as a picture: the model's arrays with the cuts above, the simulated schedule below."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from automap_models.errors import BadInput
+from automap_models.formats.files import require_writable, write_atomically
+from automap_models.formats.plan_json import PlanReport
+from automap_models.simulate.timeline import Timeline
+
+from ..reports.units import counted, rounds, seconds, size, size_unit, span
+from .gantt import draw_schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+COMPUTE_COLOUR, WEIGHTS_COLOUR, ACTIVATION_COLOUR = "#0072B2", "#D55E00", "#009E73"
+BANDS = ("#F3F3F3", "#DFE6EC")
+TINY = float(np.finfo(float).tiny)
+
+
+def require_plotting(path: Path) -> None:
+    """Fail before planning when the plot could not be drawn or written.
+
+    Raises:
+        BadInput: an unknown kind of file, a path that cannot be written, or matplotlib is not installed.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadInput(
+            f"no kind of picture ends in {path.suffix!r}", where=f"--plot {path}", do=f"use {', '.join(SUFFIXES)}"
+        )
+    require_writable(path)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput("matplotlib is not installed", where="--plot", do="pip install 'automap-models[plot]'")
+
+
+def write_plot(path: Path, report: PlanReport, timeline: Timeline) -> None:
+    """Draw a plan and its simulated schedule into a .png, .svg or .pdf file.
+
+    Raises:
+        BadInput: see `require_plotting`.
+    """
+    save_figure(path, draw(report, timeline))
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        BadInput: see `require_plotting`.
+    """
+    require_plotting(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower()[1:]
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    drawn = io.BytesIO()
+    with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
+        figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
+
+    def write(file: BinaryIO) -> None:
+        file.write(drawn.getvalue())
+
+    write_atomically(path, write)
+
+
+def draw(report: PlanReport, timeline: Timeline) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    from matplotlib.figure import Figure
+
+    schedule_height = 1.9 + 0.85 * min(report.plan.stages, 12)
+    figure = Figure(figsize=(13.0, 4.3 + schedule_height), layout="constrained")
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(4.0, schedule_height))[:, 0]
+    figure.suptitle(title(report), fontsize=13, parse_math=False)
+    draw_arrays(above, report)
+    draw_schedule(below, report, timeline)
+    return figure
+
+
+def title(report: PlanReport) -> str:
+    """Model, cluster, shape, planner and L in one line."""
+    plan, cluster, length = report.plan, report.problem.cluster, seconds(report.cost.length_s)
+    kind = "data parallelism" if plan.stages == 1 else counted(plan.stages, "stage")
+    return (
+        f"{report.problem.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices)  ·  "
+        f"{kind}, {rounds(plan.micro_batches)}  ·  planner: {plan.planner}  ·  L = {length}"
+    )
+
+
+def draw_arrays(panel: SubFigure, report: PlanReport) -> None:
+    """Prefix sums of time and parameters, activations at every cut, and the stages as bands behind them."""
+    profile = report.problem.profile
+    behind = panel.subplots()
+    front = behind.twinx()
+    _draw_activations(behind, report)
+    _draw_stage_bands(behind, report)
+    for array, what, total, colour in (
+        (profile.C, "computation C", seconds(float(profile.C.sum())), COMPUTE_COLOUR),
+        (profile.W, "parameters W", size(float(profile.W.sum())), WEIGHTS_COLOUR),
+    ):
+        share = 100.0 * np.cumsum(array) / max(float(array.sum()), TINY)
+        front.plot(np.arange(len(profile)), share, color=colour, linewidth=2.0, label=f"{what}, prefix sum of {total}")
+    front.set_ylim(0.0, 104.0)
+    front.set_ylabel("C and W, % of the sum")
+    behind.set_xlabel("instruction, in execution order")
+    panel.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+
+
+def _draw_activations(axes: Axes, report: PlanReport) -> None:
+    activations, at = report.problem.profile.A, np.arange(len(report.problem.profile))
+    unit, name = size_unit(float(activations.max()))
+    axes.fill_between(
+        at,
+        activations / unit,
+        step="mid",
+        color=ACTIVATION_COLOUR,
+        alpha=0.45,
+        linewidth=0,
+        label="activations A, if cut here",
+    )
+    cuts = np.array(report.plan.cuts, dtype=np.int64)
+    if cuts.size:
+        axes.plot(
+            cuts + 0.5,
+            activations[cuts] / unit,
+            "v",
+            color=ACTIVATION_COLOUR,
+            markeredgecolor="black",
+            markersize=8,
+            label="activations A at the cuts",
+        )
+    axes.set_ylim(0.0, 1.04 * max(float(activations.max()) / unit, TINY))
+    axes.set_ylabel(f"A, {name}", color=ACTIVATION_COLOUR)
+    axes.tick_params(axis="y", colors=ACTIVATION_COLOUR)
+
+
+def _draw_stage_bands(axes: Axes, report: PlanReport) -> None:
+    """Alternating bands with the stage and its devices above them, as far as there is room."""
+    n = len(report.problem.profile)
+    instructions = report.plan.stage_instructions(n)
+    devices = report.plan.stage_devices(report.problem.cluster.devices)
+    above = axes.get_xaxis_transform()
+    for s, ((first, last), held) in enumerate(zip(instructions, devices, strict=True)):
+        axes.axvspan(first - 0.5, last + 0.5, color=BANDS[s % 2], zorder=-2, linewidth=0)
+        if s:
+            axes.axvline(first - 0.5, color="black", linewidth=1.2, linestyle="--")
+        wide = (last - first + 1) / n
+        who = "device" if held[0] == held[1] else "devices"
+        text = f"stage {s}\n{who} {span(held)}" if wide > 0.07 else f"{s}\n{span(held)}" if wide > 0.035 else ""
+        axes.text((first + last) / 2, 1.02, text, ha="center", va="bottom", fontsize=9, transform=above)
+    axes.set_xlim(-0.5, n - 0.5)

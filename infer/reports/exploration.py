@@ -1,0 +1,206 @@
+"""What the explorer found, as people read it: all plans ranked, the best one explained, how far it is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.partitioned import PartitionedProfile
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import Exploration
+
+from ..commands.exploring import Explored
+from ..commands.problems import batch_notes
+from .pipeline import heading, layers
+from .tables import columns, console, fact_table, plain
+from .units import counted, percent, rounds, seconds, size, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NAMES_WIDTH = 18
+"""Of layers in the table of stages."""
+
+
+def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
+    """Print an exploration for people; `files` maps what was written to where."""
+    screen, exploration = console(), found.exploration
+    space = exploration.space
+    samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
+    screen.print(f"{heading(space.model.profile, space.cluster)}{samples}")
+    screen.print()
+    screen.print(ranking(exploration))
+    screen.print()
+    screen.print(f"best: [bold]{plain(exploration.best.name)}[/bold], {shape(exploration.best)}\n")
+    screen.print(stages(exploration.best))
+    screen.print()
+    screen.print(fact_table(facts(found), (*exploration.notes, *_about_samples(exploration.best))))
+    for what, path in files.items():
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
+
+
+def print_candidate(plan: Candidate) -> None:
+    """Print one plan for people."""
+    screen, pipeline = console(), plan.problem.pipeline
+    screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
+    screen.print(stages(plan))
+    screen.print()
+    screen.print(fact_table(plan_facts(plan), _about_samples(plan)))
+
+
+def ranking(exploration: Exploration) -> Table:
+    """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best."""
+    table = columns()
+    table.add_column("plan", no_wrap=True)
+    for head in ("stages", "d × t", "micro-\nbatches", "step"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column(f"memory\nof {size(exploration.space.cluster.memory)}", justify="right", no_wrap=True)
+    table.add_column("why not", overflow="fold")
+    for each in exploration.candidates:
+        cells = (
+            each.name,
+            str(each.plan.stages),
+            degrees_in_words(each),
+            str(each.plan.pipeline.micro_batches),
+            seconds(each.length_s),
+            size(each.memory_bytes),
+            exploration.why(each),
+        )
+        best = each is exploration.best
+        table.add_row(*map(plain, cells), style="bold" if best else None if each.fits else "dim")
+    for absent in exploration.absent:
+        table.add_row(absent.name, "", "", "", "", "", plain(absent.why), style="dim")
+    return table
+
+
+def degrees_in_words(candidate: Candidate) -> str:
+    """`4 × 8`, where all stages are alike; else the ranges: `1–3 × 1`."""
+    replicas, tensor = zip(*candidate.degrees, strict=True)
+    return " × ".join(span((min(each), max(each))) for each in (replicas, tensor))
+
+
+def shape(candidate: Candidate) -> str:
+    """Stages, micro-batches and their samples, who made the plan."""
+    plan = candidate.plan.pipeline
+    samples = microbatch_size(candidate.problem.pipeline.profile)
+    of = "" if samples is None else f" of {counted(samples, 'sample')}"
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by planner {plan.planner}"
+
+
+def stages(candidate: Candidate) -> Table:
+    """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
+    problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
+    profile = problem.pipeline.profile
+    table = columns()
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("layers", no_wrap=True)
+    for head in ("devices", "d × t", "forward", "backward", "transfer", "gradients", "state", "stash"):
+        table.add_column(head, justify="right", no_wrap=True)
+    parts = zip(
+        plan.pipeline.stage_instructions(len(profile)),
+        plan.pipeline.stage_devices(problem.pipeline.cluster.devices),
+        candidate.degrees,
+        candidate.state_bytes,
+        strict=True,
+    )
+    for s, (ran, held, (d, t), state_bytes) in enumerate(parts):
+        table.add_row(
+            str(s),
+            plain(layers(profile, *ran, width=NAMES_WIDTH)),
+            span(held),
+            f"{d} × {t}",
+            seconds(float(cost.forward_s[s])),
+            seconds(float(cost.backward_s[s])),
+            seconds(float(cost.transfer_s[s])) if s < plan.stages - 1 else "",
+            seconds(float(cost.all_reduce_s[s])),
+            size(state_bytes),
+            size(float(cost.memory_bytes[s]) - state_bytes),
+        )
+    return table
+
+
+def facts(found: Explored) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the tables."""
+    exploration, best = found.exploration, found.exploration.best
+    yield from plan_facts(best)
+    if inputs := exploration.space.model.batch_dims:
+        dims = sorted(set(inputs.values()))
+        where = f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {', '.join(map(str, dims))}"
+        yield "data", f"replicas partition {counted(len(inputs), 'input')} along {where}, proven by propagation"
+    yield "pure plans", ", ".join(_against_pure(exploration))
+    yield "optimum", proof_in_words(exploration)
+    whence = "from the cache; looking for plans took" if found.cached else "looking for plans"
+    yield "time", f"{seconds(found.taken_s)}, {whence} {seconds(exploration.exploring_s)}"
+
+
+def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
+    """Label and sentence for what is said about any plan."""
+    yield "step", f"{seconds(plan.length_s)}: {parts_in_words(plan)}"
+    yield "memory", memory_in_words(plan)
+    yield from partitionings(plan)
+
+
+def parts_in_words(candidate: Candidate) -> str:
+    """`compute 71.0 %, bubble 9.1 %, …`, largest first, what is nothing left out."""
+    parts = candidate.parts
+    named = {
+        "compute": parts.compute_s,
+        "all-reduces of activations": parts.activations_s,
+        "transfers": parts.transfers_s,
+        "bubble": parts.bubble_s,
+        "gradient all-reduce": parts.gradients_s,
+    }
+    largest = sorted(named.items(), key=lambda item: -item[1])
+    return ", ".join(f"{what} {percent(part_s / candidate.length_s)}" for what, part_s in largest if part_s > 0)
+
+
+def memory_in_words(candidate: Candidate) -> str:
+    """What fills the fullest device."""
+    parts, problem = candidate.parts, candidate.problem.pipeline
+    where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
+    return (
+        f"{size(parts.memory_bytes)} of {size(problem.cluster.memory)} on {where}: training state "
+        f"{size(parts.state_bytes)}, activations {size(parts.stash_bytes)}"
+    )
+
+
+def partitionings(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    """The ways in which stages partition operators."""
+    used = [(candidate.problem.choices[way], s) for s, way in enumerate(candidate.plan.chosen) if way]
+    used.sort(key=lambda each: (each[0].name, each[1]))
+    for _, group in groupby(used, key=lambda each: each[0].name):
+        same = list(group)
+        way: PartitionedProfile = same[0][0]
+        where = f"stage{'s' if len(same) > 1 else ''} {', '.join(str(s) for _, s in same)}"
+        divided = counted(len(way.dims), "variable")
+        yield "operators", f"{where}: {way.name}, {divided} of the step partitioned, parameters and state among them"
+
+
+def _against_pure(exploration: Exploration) -> Iterator[str]:
+    """How much longer the best plan of each pure kind takes, or that there is none."""
+    best = exploration.best
+    for kind, name in (("data", "data parallelism"), ("operator", "operator partitioning"), ("pipeline", "pipeline")):
+        fitting = [each for each in exploration.candidates if each.kind == kind and each.fits]
+        if not fitting:
+            yield f"{name} does not fit" if any(c.kind == kind for c in exploration.candidates) else f"no {name}"
+        elif fitting[0] is not best:
+            yield f"{name} {fitting[0].length_s / best.length_s:.2f}×"
+
+
+def proof_in_words(exploration: Exploration) -> str:
+    """How far the best plan can be from the shortest of all."""
+    proven, length_s = exploration.proven, exploration.best.length_s
+    where = "plan of any kind on the grid, with these ways of partitioning,"
+    gap = length_s / proven.bound_s - 1.0
+    if proven.proof == "exact" and gap <= 1e-9:
+        return f"proven: no {where} is shorter"
+    return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.bound_s)})"
+
+
+def _about_samples(candidate: Candidate) -> Iterator[str]:
+    """What is taken for granted about micro-batches of another size than the profiled one."""
+    pipeline = candidate.problem.pipeline
+    yield from batch_notes(pipeline, max(d for d, _ in candidate.degrees), profiled_size(pipeline.profile))

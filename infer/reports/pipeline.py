@@ -1,0 +1,154 @@
+"""A plan as people read it: a table of stages, what sets its length, and what it gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.formats.plan_json import PlanReport
+
+from .search_log import field_in_words, tried_table
+from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
+from .units import counted, percent, rounds, seconds, size, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
+NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
+
+
+def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool = False) -> None:
+    """Print a plan for people.
+
+    Args:
+        files: what was written (plan, plot, trace) → where.
+        verbose: also what else was tried.
+    """
+    screen = console()
+    screen.print(heading(report.problem.profile, report.problem.cluster))
+    screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(stage_table(report, screen.width))
+    screen.print()
+    if verbose and report.tried:
+        screen.print(tried_table(report.tried))
+        screen.print()
+    screen.print(fact_table(facts(report), report.notes))
+    for what, path in files.items():
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
+
+
+def heading(profile: Profile, cluster: Cluster) -> str:
+    """The model, `on C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
+    devices = f"{counted(cluster.nodes, 'node')} of {counted(cluster.devices_per_node, 'device')}"
+    where = (
+        f"{cluster.name}: {devices} with {size(cluster.memory)}, "
+        f"{size(cluster.intra)}/s inside a node, {size(cluster.inter)}/s between nodes"
+    )
+    return f"[bold]{plain(profile.model)}[/bold] on {plain(where)}"
+
+
+def shape(report: PlanReport) -> str:
+    """Stages, micro-batches and, for a new plan, how long planning took."""
+    plan = report.plan
+    kind = "plain data parallelism" if plan.stages == 1 else counted(plan.stages, "stage")
+    took = f", planned in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
+    return f"{kind}, {rounds(plan.micro_batches)}{took}"
+
+
+def stage_table(report: PlanReport, width: int) -> Table:
+    """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
+    plan, problem = report.plan, report.problem
+    gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
+    instructions = plan.stage_instructions(len(problem.profile))
+    spans = max(len("instr."), *(len(span(ran)) for ran in instructions))
+    room = max(8, width - NUMBERS_WIDTH - spans - 8 * gap)
+    table = columns(gap)
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("layers", no_wrap=True)
+    for heading in ("instr.", "devices", "forward", "backward", "transfer", "all-reduce"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(f"memory\nof {size(problem.cluster.memory)}", justify="right", no_wrap=True)
+    devices = plan.stage_devices(problem.cluster.devices)
+    for s, (ran, held) in enumerate(zip(instructions, devices, strict=True)):
+        where = plain(layers(problem.profile, *ran, width=room))
+        table.add_row(str(s), where, span(ran), f"{span(held)}\n× {held[1] - held[0] + 1}", *_numbers(report, s))
+    return table
+
+
+def _numbers(report: PlanReport, s: int) -> Iterator[str]:
+    """Forward, backward, transfer, all-reduce and memory of stage s."""
+    cost = report.cost
+    yield seconds(float(cost.forward_s[s]))
+    yield seconds(float(cost.backward_s[s]))
+    yield seconds(float(cost.transfer_s[s])) if s < report.plan.stages - 1 else ""
+    yield seconds(float(cost.all_reduce_s[s]))
+    yield size(float(cost.memory_bytes[s]))
+
+
+def layers(profile: Profile, first: int, last: int, width: int) -> str:
+    """First and last named layer of a stage, a line each; instruction names where the profile has no layers."""
+    named = [profile.layer(i) for i in range(first, last + 1) if profile.layer(i)]
+    ends = (named[0], named[-1]) if named else (profile.name(first), profile.name(last))
+    if ends[0] == ends[1]:
+        return shortened(ends[0], width)
+    return f"{shortened(ends[0], width)}\nto {shortened(ends[1], width - 3)}"
+
+
+def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the table."""
+    cost = report.cost
+    yield "length", f"{seconds(cost.length_s)} for one global batch, by the cost model (span {seconds(cost.span_s)})"
+    yield "pivot", pivot_in_words(report)
+    yield "simulated", ", ".join(_simulated(report))
+    yield "speed-up", ", ".join(_speed_ups(report))
+    yield "optimum", optimality_in_words(report)
+
+
+def pivot_in_words(report: PlanReport) -> str:
+    """What sets the pace: the pseudo-stage on which the steady phase runs (stages even, transfers odd)."""
+    cost, times = report.cost, report.plan.micro_batches
+    s = cost.pivot // 2
+    if cost.pivot % 2:
+        what, round_s = f"the transfer between stages {s} and {s + 1}", 2.0 * float(cost.transfer_s[s])
+    else:
+        what, round_s = f"stage {s}", float(cost.forward_s[s] + cost.backward_s[s])
+    share = percent(times * round_s / cost.span_s)
+    return f"{what} sets the pace: {times} × {seconds(round_s)} for forward and backward are {share} of the span"
+
+
+def _simulated(report: PlanReport) -> Iterator[str]:
+    for schedule, length_s in report.simulated_length_s.items():
+        yield f"{schedule} {seconds(length_s)} ({100 * (length_s / report.cost.length_s - 1):+.1f} %)"
+
+
+def _speed_ups(report: PlanReport) -> Iterator[str]:
+    length_s, devices = report.cost.length_s, report.problem.cluster.devices
+    over_one = report.single_device_s / length_s
+    yield f"{over_one:.2f}× over one device ({percent(over_one / devices)} of {counted(devices, 'device')})"
+    for name, baseline_s in (("data parallelism", report.data_parallel_s), ("uniform cuts", report.uniform_s)):
+        if baseline_s is None:
+            yield f"{name} does not fit the memory" if name == "data parallelism" else f"{name} do not fit the memory"
+        else:
+            yield f"{baseline_s / length_s:.2f}× over {name}"
+
+
+def optimality_in_words(report: PlanReport) -> str:
+    """How far the length can be from the best one on the grid."""
+    proven, plans = report.plan.optimality, field_in_words(report)
+    if proven is None:
+        return "nothing is proven"
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.bound_s - 1.0
+    if report.plan.stages == 1 and not report.tried and proven.proof == "exact" and gap <= ROUNDING:
+        return "data parallelism is the only plan with one stage"
+    if gap < -ROUNDING:
+        return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
+    if proven.proof == "exact":
+        where = f"of all plans with {plans} {grid}"
+        return (
+            f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
+        )
+    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.bound_s)})"

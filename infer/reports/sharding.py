@@ -1,0 +1,162 @@
+"""A sharding plan as people read it: a table by block as Auto-MAP's Tables 3 and 4, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.sharding import CANDIDATES, ShardingPlan
+from automap_models.core.sharding_classes import REPLICATED
+from automap_models.envs.propagation import PARTITIONED, Propagation
+from automap_models.envs.propagation import REPLICATED as REPLICATE
+from automap_models.formats.sharding_json import sharding_document
+
+from ..commands.searching import Found, Inserted
+from .sharding_rows import rows
+from .tables import columns, console, fact_table, plain
+from .units import counted, percent, seconds, size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NOUNS = {"parameter": "trainable parameter", "input": "input"}
+
+
+def search_document(found: Found, *, groups: bool) -> dict[str, Any]:
+    """The plan's JSON document; with `groups`, the linkage group of every decision beside it."""
+    document = sharding_document(found.report)
+    return {**document, "linkage_groups": _group_documents(found)} if groups else document
+
+
+def print_search(found: Found, files: Mapping[str, Path], *, groups: bool) -> None:
+    """Print a plan for people; `files` maps what was written to where."""
+    screen, report = console(), found.report
+    cluster = report.problem.cluster
+    screen.print(
+        f"[bold]{plain(report.problem.model)}[/bold] on {report.plan.axis_size} of the {cluster.devices} devices of "
+        f"{plain(cluster.name)}, rules {plain(report.problem.rules)}"
+    )
+    screen.print(f"{report.plan.kind} plan by [bold]{plain(report.plan.planner)}[/bold]\n")
+    screen.print(variable_table(report.plan))
+    screen.print()
+    if groups:
+        screen.print(group_table(found))
+        screen.print("[dim]every other dimension conflicts when it is partitioned[/dim]\n")
+    screen.print(fact_table(facts(found), report.notes))
+    for what, path in files.items():
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
+
+
+def variable_table(plan: ShardingPlan) -> Table:
+    """One row for the variables of a kind; the partitioned dimension's size is divided by the devices."""
+    table = columns()
+    table.add_column(CANDIDATES[plan.kind], overflow="fold")
+    table.add_column("number", justify="right", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("dim", justify="right", no_wrap=True)
+    for row in rows(plan):
+        shapes = {variable.shape for variable in row.variables}
+        shape = _divided(shapes.pop(), row.dim, plan.axis_size) if len(shapes) == 1 else "several"
+        style = "dim" if row.dim == REPLICATED else None
+        table.add_row(plain(row.name), str(len(row.variables)), shape, str(row.dim), style=style)
+    return table
+
+
+def group_table(found: Found) -> Table:
+    """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
+    problem = found.report.problem
+    propagation = Propagation(problem)
+    table = columns()
+    table.add_column("linkage group of", overflow="fold")
+    for heading in ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    seen = set()
+    for dim in propagation.by_group_size().tolist():
+        number = propagation.dim_classes[dim]
+        group = propagation.linkage_group(dim, PARTITIONED)
+        if group is not None and number not in seen:
+            own, name = propagation.sizes[number], problem.classes.describe(int(problem.candidate_dims[dim]))
+            sizes = (own - 1, group.partitioned.size, group.replicated.size, own)
+            table.add_row(plain(name), *map(str, sizes))
+        seen.add(number)
+    return table
+
+
+def facts(found: Found) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the tables."""
+    report, plan = found.report, found.report.plan
+    decided = plan.candidates
+    kind = CANDIDATES[plan.kind]
+    whole = sum(variable.nbytes for variable in decided) or 1.0
+    split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
+    noun = counted(len(decided), _NOUNS[kind])
+    yield "result", f"{plan.partitioned} of {noun} partitioned, {percent(split / whole)} of their bytes"
+    followers = sum(dim != REPLICATED for v, dim in plan.by_variable.items() if v not in decided)
+    if followers:
+        yield "follows", f"{counted(followers, 'other argument')} of the step, the optimiser's state among them"
+    yield "memory", _memory(plan)
+    dims = int(report.problem.candidate_dims.size)
+    live = int(report.problem.live[report.problem.classes.dim_classes[report.problem.candidate_dims]].sum())
+    yield (
+        "search",
+        (
+            f"{live} of {counted(dims, 'dimension')} could be partitioned; "
+            f"{plan.decided_by_propagation} were decided by propagation"
+        ),
+    )
+    if plan.episodes:
+        cut_off = ", then interrupted" if plan.interrupted else ""
+        yield "episodes", f"{plan.episodes:,}{cut_off}; the plan's reward is {plan.reward:.1f}"
+    yield "optimum", _optimum(plan)
+    yield "Shardy", shardy_sentence(found.inserted)
+    yield "time", f"{seconds(report.planning_s)} from the model to the plan, {seconds(plan.search_s)} of it searching"
+
+
+def _memory(plan: ShardingPlan) -> str:
+    """What the step's arguments take on each device."""
+    held = sum(v.nbytes / (1 if dim == REPLICATED else plan.axis_size) for v, dim in plan.by_variable.items())
+    return f"{size(held)} of arguments on each device, {size(sum(v.nbytes for v in plan.variables))} replicated"
+
+
+def _optimum(plan: ShardingPlan) -> str:
+    proven = plan.optimality
+    if proven is None:
+        return "nothing is proven"
+    if proven.proof == "exact" and plan.partitioned >= proven.bound:
+        return "proven: no plan without resharding partitions more"
+    gap = percent(1.0 - plan.partitioned / proven.bound)
+    return f"proven: no plan partitions more than {int(proven.bound)}, the gap is {gap}"
+
+
+def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
+    """What the compiler's own propagation of the plan inserts."""
+    parts = [
+        f"{counted(one.number, kind.replace('_', '-'))} ({size(one.nbytes)})" for kind, one in sorted(inserted.items())
+    ]
+    told = ", ".join(parts) or "no communication"
+    return f"its own propagation of the plan gives {told}" + ("" if "reshard" in inserted else ", no reshard")
+
+
+def _group_documents(found: Found) -> list[dict[str, Any]]:
+    """The sizes of the linkage groups of every dimension; null where partitioning it conflicts in itself."""
+    problem = found.report.problem
+    propagation, classes = Propagation(problem), problem.classes
+    documents = []
+    for dim, entry in enumerate(problem.candidate_dims.tolist()):
+        variable = int(classes.dim_variables[entry])
+        partition, replicate = (propagation.linkage_group(dim, decision) for decision in (PARTITIONED, REPLICATE))
+        documents.append(
+            {
+                "variable": classes.variables[variable].name,
+                "dim": entry - int(classes.dim_offsets[variable]),
+                "partition": partition and [int(partition.partitioned.size), int(partition.replicated.size)],
+                "replicate": replicate and int(replicate.replicated.size),
+            }
+        )
+    return documents
+
+
+def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
+    """`[768, 3072/4]`."""
+    return f"[{', '.join(f'{n}/{devices}' if i == dim else str(n) for i, n in enumerate(shape))}]"
