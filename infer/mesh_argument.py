@@ -6,8 +6,7 @@ import argparse
 import re
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.mesh import AXES, Mesh, MeshAxis
-from automap_models.core.sharding import Kind
+from automap_models.core.mesh import AXES, Mesh, MeshAxis, PlanKind
 from automap_models.errors import BadInput
 
 from .arguments import LARGEST
@@ -29,7 +28,7 @@ def mesh_argument(text: str) -> int | Mesh:
     return mesh
 
 
-def mesh_of(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> Mesh:
+def mesh_of(given: int | Mesh | None, kind: PlanKind, cluster: Cluster) -> Mesh:
     """The mesh that was asked for; by default one axis of all the cluster's devices."""
     if isinstance(given, tuple):
         return given
@@ -37,8 +36,8 @@ def mesh_of(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> Mesh:
     return (MeshAxis(name, given or cluster.devices),)
 
 
-def axis_size(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> int:
-    """Devices along the one axis of a plan that is made by counting.
+def one_axis(given: int | Mesh | None, kind: PlanKind, cluster: Cluster) -> Mesh:
+    """The mesh of the one axis of a plan that is made by counting.
 
     Raises:
         BadInput: two axes, or the other one.
@@ -47,4 +46,4 @@ def axis_size(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> int:
     if [axis.kind for axis in mesh] != [kind]:
         (name,) = (name for name, of in AXES.items() if of == kind)
         raise BadInput("variables are counted along one axis", where="--mesh", do=f"give {name}=N, or --objective time")
-    return mesh[0].size
+    return mesh

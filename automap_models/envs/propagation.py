@@ -128,12 +128,9 @@ class Propagation:
 
     def group_sizes(self) -> IntArray:
         """[m, 2] dimensions in the linkage group of replicating and of partitioning each; 0 where that conflicts."""
-        of_class = np.zeros((len(self.sizes), 2), dtype=np.int64)
-        for number, dim in {number: dim for dim, number in enumerate(self.dim_classes)}.items():
-            for decision in (REPLICATED, PARTITIONED):
-                step = self.decide(State(), dim, decision)
-                of_class[number, decision] = step.partitioned + step.replicated
-        return of_class[self.dim_classes]
+        replicating = np.array(self.sizes)
+        partitioning = np.where(self.along.live, replicating + self.along.classes.adjacency @ replicating, 0)
+        return np.stack([replicating, partitioning], axis=1)[self.dim_classes]
 
     def by_group_size(self) -> IntArray:
         """[m] the dimensions in descending size of their largest linkage group: the order in which to decide them."""

@@ -18,7 +18,7 @@ from .search_pipelines import ABOUT as ABOUT_PIPELINES
 from .search_pipelines import add_pipeline_arguments, run_pipeline
 
 if TYPE_CHECKING:
-    from automap_models.core.sharding import Kind
+    from automap_models.core.mesh import PlanKind
 
     from .searching import Found
 
@@ -41,7 +41,7 @@ examples:
 
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours
 """
-KINDS: Mapping[str, Kind] = {"opp": "operator", "adp": "data"}
+KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 
 _ABOUT = {
@@ -155,9 +155,9 @@ def _priced(arguments: argparse.Namespace, files: Mapping[str, Path]) -> int:
 
     result = priced(arguments, KINDS[arguments.search])
     if arguments.out:
-        from automap_models.formats.priced_sharding_json import write_priced_plan
+        from automap_models.formats.sharding_json import write_sharding_plan
 
-        write_priced_plan(arguments.out, result.report)
+        write_sharding_plan(arguments.out, result.report)
     if arguments.json:
         from ..reports.priced_sharding import price_document
 

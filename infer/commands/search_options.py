@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from automap_models.errors import BadInput
 
 from ..arguments import at_least
-
-if TYPE_CHECKING:
-    from automap_models.planners.base import PlannerOptions
-    from automap_models.planners.rounds import Round
 
 OBJECTIVES = ("time", "memory", "count")
 COUNTING = "count"
@@ -42,30 +37,18 @@ def add_search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
 
 
-def search_options(arguments: argparse.Namespace, watch: Callable[[Round], None]) -> PlannerOptions:
-    """The planner's options.
+def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The planner's options by name.
 
     Raises:
         BadInput: an argument means nothing to the planner.
     """
-    from automap_models.planners.base import PlannerOptions
-
     for name in APPLICABLE["agent"]:
         if getattr(arguments, name) is not None and name not in APPLICABLE.get(arguments.planner, ()):
             what = "--" + name.replace("_", "-")
             raise BadInput(f"the planner {arguments.planner} has no use for it", where=what, do="leave it out")
-    return PlannerOptions(
-        agent=arguments.agent or "paper",
-        episodes=arguments.episodes,
-        stop_at_optimum=bool(arguments.stop_at_optimum),
-        seed=arguments.seed or 0,
-        watch=watch,
-    )
-
-
-def seed_of(arguments: argparse.Namespace) -> int | None:
-    """The seed that the planner drew from; None for one that does not draw."""
-    return (arguments.seed or 0) if "seed" in APPLICABLE.get(arguments.planner, ()) else None
+    given = {name: getattr(arguments, name) for name in APPLICABLE["agent"] if name != "plot"}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def settle(arguments: argparse.Namespace) -> None:

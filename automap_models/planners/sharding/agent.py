@@ -43,11 +43,11 @@ class ShardingAgentPlanner(EpisodesPlanner[ShardingAgentConfig]):
                 do="pip install 'automap-models[torch]' or give --planner milp",
             )
         from automap_models.planners.sharding.config import read_search_config
+        from automap_models.planners.sharding.search import AgentSearch
 
+        self._search = AgentSearch
         self._configs = {kind: read_search_config(self.config.agent, kind) for kind in CANDIDATES}
 
     def search(self, problem: ShardingProblem, watch: Watch) -> Search:
         """The agent's, with the hyper-parameters for that kind of plan."""
-        from automap_models.planners.sharding.search import AgentSearch
-
-        return AgentSearch(problem, self._configs[problem.mesh[0].kind], self.config.seed, watch)
+        return self._search(problem, self._configs[problem.mesh[0].kind], self.config.seed, watch)

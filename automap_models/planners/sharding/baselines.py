@@ -73,11 +73,14 @@ class RandomSearch(OrderedSearch):
         most = episodes or EPISODES
         while self.episodes < most and self.best.partitioned < good_enough and not deadline.passed:
             number = min(ROUND, most - self.episodes)
-            self.record(1, 1.0, None, self.rate(np.stack([self._episode() for _ in range(number)])))
+            drawn = [self._episode(deadline) for _ in range(number)]
+            self.record(1, 1.0, None, self.rate(np.stack(drawn)))
 
-    def _episode(self) -> NDArray[np.bool_]:
+    def _episode(self, deadline: Deadline) -> NDArray[np.bool_]:
         state, draws = State(), self._rng.random(len(self.order)) < 0.5
         for dim, partitions in zip(self.order, draws.tolist(), strict=True):
+            if deadline.passed:
+                break
             if self.propagation.decided(state, dim):
                 continue
             self.decisions += 1

@@ -125,6 +125,10 @@ class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
     `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if nothing is drawn).
     """
 
+    def __init__(self, config: ConfigT | None = None) -> None:
+        super().__init__(config)
+        self._prover = ShardingMilpPlanner()
+
     def solve(
         self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> Result[ShardingProblem, ShardingPlan]:
@@ -137,7 +141,7 @@ class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
         options = self.config if isinstance(self.config, EpisodesConfig) else None
         episodes, seed = (options.episodes, options.seed) if options else (None, None)
         begun = time.perf_counter()
-        proof = ShardingMilpPlanner().solve(problem, deadline=deadline.part(_PROOF_SHARE * deadline.left_s))
+        proof = self._prover.solve(problem, deadline=deadline.part(_PROOF_SHARE * deadline.left_s))
         assert proof.bound is not None
         good_enough = proof.bound.value if options and options.stop_at_optimum else float("inf")
         search = self.search(problem, watch)

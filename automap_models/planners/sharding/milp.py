@@ -25,7 +25,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, Result, Status
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.sharding import axis_costs, objective_value, sharding_cost
@@ -63,6 +63,10 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
     name: ClassVar[str] = "milp"
     config_type = ShardingMilpConfig
 
+    def __init__(self, config: ShardingMilpConfig | None = None) -> None:
+        super().__init__(config)
+        import scipy.optimize  # noqa: F401  (takes half a second, which no deadline of a problem shall pay for)
+
     def solve(
         self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> Result[ShardingProblem, ShardingPlan]:
@@ -75,7 +79,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         if best is None:
             reason, proven = program.no_plan(deadline)
             taken_s = time.perf_counter() - begun
-            status = "infeasible" if proven else "stopped"
+            status: Status = "infeasible" if proven else "stopped"
             return Result(problem, None, None, status, reason=reason, taken_s=taken_s)
         plan = ShardingPlan.from_classes(problem, best.axis_of, self.name)
         value = objective_value(problem, sharding_cost(problem, plan))
