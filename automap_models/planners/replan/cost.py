@@ -1,6 +1,6 @@
 """What a plan costs on devices of unequal speed.
 
-The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (docs/cost-model.md). With
+The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (cost-model.md). With
 devices of unequal speed the stage waits for its slowest replica, so that slow replicas are worth keeping only as long
 as they are not much slower than the rest: the stage works with the j fastest of its devices, j chosen so that it is
 done first, and the others stand idle:
@@ -49,9 +49,9 @@ def stage_rates(slowdown: FloatArray) -> StageRates:
         before = np.concatenate(([0], np.cumsum(slowdown <= slowest)))
         count = before[None, :] - before[:, None]
         with np.errstate(divide="ignore"):
-            this = np.where(count > 0, slowest / count, np.inf)
-        better = this < rate
-        rate[better], replicas[better] = this[better], count[better]
+            candidate = np.where(count > 0, slowest / count, np.inf)
+        better = candidate < rate
+        rate[better], replicas[better] = candidate[better], count[better]
     return StageRates(rate, replicas)
 
 
