@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.result import Result
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.watch import SILENT, Watch
@@ -150,7 +150,6 @@ class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
 
 PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
 PlacementPlanner = OptionsPlanner[PlacementProblem, PlacementPlan]
-HybridPlanner = OptionsPlanner[HybridProblem, HybridPlan]
 
 
 def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
@@ -159,9 +158,7 @@ def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPl
     Raises:
         Infeasible: naming the fullest stage, what it needs and what would help.
     """
-    cost = pipeline_cost(
-        problem.profile, problem.cluster, plan.cuts, plan.device_cuts, plan.micro_batches, problem.state_factor
-    )
+    cost = plan_cost(problem, plan)
     if cost.feasible:
         return plan
     stage = int(cost.memory_bytes.argmax())

@@ -8,7 +8,6 @@ from typing import Any, Literal, overload
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    HybridPlanner,
     OptionsPlanner,
     PipelinePlanner,
     PlacementPlanner,
@@ -71,7 +70,7 @@ def make_planner(
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
 
 
 def make_planner(
