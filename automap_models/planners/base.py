@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -110,7 +109,6 @@ class PlannerOptions:
         schedule: schedule whose simulated length that shall shorten; None is the length L.
         time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
         seed: of every random draw.
-        split: an expert's placement in a file (formats.split_json); None is one that needs no expert.
     """
 
     beam: int = 4
@@ -120,7 +118,6 @@ class PlannerOptions:
     schedule: str | None = None
     time_limit_s: float | None = None
     seed: int = 0
-    split: Path | None = None
 
 
 class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
@@ -149,7 +146,6 @@ class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
 
 
 PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
-PlacementPlanner = OptionsPlanner[PlacementProblem, PlacementPlan]
 
 
 def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
