@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .pipeline import ACTIVATION_COLOUR, COMPUTE_COLOUR
+from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

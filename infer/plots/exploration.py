@@ -13,7 +13,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 
 from ..reports.units import counted, seconds, size, size_unit, time_unit
-from .pipeline import save_figure
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

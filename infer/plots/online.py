@@ -9,7 +9,7 @@ import numpy as np
 
 from ..reports.units import counted
 from .episodes import draw_episodes, episodes_figure
-from .pipeline import save_figure
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

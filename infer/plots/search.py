@@ -13,7 +13,7 @@ from ..commands.searching import Found
 from ..reports.tables import shortened
 from ..reports.units import counted
 from .episodes import draw_episodes, episodes_figure, first_episodes
-from .pipeline import WEIGHTS_COLOUR, save_figure
+from .figures import WEIGHTS_COLOUR, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

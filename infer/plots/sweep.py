@@ -17,7 +17,7 @@ from automap_models.formats.cluster_yaml import RATES, SIZES
 
 from ..reports.units import counted, seconds, time_unit
 from ..sweeps import Row
-from .pipeline import save_figure
+from .figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

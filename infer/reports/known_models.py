@@ -1,6 +1,8 @@
-"""`automap-profile --list`: the built-in models and the devices whose rooflines are known."""
+"""`automap profile --list`: the built-in models and the devices whose rooflines are known."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from automap_models import workloads
 from automap_models.formats.device_yaml import known_devices, read_device
@@ -9,7 +11,7 @@ from .tables import columns, console, plain
 from .units import percent, size
 
 
-def print_list() -> None:
+def print_known() -> None:
     """Print a table of models and one of devices."""
     screen = console()
     models = columns()
@@ -30,6 +32,14 @@ def print_list() -> None:
         attained = f"{percent(device.compute_efficiency)}, {percent(device.bandwidth_efficiency)}"
         devices.add_row(name, *rates, f"{size(device.bandwidth)}/s", attained)
     screen.print(devices)
+
+
+def known_document() -> dict[str, Any]:
+    """The same names as plain JSON types."""
+    return {
+        "models": {name: workloads.summary(name) for name in workloads.names()},
+        "devices": list(known_devices()),
+    }
 
 
 def _tflops(rate: float | None) -> str:

@@ -1,0 +1,86 @@
+"""The one program, `automap infer|profile|plan|place|search …`, and its commands under names of their own.
+
+`automap-infer …` is `automap infer …`, and so on. Only the command that is asked for is imported, so that help comes
+at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+from .runner import Command, new_parser, program, run_command
+
+NAME = "automap"
+SUMMARIES: Mapping[str, str] = {
+    "infer": "plan the pipeline stages of a profiled model on a cluster",
+    "profile": "make profile.npz of a model, or of another tool's profile",
+    "plan": "compare every kind of plan for a model on a cluster",
+    "place": "place the operators of a model on accelerators and CPUs",
+    "search": "search the shardings of a model's operations, or train an agent on its pipeline",
+}
+"""Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
+EPILOG = """commands:
+{commands}
+
+automap COMMAND --help tells more. Each command has a name of its own, too: automap-infer is automap infer.
+"""
+
+
+def main(argv: Sequence[str] | None = None, prog: str = NAME) -> int:
+    """Run `automap`; returns its exit code and never raises.
+
+    Args:
+        argv: the arguments; None stands for those of the process.
+        prog: the name by which the program was called, `automap-infer` where it is an alias.
+    """
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    return run_command(prog, lambda: _dispatch(prog, arguments))
+
+
+def alias(command: str, argv: Sequence[str] | None = None) -> int:
+    """Run `automap COMMAND` under the name `automap-COMMAND`."""
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    name = f"{NAME}-{command}"
+    return run_command(name, lambda: _run(name, command, arguments))
+
+
+def _dispatch(prog: str, arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in SUMMARIES:
+        return _run(f"{prog} {arguments[0]}", arguments[0], arguments[1:])
+    return _of(prog, "Plan how to train a model on a cluster.", SUMMARIES, arguments)
+
+
+def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
+    """Run a command, or the one of its own commands that the first argument names."""
+    module = import_module(f".commands.{name}", __package__)
+    commands: Mapping[str, Command[object, object]] | None = getattr(module, "COMMANDS", None)
+    if commands is None:
+        return int(module.COMMAND.execute(prog, arguments))
+    if arguments and arguments[0] in commands:
+        return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
+    summaries = {own: command.summary for own, command in commands.items()}
+    return _of(prog, module.DESCRIPTION, summaries, arguments)
+
+
+def _of(prog: str, description: str, summaries: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Help, the version, or what is wrong with arguments that begin with no command."""
+    width = max(map(len, summaries))
+    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in summaries.items())
+    parser = new_parser(prog, description, EPILOG.format(commands=lines))
+    parser.add_argument("command", metavar="COMMAND", choices=tuple(summaries), help="see below")
+    parser.parse_args(arguments[:1])
+    raise AssertionError("argparse accepts no first argument but a command")
+
+
+def _script(command: str) -> Callable[[], int]:
+    return lambda: program(lambda: alias(command))
+
+
+def automap() -> int:
+    """The program `automap`."""
+    return program(main)
+
+
+infer, profile, plan, place, search = map(_script, SUMMARIES)
