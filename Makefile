@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-dev ## style and types only
 	$(BIN)/mypy -p automap_models -p datagen -p train -p infer
 
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed-dev ## every benchmark; results belong into benchmarks/results/
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done

@@ -1,4 +1,4 @@
-"""The one step-time and memory model: what any plan costs, of stages that replicate and partition (docs/hybrid.md).
+"""The one step-time and memory model: what any plan costs, of stages that replicate and partition.
 
 A stage of r = d·t devices splits a micro-batch over d replicas, and t devices share each replica's instructions. With
 t = 1 everywhere this is the pipeline model to the last bit; with one stage it is data parallelism, operator

@@ -1,4 +1,4 @@
-"""plan.json of kind "hybrid-pipeline": pipelines whose stages replicate and partition operators (docs/exploring.md).
+"""plan.json of kind "hybrid-pipeline": pipelines whose stages replicate and partition operators (explore.md).
 
 It is the document of a pipeline (plan_json.py), with three more fields for each stage: `data` and `tensor`, d replicas
 of t devices each, and `partitioning`, the name of the way in which these t divide operators. `partitionings` tells the

@@ -1,4 +1,4 @@
-"""Measured stage times of a running job: times.json, or a trace of Perfetto, Chrome or Kineto (docs/adjusting.md).
+"""Measured stage times of a running job: times.json, or a trace of Perfetto, Chrome or Kineto (docs/how-to/replan.md).
 
 times.json lists either `stages` (`index`, one sample a micro-batch of the stage's slowest replica) or `devices`
 (`device`, one sample a micro-batch of that device's part), each with `forward_s` and `backward_s`, a number or a list
@@ -28,7 +28,7 @@ Unit = Literal["stage", "device"]
 PASSES = ("forward", "backward")
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
-_DO = "see docs/adjusting.md for what the file may hold"
+_DO = "see docs/how-to/replan.md for what the file may hold"
 
 
 @dataclass(frozen=True, eq=False)

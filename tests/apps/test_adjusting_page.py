@@ -1,4 +1,4 @@
-"""docs/adjusting.md as its readers use it: every command run in order in one folder, printing what the page says."""
+"""docs/how-to/replan.md as a reader uses it: every command run in one folder, printing what the page says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_page_s_commands_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     printed, seen = "", 0
-    for language, code in BLOCK.findall((ROOT / "docs" / "adjusting.md").read_text(encoding="utf-8")):
+    for language, code in BLOCK.findall((ROOT / "docs" / "how-to" / "replan.md").read_text(encoding="utf-8")):
         if language == "python":
             exec(compile(code, "adjusting.md", "exec"), {})
             shutil.copy("times.json", "later.json")

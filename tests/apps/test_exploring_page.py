@@ -1,4 +1,4 @@
-"""docs/exploring.md as readers use it: commands run, outputs compared; all but the large model's, which takes long."""
+"""docs/how-to/explore.md as a reader uses it: commands run, outputs compared; all but the large model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 @pytest.fixture(scope="module")
 def blocks() -> list[tuple[str, str]]:
     """Language and text of each block of the page."""
-    return BLOCK.findall((ROOT / "docs" / "exploring.md").read_text(encoding="utf-8"))
+    return BLOCK.findall((ROOT / "docs" / "how-to" / "explore.md").read_text(encoding="utf-8"))
 
 
 def test_the_commands_print_what_the_page_says(
@@ -48,6 +48,6 @@ def test_the_page_s_python_prints_what_it_says(blocks: list[tuple[str, str]]) ->
 def test_every_option_of_the_page_exists(blocks: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
-    page = (ROOT / "docs" / "exploring.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "explore.md").read_text(encoding="utf-8")
     asked = set(re.findall(r"`(--[a-z][a-z-]*)", page)) - {"--stages", "--micro-batches", "--plan"}  # automap-infer's
     assert asked <= known

@@ -1,4 +1,4 @@
-"""docs/hybrid.md as its readers use it: every program prints what the page says."""
+"""docs/explanation/partitioned-stages.md as a reader uses it: every program prints what the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = re.compile(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", re.S)
-PROGRAMS = PROGRAM.findall((ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8"))
+PROGRAMS = PROGRAM.findall((ROOT / "docs" / "explanation" / "partitioned-stages.md").read_text(encoding="utf-8"))
 
 
 def test_the_page_holds_a_program() -> None:
@@ -25,5 +25,5 @@ def test_a_program_prints_what_the_page_says(code: str, printed: str, monkeypatc
     monkeypatch.chdir(ROOT)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "docs/hybrid.md", "exec"), {})
+        exec(compile(code, "docs/explanation/partitioned-stages.md", "exec"), {})
     assert out.getvalue() == printed

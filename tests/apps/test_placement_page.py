@@ -1,4 +1,4 @@
-"""docs/placement.md as its readers use it: the graph and the program as printed, the command and what it prints."""
+"""docs/how-to/place.md as a reader uses it: the graph and the program as printed, the command and what it prints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from automap_models.infer.commands.place import main
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "placement.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "place.md").read_text(encoding="utf-8")
 RAN = re.compile(r"```(?:bash|python)\n((?:(?!```).)*)```\n\nprints\n\n```\n(.*?)```", re.S)
 GRAPH = re.compile(r"```json\n(.*?)```", re.S)
 
@@ -42,7 +42,7 @@ def test_the_program_prints_what_the_page_says(folder: Path) -> None:
     code, printed = RAN.findall(PAGE)[1]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "docs/placement.md", "exec"), {})
+        exec(compile(code, "docs/how-to/place.md", "exec"), {})
     assert out.getvalue() == printed
 
 

@@ -1,4 +1,4 @@
-"""docs/profiling.md as its readers use it: files written as told, every command run in order in one folder."""
+"""docs/how-to/profile.md as a reader uses it: files written as told, every command run in one folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "profiling.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "profile.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"Put this into `(\w+\.py)`:\s*$")
 

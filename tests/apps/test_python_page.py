@@ -1,4 +1,4 @@
-"""docs/python.md as its readers use it: every program runs and prints what the page says, numbers of plans apart."""
+"""docs/how-to/python.md as a reader uses it: every program prints what the page says, numbers apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = re.compile(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", re.S)
-PROGRAMS = PROGRAM.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+PROGRAMS = PROGRAM.findall((ROOT / "docs" / "how-to" / "python.md").read_text(encoding="utf-8"))
 
 
 def without_numbers(text: str) -> str:
@@ -28,5 +28,5 @@ def test_a_program_prints_what_the_page_says(code: str, printed: str, monkeypatc
     monkeypatch.chdir(ROOT)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, "docs/python.md", "exec"), {})
+        exec(compile(code, "docs/how-to/python.md", "exec"), {})
     assert without_numbers(out.getvalue()) == without_numbers(printed)

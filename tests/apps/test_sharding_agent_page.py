@@ -1,4 +1,4 @@
-"""docs/sharding-agent.md as its readers use it: the command run, the example run, every option known."""
+"""docs/explanation/sharding-agent.md as a reader uses it: the command run, the example run, every option known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from automap_models.infer.commands.search import main
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sharding-agent.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "sharding-agent.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/sharding-cost.md as its readers use it: every command run, every output compared, every example read."""
+"""docs/explanation/sharding-cost.md as a reader uses it: commands run, outputs compared, examples read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from automap_models.infer.commands.search import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharding-cost.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "sharding-cost.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DIFFERENT = ("     time", " verified", "           allowed)")
 """How lines begin that are another machine's next time."""

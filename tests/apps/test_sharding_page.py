@@ -1,4 +1,4 @@
-"""docs/sharding.md as its readers use it: every command run, every output compared, every example read."""
+"""docs/how-to/shard.md as a reader uses it: commands run, outputs compared, examples read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from automap_models.infer.commands.search import main
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharding.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "shard.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -16,6 +16,7 @@ import pytest
 RANK = {
     "errors": 0,
     "resources": 0,
+    "onnx_runtime": 0,
     "core": 1,
     "cost": 2,
     "formats": 2,

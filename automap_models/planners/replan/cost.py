@@ -1,6 +1,6 @@
 """What a plan costs on devices of unequal speed.
 
-The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (docs/cost-model.md). With
+The cost model has equal devices and splits every micro-batch evenly over a stage's replicas (cost-model.md). With
 devices of unequal speed the stage waits for its slowest replica, so that slow replicas are worth keeping only as long
 as they are not much slower than the rest: the stage works with the j fastest of its devices, j chosen so that it is
 done first, and the others stand idle:

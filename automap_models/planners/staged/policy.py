@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
+from automap_models.onnx_runtime import open_session
 from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
 from automap_models.planners.staged.grouping import Grouped, grouped
 from automap_models.resources import zoo_dir
@@ -46,20 +47,7 @@ class Policy:
     """
 
     def __init__(self, path: Path) -> None:
-        import onnxruntime
-
-        if not path.is_file():
-            raise BadInput("no such policy file", where=str(path), do="train one with python train/run.py")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # small graphs lose more to threads than they gain
-        options.log_severity_level = 3
-        # Measured: a tenth of the time to load the graph, and the plans take no longer.
-        options.enable_mem_reuse = False
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors have no common base class
-            raise BadInput("cannot be read as an ONNX model", where=str(path), do="export the policy again") from error
+        self.session = open_session(path)
         self.metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
         if self.metadata.get("automap_kind") != KIND:
             raise BadInput("an ONNX model, but not a pipeline policy of automap", where=str(path), do="export it again")
