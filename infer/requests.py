@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+AUTO = "auto"
+"""In place of a number of stages or micro-batches: choose it."""
+
 
 class SourceKind(Enum):
     """What a model comes from; the value says why an option does not apply to it."""
@@ -93,3 +96,128 @@ class PlaceRequest:
     accelerator: str | None
     host: str | None
     link_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """`automap plan`.
+
+    Attributes:
+        topo: the cluster, by name or file.
+        device: roofline of a model's times, by name or file.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        global_batch: samples between two updates.
+        state_factor: bytes of training state a byte of parameters.
+        pins: `layer=stage`.
+        together: patterns of layers that no cut may part.
+        max_stages: of the deepest pipeline.
+        memory_bytes: of a device that plans may use.
+        forbidden: kinds of parallelism.
+        budget_s: processor time of the exact search.
+        thorough: whether everything is searched to the end.
+        seed: of random draws.
+        cached: whether results are kept and taken from the cache.
+        plan: a plan.json to cost, instead of making one.
+    """
+
+    source: Source
+    topo: str
+    device: str | None
+    microbatch_size: int | None
+    global_batch: int | None
+    state_factor: float | None
+    pins: tuple[str, ...]
+    together: tuple[str, ...]
+    max_stages: int | None
+    memory_bytes: float | None
+    forbidden: tuple[str, ...]
+    budget_s: float | None
+    thorough: bool
+    seed: int
+    cached: bool
+    plan: Path | None
+
+
+@dataclass(frozen=True)
+class PlannerRequest:
+    """Who plans pipelines, and how long; None is the planner's own default.
+
+    Attributes:
+        name: of the planner.
+        beam: first cuts from which the policy goes on.
+        policy: an exported policy.
+        certify_s, refine_s: how long the proof and the refinement may take.
+        schedule: whose simulated length is refined.
+    """
+
+    name: str
+    beam: int | None = None
+    policy: Path | None = None
+    certify_s: float | None = None
+    refine_s: float | None = None
+    schedule: str | None = None
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """`automap infer`: one plan.
+
+    Attributes:
+        profile: its file.
+        topo: the cluster, by name or file.
+        stages, micro_batches: numbers, or AUTO where they are to be chosen.
+        global_batch: samples between two updates.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        state_factor: bytes of training state a byte of parameters.
+        granularity: points at which the model may be cut.
+        plan: a plan.json to cost, instead of making one.
+        verbose: whether everything tried is printed.
+    """
+
+    profile: Path
+    topo: str | None
+    stages: int | str | None
+    micro_batches: int | str | None
+    global_batch: int | None
+    microbatch_size: int | None
+    state_factor: float | None
+    granularity: int | None
+    planner: PlannerRequest
+    plan: Path | None
+    verbose: bool
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """`automap infer --sweep`: a plan for every combination in a file. Attributes as in InferRequest."""
+
+    profile: Path
+    sweep: Path
+    microbatch_size: int | None
+    state_factor: float | None
+    granularity: int | None
+    planner: PlannerRequest
+
+
+@dataclass(frozen=True)
+class ReplanRequest:
+    """`automap infer --observed`: the next plan of a running job.
+
+    Attributes:
+        plan: what is running.
+        observed: its measured stage times.
+        policy: an exported policy for the plans from which the search starts.
+        attribute: what a stage all of whose devices are slow is put down to.
+        restart_s: seconds that a move costs beside moving bytes.
+        names_corrected: whether the user knows where the corrected profile goes.
+    """
+
+    profile: Path
+    topo: str | None
+    microbatch_size: int | None
+    plan: Path
+    observed: Path
+    policy: Path | None
+    attribute: str | None
+    restart_s: float
+    names_corrected: bool

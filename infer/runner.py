@@ -71,6 +71,7 @@ class Report:
         writers: an output's name → writes it, whole or not at all. An output without one is the document.
         draw: makes the picture; None where no output is one.
         warnings, remarks: lines for standard error, with JSON, too; the command's name stands before warnings.
+        names: an output's name → how the report calls it, where that differs.
         exit_code: 0, unless the outcome is bad news.
     """
 
@@ -80,6 +81,7 @@ class Report:
     draw: Callable[[], Figure] | None = None
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     exit_code: int = 0
 
 
@@ -180,7 +182,7 @@ class Command(Generic[RequestT, OutcomeT]):
         else:
             report.show()
             if self.names_files and files:
-                print_files(files)
+                print_files({report.names.get(what, what): path for what, path in files.items()})
         if sys.stdout is not None:
             sys.stdout.flush()
 

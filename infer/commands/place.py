@@ -64,9 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
         "metis, greedy, local-search, expert, single",
     )
-    how.add_argument(
-        "--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning"
-    )
+    how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
     how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
     how.add_argument(

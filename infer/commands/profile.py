@@ -42,9 +42,7 @@ exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 14
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to profile, and how."""
     parser.add_argument("--list", action="store_true", help="print the built-in models and the devices")
-    parser.add_argument(
-        "what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below"
-    )
+    parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
     step = parser.add_argument_group("which training step")
     step.add_argument(
         "--framework", choices=("jax", "torch"), help="what a factory's model is written in (default jax)"

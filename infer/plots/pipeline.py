@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+
 def draw(report: PlanReport, timeline: Timeline) -> Figure:
     """The figure; a notebook can show it as it is."""
     from matplotlib.figure import Figure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
@@ -12,7 +11,7 @@ from automap_models.core.partitioned import PartitionedProfile
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 
-from ..commands.exploring import Explored
+from ..commands.plan import Explored
 from ..commands.problems import batch_notes
 from .pipeline import heading, layers
 from .tables import columns, console, fact_table, plain
@@ -25,8 +24,8 @@ NAMES_WIDTH = 18
 """Of layers in the table of stages."""
 
 
-def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
-    """Print an exploration for people; `files` maps what was written to where."""
+def print_explored(found: Explored) -> None:
+    """Print an exploration for people."""
     screen, exploration = console(), found.exploration
     space = exploration.space
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
@@ -38,8 +37,6 @@ def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
     screen.print(stages(exploration.best))
     screen.print()
     screen.print(fact_table(facts(found), (*exploration.notes, *_about_samples(exploration.best))))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def print_candidate(plan: Candidate) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
@@ -21,13 +20,8 @@ ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
 
 
-def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool = False) -> None:
-    """Print a plan for people.
-
-    Args:
-        files: what was written (plan, plot, trace) → where.
-        verbose: also what else was tried.
-    """
+def print_report(report: PlanReport, *, verbose: bool = False) -> None:
+    """Print a plan for people; with `verbose`, also what else was tried."""
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
     screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
@@ -37,8 +31,6 @@ def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool
         screen.print(tried_table(report.tried))
         screen.print()
     screen.print(fact_table(facts(report), report.notes))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
