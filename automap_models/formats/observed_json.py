@@ -12,39 +12,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from automap_models.core.cluster import MAX_DEVICES
+from automap_models.core.observed import Observed, Unit
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
 from automap_models.formats.json_fields import Fields, finite, read_json
 
 SCHEMA = 1
 KIND = "observed"
-Unit = Literal["stage", "device"]
 PASSES = ("forward", "backward")
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
 _DO = "see docs/how-to/replan.md for what the file may hold"
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """Times of one micro-batch, measured on a running job.
-
-    Attributes:
-        unit: whether they are those of whole stages or of single devices.
-        forward_s, backward_s: stage or device → [samples] of its own part of a micro-batch; the same keys in both.
-        where: the file they come from.
-    """
-
-    unit: Unit
-    forward_s: Mapping[int, FloatArray]
-    backward_s: Mapping[int, FloatArray]
-    where: str = "observed times"
 
 
 def read_observed(path: str | os.PathLike[str]) -> Observed:

@@ -57,6 +57,9 @@ PLANNERS: dict[str, dict[str, str]] = {
     "hybrid": {
         "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
     },
+    "replan": {
+        "replan": "automap_models.planners.replan.replan:ReplanPlanner",
+    },
 }
 """Kind of problem → planner name → module:class."""
 

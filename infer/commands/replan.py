@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +11,28 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.errors import BadInput, Infeasible
+from automap_models.core.result import Result
+from automap_models.core.staged import StagedPlan
+from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.npz import write_npz
-from automap_models.formats.observed_json import Observed, read_observed
+from automap_models.formats.observed_json import read_observed
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.migration import Placed
-from automap_models.planners.replan.replan import Adjustment, adjust
+from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner
 from automap_models.planners.staged.evaluate import evaluate
 
 from ..reports.pipeline import heading, shape, stage_table
 from ..reports.tables import console, fact_table, plain
 from ..reports.units import counted, percent, seconds, size
 from .problems import sized_profile
+
+Replanned = Result[ReplanProblem, PlacedPlan]
 
 PLANNING = (
     "stages",
@@ -50,11 +52,11 @@ MOST_SHOWN = 12
 """Slow or fast devices that are listed one by one."""
 
 
-def adjusted(arguments: argparse.Namespace) -> tuple[Adjustment, PlanReport, Observed]:
-    """Read profile, plan and times, and adjust.
+def adjusted(arguments: argparse.Namespace) -> tuple[Replanned, PlanReport, Observed]:
+    """Read profile, plan and times, and plan again.
 
     Returns:
-        The adjustment; the new plan's report, with costs on healthy devices as in every plan.json; the times.
+        The result; the new plan's report, with costs on healthy devices as in every plan.json; the times.
 
     Raises:
         BadInput: an argument or a file cannot be used, or the files do not belong together.
@@ -64,28 +66,21 @@ def adjusted(arguments: argparse.Namespace) -> tuple[Adjustment, PlanReport, Obs
     cluster = None if arguments.topo is None else read_cluster(arguments.topo)
     problem, plan = read_plan(arguments.plan, sized_profile(arguments), cluster)
     observed = read_observed(arguments.observed)
-    options = PlannerOptions(policy=arguments.policy, certify_s=0.0, refine_s=0.0)
     running, known = _running(arguments.plan, plan, problem.cluster.devices)
-    start = time.perf_counter()
-    found = adjust(
-        problem,
-        running,
-        observed,
-        attribute=arguments.attribute,
-        known=known,
-        starts=lambda corrected: _plans_for_equal_devices(corrected, options),
-        restart_s=arguments.restart or 0.0,
+    starts = make_planner("auto", PlannerOptions(policy=arguments.policy, certify_s=0.0, refine_s=0.0))
+    result = ReplanPlanner(ReplanConfig(starts=(starts,))).solve(
+        ReplanProblem(problem, running, observed, arguments.attribute, known, arguments.restart or 0.0)
     )
-    taken_s = time.perf_counter() - start
-    return found, evaluate(found.problem, found.after.plan, planning_s=taken_s), observed
+    placed = result.required_plan()
+    return result, evaluate(result.facts["corrected"], placed.plan, planning_s=result.taken_s), observed
 
 
-def write_adjustment(arguments: argparse.Namespace, found: Adjustment, report: PlanReport) -> None:
+def write_adjustment(arguments: argparse.Namespace, result: Replanned, report: PlanReport) -> None:
     """Write what was asked for, each file whole or not at all."""
     if arguments.corrected:
-        write_npz(arguments.corrected, found.problem.profile)
+        write_npz(arguments.corrected, result.facts["corrected"].profile)
     if arguments.out:
-        text = dumps(adjustment_document(found, report)) + "\n"
+        text = dumps(adjustment_document(result, report)) + "\n"
 
         def write(file: BinaryIO) -> None:
             file.write(text.encode("utf-8", errors="backslashreplace"))
@@ -93,9 +88,10 @@ def write_adjustment(arguments: argparse.Namespace, found: Adjustment, report: P
         write_atomically(arguments.out, write)
 
 
-def adjustment_document(found: Adjustment, report: PlanReport) -> dict[str, Any]:
+def adjustment_document(result: Replanned, report: PlanReport) -> dict[str, Any]:
     """plan.json of the new plan on healthy devices, with all that is known about these ones under `adjustment`."""
-    speeds, moved = found.speeds, found.moving
+    facts, after = result.facts, result.required_plan()
+    speeds, moved = facts["speeds"], facts["migration"]
     return {
         **plan_document(report),
         "adjustment": {
@@ -103,59 +99,60 @@ def adjustment_document(found: Adjustment, report: PlanReport) -> dict[str, Any]
                 {"forward": float(forward), "backward": float(backward)}
                 for forward, backward in zip(speeds.forward_scale, speeds.backward_scale, strict=True)
             ],
-            "slowdown": [float(each) for each in speeds.slowdown],
-            "slowdown_error": [float(each) for each in speeds.error],
-            "device_order": list(found.after.order),
-            "idle": list(found.after.idle),
-            "running_length_s": float(found.before_cost.length_s),
-            "length_s": float(found.after_cost.length_s),
+            "slowdown": speeds.slowdown.tolist(),
+            "slowdown_error": speeds.error.tolist(),
+            "device_order": list(after.device_order),
+            "idle": list(after.idle),
+            "running_length_s": float(facts["running_cost"].length_s),
+            "length_s": float(result.cost.length_s),
             "moving": {
                 "received_bytes": moved.received_bytes,
                 "between_nodes_bytes": moved.between_nodes_bytes,
-                "moving_s": moved.moving_s,
-                "restart_s": found.restart_s,
+                "moving_s": moved.migration_s,
+                "restart_s": result.problem.restart_s,
             },
-            "pays_after_steps": found.pays_after_steps,
+            "pays_after_steps": facts["pays_after_steps"],
         },
     }
 
 
-def print_adjustment(found: Adjustment, report: PlanReport, observed: Observed, files: dict[str, Path]) -> None:
+def print_adjustment(result: Replanned, report: PlanReport, observed: Observed, files: dict[str, Path]) -> None:
     """Print an adjustment for people; `files` maps what was written to where."""
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan [bold]{plain(found.after.plan.planner)}[/bold]: {shape(report)}\n")
-    screen.print(stage_table(replace(report, cost=found.after_cost), screen.width))
+    screen.print(f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(stage_table(replace(report, cost=result.cost), screen.width))
     screen.print()
-    screen.print(fact_table(_facts(found, observed), _notes(found, files)))
+    screen.print(fact_table(_facts(result, observed), _notes(result, files)))
     for what, path in files.items():
         screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
-def _facts(found: Adjustment, observed: Observed) -> Iterator[tuple[str, str]]:
-    speeds, moved = found.speeds, found.moving
+def _facts(result: Replanned, observed: Observed) -> Iterator[tuple[str, str]]:
+    facts, after = result.facts, result.required_plan()
+    speeds, moved, running_s = facts["speeds"], facts["migration"], facts["running_cost"].length_s
     yield "measured", f"{counted(len(observed.forward_s), observed.unit)}, times of one micro-batch"
     both = zip(speeds.forward_scale.tolist(), speeds.backward_scale.tolist(), strict=True)
     scales = ", ".join(f"{s}: × {forward:.3f} and × {backward:.3f}" for s, (forward, backward) in enumerate(both))
     yield "profile", f"forward and backward by stage: {scales}"
     yield "devices", _slow_devices(speeds.slowdown)
-    yield "running", f"{seconds(found.before_cost.length_s)} for one global batch on these devices"
-    if found.after is found.before:
+    yield "running", f"{seconds(running_s)} for one global batch on these devices"
+    if after is result.problem.running:
         yield "new plan", "none is shorter: stay"
         return
-    share = percent(found.saved_s / found.before_cost.length_s)
-    yield "new plan", f"{seconds(found.after_cost.length_s)}, {share} shorter"
-    if found.after.order != tuple(range(len(found.after.order))):
-        yield "positions", "hold devices " + ", ".join(_runs(found.after.order))
-    if found.after.idle:
-        yield "idle", f"device {', '.join(map(str, found.after.idle))}: the stage is faster without"
+    share = percent(facts["saved_s"] / running_s)
+    yield "new plan", f"{seconds(result.cost.length_s)}, {share} shorter"
+    if after.device_order != tuple(range(len(after.device_order))):
+        yield "positions", "hold devices " + ", ".join(_runs(after.device_order))
+    if after.idle:
+        yield "idle", f"device {', '.join(map(str, after.idle))}: the stage is faster without"
     between = f"{size(moved.between_nodes_bytes)} of them between nodes"
     yield (
         "moving",
-        f"{size(moved.received_bytes)} of parameters and optimiser state, {between}: {seconds(moved.moving_s)}",
+        f"{size(moved.received_bytes)} of parameters and optimiser state, {between}: {seconds(moved.migration_s)}",
     )
-    pays = found.pays_after_steps
-    restart = f" and {seconds(found.restart_s)} for the restart" if found.restart_s else ""
+    pays = facts["pays_after_steps"]
+    restart = f" and {seconds(result.problem.restart_s)} for the restart" if result.problem.restart_s else ""
     yield "pays", f"the move{restart} after {counted(pays or 0, 'step')}"
 
 
@@ -177,13 +174,14 @@ def _runs(order: Sequence[int]) -> Iterator[str]:
             first = at
 
 
-def _notes(found: Adjustment, files: dict[str, Path]) -> Iterator[str]:
+def _notes(result: Replanned, files: dict[str, Path]) -> Iterator[str]:
+    yield from result.notes
     yield "times in the table are those of a stage's working replicas, the slowest of them"
     if "plan" in files and "corrected profile" not in files:
         yield "the plan belongs to the corrected profile, which --corrected FILE writes"
 
 
-def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[Placed, FloatArray]:
+def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
     """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns.
 
     Raises:
@@ -191,14 +189,14 @@ def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[Placed, FloatA
     """
     document = read_json(path)
     if "adjustment" not in document:
-        return Placed(plan, tuple(range(devices))), np.ones(devices)
+        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
     earlier = document.object("adjustment")
     order, idle = earlier.wholes("device_order"), earlier.wholes("idle")
     if sorted(order) != list(range(devices)):
         earlier.refuse("device_order", f"each of the devices 0 to {devices - 1} once")
     if not set(idle) <= set(order):
         earlier.refuse("idle", f"some of the devices 0 to {devices - 1}")
-    running = Placed(plan, order, idle)
+    running = PlacedPlan(plan, order, idle)
     if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
         earlier.refuse("idle", "devices that leave every stage one that works")
     return running, _slowdowns(earlier, devices)
@@ -207,17 +205,10 @@ def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[Placed, FloatA
 def _slowdowns(earlier: Fields, devices: int) -> FloatArray:
     """[D] slowdowns that an earlier adjustment found."""
     written = earlier.any("slowdown")
-    values = [finite(each) for each in written] if isinstance(written, list) else []
+    values = [finite(value) for value in written] if isinstance(written, list) else []
     if len(values) != devices or any(value is None or value <= 0 for value in values):
         earlier.refuse("slowdown", f"{devices} positive numbers")
     return np.array(values, dtype=np.float64)
-
-
-def _plans_for_equal_devices(problem: StagedProblem, options: PlannerOptions) -> list[StagedPlan]:
-    try:
-        return [make_planner("auto", options).plan(problem)]
-    except Infeasible:
-        return []
 
 
 def _refuse_wrong_options(arguments: argparse.Namespace) -> None:

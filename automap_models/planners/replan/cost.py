@@ -49,9 +49,9 @@ def stage_rates(slowdown: FloatArray) -> StageRates:
         before = np.concatenate(([0], np.cumsum(slowdown <= slowest)))
         count = before[None, :] - before[:, None]
         with np.errstate(divide="ignore"):
-            this = np.where(count > 0, slowest / count, np.inf)
-        better = this < rate
-        rate[better], replicas[better] = this[better], count[better]
+            candidate = np.where(count > 0, slowest / count, np.inf)
+        better = candidate < rate
+        rate[better], replicas[better] = candidate[better], count[better]
     return StageRates(rate, replicas)
 
 

@@ -8,76 +8,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.staged import StagedProblem
 
 BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A plan with the device at each of its positions, and those of them that stand idle.
-
-    Attributes:
-        plan: the stages, on positions 0 … D-1.
-        order: [D] device at each position.
-        idle: devices that do not work; they hold nothing.
-    """
-
-    plan: StagedPlan
-    order: tuple[int, ...]
-    idle: tuple[int, ...] = ()
-
-    def stage_of_device(self) -> NDArray[np.int64]:
-        """[D] the stage that each device belongs to, whether it works or stands idle."""
-        bound = (0, *self.plan.device_cuts, len(self.order))
-        stage = np.empty(len(self.order), dtype=np.int64)
-        stage[list(self.order)] = np.repeat(np.arange(self.plan.stages), np.diff(bound))
-        return stage
-
-    def working(self) -> BoolArray:
-        """[D] whether each device works."""
-        works = np.ones(len(self.order), dtype=np.bool_)
-        works[list(self.idle)] = False
-        return works
-
-
-@dataclass(frozen=True)
-class Moving:
-    """What a move takes.
+class Migration:
+    """What a migration takes.
 
     Attributes:
         received_bytes: parameters and optimiser state that devices receive, over all of them.
         between_nodes_bytes: the part of them that crosses between nodes; what several devices of a node need crosses
             once.
-        moving_s: how long that takes, nodes at a time in parallel: the busiest node's link, then the busiest device's.
+        migration_s: how long that takes, nodes at a time in parallel: the busiest node's link, then the busiest
+            device's.
     """
 
     received_bytes: float
     between_nodes_bytes: float
-    moving_s: float
+    migration_s: float
 
 
-def moving(problem: StagedProblem, before: Placed, after: Placed) -> Moving:
+def migration(problem: StagedProblem, before: PlacedPlan, after: PlacedPlan) -> Migration:
     """What it takes to go from one plan to the other.
 
     A device needs parameters and optimiser state, (σ - 1)·W without the gradients (at least W), of the instructions of
     its new stage that its old one did not have. It receives them inside its node where a device there has them, and
     otherwise over the nodes' links from the node that sends least by then.
+
+        instructions   0 ······ cut ······ cut' ······ n-1        pieces: between the cuts of either plan
+        before         [stage 0][stage 1                  ]
+        after          [stage 0           ][stage 1       ]       devices of stage 0 receive the piece cut … cut'
     """
     profile, cluster = problem.profile, problem.cluster
     state = max(problem.state_factor - 1.0, 1.0) * profile.W
     pieces = np.unique([0, *(c + 1 for plan in (before.plan, after.plan) for c in plan.cuts), len(profile)])
     weight = np.add.reduceat(state, pieces[:-1])
-    held, needed = (_holds(each, pieces) for each in (before, after))
+    held, needed = (_holds(placed, pieces) for placed in (before, after))
     lacking = needed & ~held
     received = lacking @ weight
     into, out_of = _between_nodes(cluster, held, lacking, weight)
     link_s = max(float(into.max()), float(out_of.max())) / cluster.inter
-    return Moving(float(received.sum()), float(into.sum()), link_s + float(received.max()) / cluster.intra)
+    return Migration(float(received.sum()), float(into.sum()), link_s + float(received.max()) / cluster.intra)
 
 
-def _holds(placed: Placed, pieces: NDArray[np.int64]) -> BoolArray:
+def _holds(placed: PlacedPlan, pieces: NDArray[np.int64]) -> BoolArray:
     """[D, pieces] whether each device holds each piece of the model."""
     ends = [cut + 1 for cut in placed.plan.cuts]
     stage_of_piece = np.searchsorted(ends, pieces[:-1], side="right")
@@ -88,7 +66,7 @@ def _holds(placed: Placed, pieces: NDArray[np.int64]) -> BoolArray:
 def _between_nodes(
     cluster: Cluster, held: BoolArray, lacking: BoolArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """[N] bytes that enter each node, and that leave it."""
+    """[N] bytes that enter each node, and [N] that leave it."""
     by_node = (cluster.nodes, cluster.devices_per_node, weight.size)
     has: BoolArray = np.logical_or.reduce(held.reshape(by_node), axis=1)
     lacks: BoolArray = np.logical_or.reduce(lacking.reshape(by_node), axis=1)

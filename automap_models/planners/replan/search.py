@@ -9,18 +9,26 @@ with u_s = rate_s·ΣC. Of two suffixes from one boundary, one with both numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 
+from automap_models.core.cluster import Cluster
+from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.replan.cost import StageRates, stage_rates, unequal_cost
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.replan.cost import StageRates, idle_positions, stage_rates, unequal_cost
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
+from automap_models.planners.watch import SILENT, Progress, Watch
 
+NAME = "replan"
+"""The planner that plans for unequal devices are made by."""
+MOST_NODES_PERMUTED = 5
+"""Nodes up to which all their orders are looked at; beyond, the slow ones first or last or as they are."""
 DEVICE_STEPS = (-4, -2, -1, 1, 2, 4)
 """How far one device cut moves at a time."""
 FINE_CELLS = 2
@@ -63,24 +71,158 @@ class _OnDevices:
     transfer: FloatArray
 
 
+@dataclass(frozen=True)
+class SearchedOrder:
+    """One device order that was searched.
+
+    Attributes:
+        device_order: [D] device at each position.
+        length_s: of the shortest plan that the search came to in that order; None where none of them fits the memory.
+    """
+
+    device_order: tuple[int, ...]
+    length_s: float | None
+
+
+@dataclass(frozen=True)
+class OrderSearch:
+    """What a search over device orders came to.
+
+    Attributes:
+        plan: the shortest plan with its devices; the running one where no other is preferred.
+        log: the orders that were searched.
+        finished: whether the deadline let it search all that it was to.
+    """
+
+    plan: PlacedPlan
+    log: tuple[SearchedOrder, ...]
+    finished: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about the search."""
+        if self.finished:
+            return ()
+        return (f"the deadline ended the search in device order {len(self.log)}: more time may give a shorter plan",)
+
+
+def search_orders(
+    problem: StagedProblem,
+    running: PlacedPlan,
+    slowdown: FloatArray,
+    starts: Sequence[StagedPlan] = (),
+    *,
+    most_orders: int = 4,
+    worth: float = 1e-3,
+    deadline: Deadline = NEVER,
+    watch: Watch = SILENT,
+) -> OrderSearch:
+    """The shortest plan that is found for devices of these speeds, in whatever order.
+
+    Args:
+        problem: with times of healthy devices.
+        running: the plan that runs.
+        slowdown: [D] of every device.
+        starts: further plans from whose device cuts to search.
+        most_orders: how many orders of devices are searched.
+        worth: a plan must be shorter by more than this share than the best before it; the running one is the first.
+        deadline: when to stop with the best plan so far.
+        watch: is told of every order.
+    """
+    cost = unequal_cost(problem, running.plan, slowdown[list(running.device_order)], running.idle_positions())
+    best, best_s = running, cost.length_s if cost.feasible else np.inf
+    plans, log = (running.plan, *starts), list[SearchedOrder]()
+    orders = promising_orders(problem.cluster, running, slowdown, most_orders)
+    for order in orders:
+        if deadline.passed:
+            break
+        watch(Progress("searching device orders", len(log), len(orders)))
+        at = slowdown[list(order)]
+        shortest = search(problem, at, plans, NAME, deadline)
+        log.append(SearchedOrder(order, None if shortest is None else shortest[1]))
+        if shortest is not None and shortest[1] < best_s * (1.0 - worth):
+            plan, best_s = shortest
+            best = PlacedPlan(plan, order, tuple(order[p] for p in idle_positions(plan, at)))
+    return OrderSearch(best, tuple(log), len(log) == len(orders) and not deadline.passed)
+
+
+def promising_orders(cluster: Cluster, running: PlacedPlan, slowdown: FloatArray, most: int) -> list[tuple[int, ...]]:
+    """At most so many device orders, the running one first; the others by how even work on equal nodes would be."""
+    orders = list(dict.fromkeys(device_orders(cluster, running.device_order, slowdown)))
+    bound = np.array([0, *running.plan.device_cuts, cluster.devices])
+
+    def capacity(order: tuple[int, ...]) -> float:
+        return float((1.0 / stage_rates(slowdown[list(order)]).rate[bound[:-1], bound[1:]]).sum())
+
+    return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: most - 1]]
+
+
+def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray) -> Iterator[tuple[int, ...]]:
+    """Orders of devices worth a look, those that move fewest nodes first; a node's devices stay together.
+
+    Inside a node the devices are as they are, or the slow ones first or last.
+
+    Args:
+        cluster: nodes of G devices.
+        running: [D] device at each position now.
+        slowdown: [D] of every device.
+    """
+    nodes = np.array(running).reshape(cluster.nodes, cluster.devices_per_node)
+    for inside in (nodes, _sorted_inside(nodes, slowdown), _sorted_inside(nodes, slowdown)[:, ::-1]):
+        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes]):
+            yield tuple(inside[list(order)].ravel().tolist())
+
+
+def _sorted_inside(
+    nodes: np.ndarray[tuple[int, int], np.dtype[np.int64]], slowdown: FloatArray
+) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """[N, G] each node's devices, the slow ones last."""
+    return np.take_along_axis(nodes, np.argsort(slowdown[nodes], axis=1, kind="stable"), axis=1)
+
+
+def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]]:
+    """Orders of nodes that differ in the speeds at some place, each by the order that moves fewest nodes.
+
+    Args:
+        speeds: [N] what tells nodes apart; nodes with the same are interchangeable.
+    """
+    same = range(len(speeds))
+    if len(speeds) <= MOST_NODES_PERMUTED:
+        orders: Iterable[tuple[int, ...]] = permutations(same)
+    else:
+        slow_last = tuple(sorted(same, key=lambda node: sum(speeds[node])))
+        orders = (tuple(same), slow_last, slow_last[::-1])
+    seen = set()
+    for order in sorted(orders, key=lambda order: sum(a != b for a, b in zip(order, same, strict=True))):
+        pattern = tuple(speeds[node] for node in order)
+        if pattern not in seen:
+            seen.add(pattern)
+            yield order
+
+
 def search(
-    problem: StagedProblem, slowdown: FloatArray, starts: Iterable[StagedPlan], planner: str
+    problem: StagedProblem,
+    slowdown: FloatArray,
+    starts: Iterable[StagedPlan],
+    planner: str,
+    deadline: Deadline = NEVER,
 ) -> tuple[StagedPlan, float] | None:
-    """The shortest plan found on devices in that order, and its length; None where nothing fits the memory.
+    """The shortest plan that is found on devices in that order, and its length; None where nothing fits the memory.
 
     Args:
         problem: with times of healthy devices.
         slowdown: [D] of the device at each position.
         starts: plans from whose device cuts the search sets out; the result is no longer than the best that fits.
         planner: the result's name for its maker.
+        deadline: when to stop with the best plan so far.
     """
     rates, starts = stage_rates(slowdown), list(starts)
     own_cuts = [cut for plan in starts for cut in plan.cuts]
     tables = stage_tables(problem, np.union1d(coarse_cuts(problem), np.array(own_cuts, dtype=np.int64)))
-    best = _over_device_cuts(tables, rates, dict.fromkeys(plan.device_cuts for plan in starts))
+    best = _over_device_cuts(tables, rates, dict.fromkeys(plan.device_cuts for plan in starts), deadline)
     if best is None:
         return None
-    cuts, device_cuts = _refined(problem, rates, *best)
+    cuts, device_cuts = _refined(problem, rates, *best, deadline)
     coarse = problem.grid.to_points(cuts)
     plan = StagedPlan(cuts, device_cuts, problem.micro_batches, planner, coarse)
     return plan, unequal_cost(problem, plan, slowdown).length_s
@@ -161,19 +303,21 @@ def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suf
 
 
 def _over_device_cuts(
-    tables: StageTables, rates: StageRates, starts: Iterable[tuple[int, ...]]
+    tables: StageTables, rates: StageRates, starts: Iterable[tuple[int, ...]], deadline: Deadline
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Instruction and device cuts that no single move of a device cut makes shorter, from the best of the starts."""
-    best_s, best, tried = np.inf, None, set[tuple[int, ...]]()
+    best_s, best, searched = np.inf, None, set[tuple[int, ...]]()
     waiting = list(starts)
     while waiting:
         for device_cuts in waiting:
-            tried.add(device_cuts)
-            found = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
-            if found is not None:
-                best_s, best = found[0], (found[1], device_cuts)
+            if deadline.passed:
+                return best
+            searched.add(device_cuts)
+            shorter = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+            if shorter is not None:
+                best_s, best = shorter[0], (shorter[1], device_cuts)
         near = [] if best is None else _neighbours(best[1], tables.replicas_in_all)
-        waiting = [device_cuts for device_cuts in near if device_cuts not in tried]
+        waiting = [device_cuts for device_cuts in near if device_cuts not in searched]
     return best
 
 
@@ -189,16 +333,17 @@ def _neighbours(device_cuts: tuple[int, ...], devices: int) -> Iterator[tuple[in
 
 
 def _refined(
-    problem: StagedProblem, rates: StageRates, cuts: tuple[int, ...], device_cuts: tuple[int, ...]
+    problem: StagedProblem, rates: StageRates, cuts: tuple[int, ...], device_cuts: tuple[int, ...], deadline: Deadline
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Cuts moved by powers of two of instructions, as long as that makes the plan shorter."""
     most = max(FINE_CELLS * len(problem.profile) // problem.granularity, 1)
     offsets = [0, *(sign << j for j in range(most.bit_length()) for sign in (1, -1))] if cuts else [0]
     best_s = np.inf
-    while True:
+    while not deadline.passed:
         places = np.unique(np.add.outer(np.array(cuts, dtype=np.int64), offsets))
         tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
-        found = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
-        if found is None:
-            return cuts, device_cuts
-        best_s, cuts = found
+        shorter = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+        if shorter is None:
+            break
+        best_s, cuts = shorter
+    return cuts, device_cuts

@@ -4,30 +4,33 @@ A device d of stage s needs for its part of a micro-batch, in pass p (forward or
 
     log measured = log predicted + log known slowdown of d + a_{s,p} + b_d + noise
 
-with a, how far off the profile is for the stage's instructions, and b, how much slower than thought the device is.
-Samples enter by their median, which a stall in fewer than half of them does not move; a is Huber's M-estimate over the
-devices, which stragglers among them hardly move (Huber, "Robust Estimation of a Location Parameter", 1964). One run
-cannot tell a stage all of whose devices are slow from one whose instructions take longer than the profile says, so
-that has to be said: `attribute` is "instructions" for a profile that was never measured; "devices" for one that was
-measured under these cuts before, whose instructions cannot have changed since: then a is one number for the whole job;
-"either" for one measured under other cuts, which is nearly right: a stage that is off by more than PROFILE_ERROR
-then has slow devices, and less is put down to its instructions.
+    a_{s,p}   how far the profile is off for the instructions of stage s in pass p
+    b_d       how much slower device d is than was known
+
+Samples enter by their median, which a stall in fewer than half of them does not move. a is Huber's M-estimate over the
+devices of the stage, which stragglers among them hardly move (Huber, "Robust Estimation of a Location Parameter",
+1964). One run cannot tell slow devices from long instructions where a whole stage deviates, so the caller says what
+such a deviation is due to:
+
+    "instructions"   for a profile that was never measured
+    "devices"        for a profile that was measured under the same cuts before: its instructions cannot have changed
+                     since, so that a is one number for the whole job
+    "either"         for a profile that was measured under other cuts, which is nearly right: a stage that is off by
+                     more than PROFILE_ERROR has slow devices, and less is put down to its instructions
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.observed import Attribution, Observed
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-from automap_models.formats.observed_json import Observed
 
-Attribution = Literal["instructions", "devices", "either"]
 IntArray = NDArray[np.int64]
 
 NORMAL_MAD = 1.4826
@@ -49,12 +52,12 @@ would make one of them a straggler by chance now and then."""
 
 @dataclass(frozen=True, eq=False)
 class Speeds:
-    """What was found.
+    """By how much the profile and the devices deviate from what was predicted.
 
     Attributes:
         forward_scale, backward_scale: [S] measured over predicted time of a stage's instructions on a healthy device.
-        slowdown: [D] time of each device over that of a healthy one; 1 where no difference can be told, and as known
-            where it was not measured.
+        slowdown: [D] time of each device over that of a healthy one; 1 where no difference is certain, and as known
+            before where it was not measured.
         error: [D] relative standard error of that; 0 for devices that were not measured.
     """
 
@@ -80,7 +83,7 @@ def fit_speeds(
         stage_of_device: [D] the stage that each device belongs to. One that stands idle may have been measured at a
             working one's part; if not, it is as slow as known.
         attribute: what a stage's common deviation is due to.
-        known: [D] slowdowns found before; None where nothing is known.
+        known: [D] slowdowns from earlier measurements; None where nothing is known.
 
     Raises:
         BadInput: a stage or device that the plan does not have, or a stage nothing was measured of.
@@ -103,8 +106,8 @@ def fit_speeds(
     timed = (both > 0) & (expected > 0)
     spread = np.sqrt(((error * measured) ** 2).sum(axis=0)) / np.where(timed, both, 1.0)
     slowdown = before * np.where(timed, both, 1.0) / np.where(timed, expected, 1.0)
-    told = np.abs(np.log(slowdown)) > SURE * spread
-    return _per_device(observed, units, stage_of_device, scale, np.where(told, slowdown, 1.0), spread, known)
+    certain = np.abs(np.log(slowdown)) > SURE * spread
+    return _per_device(observed, units, stage_of_device, scale, np.where(certain, slowdown, 1.0), spread, known)
 
 
 def _scales(measured: FloatArray, predicted: FloatArray, error: FloatArray, group: IntArray, stages: int) -> FloatArray:
@@ -155,8 +158,8 @@ def huber_locations(values: FloatArray, error: FloatArray, group: IntArray) -> d
         return design
 
     # From shifts of zero: scipy's first step is as long as the start is far from the origin, and a tiny one ends it.
-    found = least_squares(residuals, np.zeros(groups.size), derivative, loss="huber", f_scale=HUBER)
-    return dict(zip(groups.tolist(), (start + found.x).tolist(), strict=True))
+    fit = least_squares(residuals, np.zeros(groups.size), derivative, loss="huber", f_scale=HUBER)
+    return dict(zip(groups.tolist(), (start + fit.x).tolist(), strict=True))
 
 
 def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[int, int]:
@@ -165,15 +168,15 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
     Raises:
         BadInput: a unit is none of the plan's, or a stage has none.
     """
-    everyone = dict(enumerate(range(stages) if observed.unit == "stage" else stage_of_device.tolist()))
+    stage_of_unit = dict(enumerate(range(stages) if observed.unit == "stage" else stage_of_device.tolist()))
     for unit in sorted(observed.forward_s):
-        if unit not in everyone:
+        if unit not in stage_of_unit:
             raise BadInput(
-                f"{observed.unit} {unit} is measured, but the plan has {observed.unit}s 0 to {len(everyone) - 1}",
+                f"{observed.unit} {unit} is measured, but the plan has {observed.unit}s 0 to {len(stage_of_unit) - 1}",
                 where=observed.where,
                 do="give the plan that was running with --plan",
             )
-    owner = {unit: everyone[unit] for unit in observed.forward_s}
+    owner = {unit: stage_of_unit[unit] for unit in observed.forward_s}
     for stage in range(stages):
         if stage not in owner.values():
             raise BadInput(

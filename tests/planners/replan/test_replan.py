@@ -1,4 +1,4 @@
-"""Runtime adjustment: planted speeds are found, plans for them are the best by brute force, bytes are counted."""
+"""Re-planning: planted speeds are recovered, plans for them are the best by brute force, bytes are counted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,26 +16,19 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.observed import Attribution, Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.pipeline import plan_cost
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
-from automap_models.formats.observed_json import Observed
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.replan.cost import idle_positions, stage_rates, unequal_cost
-from automap_models.planners.replan.migration import Placed, moving
-from automap_models.planners.replan.replan import (
-    adjust,
-    corrected_profile,
-    device_orders,
-    healthy_times,
-    node_orders,
-    placed_cost,
-    replan,
-)
-from automap_models.planners.replan.search import best_cuts, search
-from automap_models.planners.replan.simulation import World, simulate_job, slowdown_path
+from automap_models.planners.replan.migration import migration
+from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, placed_cost
+from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
 from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
 from automap_models.planners.staged.exact import exact_search
 from automap_models.planners.staged.stage_tables import stage_tables
@@ -55,7 +49,7 @@ def predicted() -> FloatArray:
     return np.array([[1.0, 2.0], [2.0, 3.0]])
 
 
-def test_planted_scales_and_a_straggler_are_found() -> None:
+def test_planted_scales_and_a_straggler_are_recovered() -> None:
     scale, slow = np.array([[1.2, 0.9], [1.1, 1.0]]), np.ones(8)
     slow[5] = 1.7
     speeds = fit_speeds(seen((scale * predicted())[:, STAGE] * slow), *predicted(), STAGE, "instructions")
@@ -76,11 +70,10 @@ def test_stalls_in_less_than_half_of_the_samples_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["instructions", "devices"])
-def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_was_said(attribute: str) -> None:
+def test_a_stage_that_is_slow_as_a_whole_is_put_down_to_what_the_caller_says(attribute: Attribution) -> None:
     cluster_of_3, three = np.repeat([0, 1, 2], 4), np.array([[1.0, 2.0, 1.5], [2.0, 3.0, 2.5]])
     times = three[:, cluster_of_3] * np.where(cluster_of_3 == 1, 1.3, 1.0)
-    said = "devices" if attribute == "devices" else "instructions"
-    speeds = fit_speeds(seen(times), *three, cluster_of_3, said)  # type: ignore[arg-type]
+    speeds = fit_speeds(seen(times), *three, cluster_of_3, attribute)
     slow = np.where(cluster_of_3 == 1, 1.3, 1.0)
     if attribute == "devices":
         np.testing.assert_allclose(speeds.slowdown, slow, rtol=0.02)
@@ -125,14 +118,14 @@ def test_a_straggler_that_recovered_is_healthy_again() -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_location_is_huber_s_by_another_minimiser(values: list[float], error: float) -> None:
     numbers = np.array(values)
-    found = huber_locations(numbers, np.full(numbers.size, error), np.zeros(numbers.size, dtype=np.int64))[0]
+    location = huber_locations(numbers, np.full(numbers.size, error), np.zeros(numbers.size, dtype=np.int64))[0]
 
-    def loss(location: float) -> float:
-        z = np.abs(numbers - location) / error
+    def loss(centre: float) -> float:
+        z = np.abs(numbers - centre) / error
         return float(np.where(z <= HUBER, z**2 / 2, HUBER * z - HUBER**2 / 2).sum())
 
     other = minimize_scalar(loss, bounds=(-1.0, 1.0), method="bounded", options={"xatol": 1e-10})
-    assert loss(found) == pytest.approx(float(other.fun), rel=1e-3, abs=1e-6)
+    assert loss(location) == pytest.approx(float(other.fun), rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +188,14 @@ def test_cuts_for_given_devices_are_the_best_by_brute_force(random_problems: Dra
         device_cuts = tuple(sorted(1 + random.choice(devices - 1, problem.stages - 1, replace=False)))
         lengths = _all_lengths(problem, device_cuts, slowdown)
         tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
-        found = best_cuts(tables, stage_rates(slowdown), device_cuts)
+        shortest = best_cuts(tables, stage_rates(slowdown), device_cuts)
         if not lengths:
-            assert found is None
+            assert shortest is None
             continue
-        assert found is not None
-        assert found[0] == pytest.approx(min(lengths.values()), rel=1e-9)
-        assert lengths[found[1]] == pytest.approx(found[0], rel=1e-9)
-        assert best_cuts(tables, stage_rates(slowdown), device_cuts, found[0] * (1.0 - 1e-9)) is None
+        assert shortest is not None
+        assert shortest[0] == pytest.approx(min(lengths.values()), rel=1e-9)
+        assert lengths[shortest[1]] == pytest.approx(shortest[0], rel=1e-9)
+        assert best_cuts(tables, stage_rates(slowdown), device_cuts, shortest[0] * (1.0 - 1e-9)) is None
 
 
 def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plans(random_problems: Draw) -> None:
@@ -212,18 +205,18 @@ def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plan
             continue
         slowdown = np.ones(problem.cluster.devices)
         slowdown[0] = 1.8
-        found = search(problem, slowdown, [plan], "adjusted")
-        assert found is not None
-        every = [
+        shortest = search(problem, slowdown, [plan], "replan")
+        assert shortest is not None
+        lengths = [
             length
             for device_cuts in itertools.combinations(range(1, problem.cluster.devices), problem.stages - 1)
             for length in _all_lengths(problem, device_cuts, slowdown).values()
         ]
         start = unequal_cost(problem, plan, slowdown)
-        assert found[1] >= min(every) * (1.0 - 1e-9)
+        assert shortest[1] >= min(lengths) * (1.0 - 1e-9)
         if start.feasible:
-            assert found[1] <= start.length_s * (1.0 + 1e-9)
-        assert found[0].check_valid(problem) == (True, "")
+            assert shortest[1] <= start.length_s * (1.0 + 1e-9)
+        assert shortest[0].check_valid(problem) == (True, "")
 
 
 def test_distinct_orders_of_nodes_are_as_many_as_patterns_of_their_speeds() -> None:
@@ -247,38 +240,109 @@ def small_problem() -> StagedProblem:
     return StagedProblem(profile, CLUSTER, stages=2, micro_batches=8)
 
 
-def running(problem: StagedProblem) -> Placed:
+def running(problem: StagedProblem) -> PlacedPlan:
     plan = exact_search(problem)
     assert plan is not None
-    return Placed(plan, tuple(range(problem.cluster.devices)))
+    return PlacedPlan(plan, tuple(range(problem.cluster.devices)))
 
 
-def measured(problem: StagedProblem, job: Placed, slowdown: FloatArray) -> Observed:
+def measured(problem: StagedProblem, job: PlacedPlan, slowdown: FloatArray) -> Observed:
     return seen(np.stack(healthy_times(problem.profile, job))[:, job.stage_of_device()] * slowdown)
+
+
+def replanned(
+    problem: StagedProblem, job: PlacedPlan, slowdown: FloatArray, **options: float
+) -> Result[ReplanProblem, PlacedPlan]:
+    return ReplanPlanner().solve(ReplanProblem(problem, job, measured(problem, job, slowdown), **options))
 
 
 def test_nobody_waits_for_a_straggler_and_the_plan_gets_shorter() -> None:
     problem = small_problem()
     job, slowdown = running(problem), np.ones(8)
     slowdown[2] = 2.0
-    found = adjust(problem, job, measured(problem, job, slowdown), restart_s=3.0)
+    result = replanned(problem, job, slowdown, restart_s=3.0)
+    after, facts = result.required_plan(), result.facts
     # By hand: the running job waits for its slowest device in every stage that it belongs to.
-    assert found.before_cost.forward_s[0] == pytest.approx(2.0 * plan_cost(problem, job.plan).forward_s[0], rel=0.01)
+    healthy_forward_s = plan_cost(problem, job.plan).forward_s[0]
+    assert facts["running_cost"].forward_s[0] == pytest.approx(2.0 * healthy_forward_s, rel=0.01)
     # By hand: with all devices as fast as the seven healthy ones the work of 8 takes 8/7 as long.
     healthy = placed_cost(problem, job, np.ones(8)).length_s
-    assert 1.0 < found.after_cost.length_s / healthy < 8 / 7 + 0.03
-    stage, works = found.after.stage_of_device(), found.after.working()
+    assert 1.0 < result.cost.length_s / healthy < 8 / 7 + 0.03
+    stage, works = after.stage_of_device(), after.working()
     assert not works[2] or (stage == stage[2]).sum() == 1
-    assert found.pays_after_steps == math.ceil((found.moving.moving_s + 3.0) / found.saved_s)
+    assert facts["saved_s"] == facts["running_cost"].length_s - result.cost.length_s
+    assert facts["pays_after_steps"] == math.ceil((facts["migration"].migration_s + 3.0) / facts["saved_s"])
 
 
 def test_nothing_changes_where_nothing_is_wrong() -> None:
     problem = small_problem()
     job = running(problem)
-    found = adjust(problem, job, measured(problem, job, np.ones(8)))
-    assert found.after is job
-    assert (found.pays_after_steps, found.moving.received_bytes, found.moving.moving_s) == (None, 0.0, 0.0)
-    np.testing.assert_allclose(found.problem.profile.C, problem.profile.C)
+    result = replanned(problem, job, np.ones(8))
+    assert result.plan is job
+    moved = result.facts["migration"]
+    assert (result.facts["pays_after_steps"], moved.received_bytes, moved.migration_s) == (None, 0.0, 0.0)
+    np.testing.assert_allclose(result.facts["corrected"].profile.C, problem.profile.C)
+
+
+def test_the_search_log_lists_the_device_orders_that_were_searched_the_running_one_first() -> None:
+    problem = small_problem()
+    job, slowdown = running(problem), np.ones(8)
+    slowdown[2] = 2.0
+    result = replanned(problem, job, slowdown)
+    assert result.search_log[0].device_order == job.device_order
+    assert 1 < len(result.search_log) <= 4
+    assert result.cost.length_s <= min(order.length_s for order in result.search_log) * (1.0 + 1e-3)
+
+
+def test_without_time_the_running_plan_goes_on_and_a_note_says_so() -> None:
+    problem = small_problem()
+    job, slowdown = running(problem), np.ones(8)
+    slowdown[2] = 2.0
+    result = ReplanPlanner().solve(
+        ReplanProblem(problem, job, measured(problem, job, slowdown)), deadline=Deadline(0.0)
+    )
+    assert (result.plan, result.status, result.facts["saved_s"]) == (job, "feasible", 0.0)
+    assert "deadline" in result.notes[0]
+
+
+def test_that_no_plan_fits_is_a_result() -> None:
+    problem = small_problem()
+    job = running(problem)
+    tight = replace(problem, cluster=replace(problem.cluster, memory=1e6))
+    result = replanned(tight, job, np.ones(8))
+    assert (result.plan, result.cost, result.status) == (None, None, "stopped")
+    with pytest.raises(Infeasible, match="no plan was found that fits"):
+        result.required_plan()
+
+
+def test_a_start_gives_the_search_further_device_cuts() -> None:
+    """From the worst cuts alone the search ends where no single move helps; the exact plan's cuts it only keeps."""
+    problem = small_problem()
+    worst = PlacedPlan(StagedPlan((0,), (1,), problem.micro_batches, "worst"), tuple(range(8)))
+    exact = exact_search(problem)
+    assert exact is not None
+    best = search_orders(problem, worst, np.ones(8), [exact]).plan
+    assert placed_cost(problem, best, np.ones(8)).length_s <= plan_cost(problem, exact).length_s * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"restart_s": -1.0}, "-1 seconds"),
+        ({"restart_s": math.inf}, "inf seconds"),
+        ({"known_slowdown": np.ones(7)}, "one a device"),
+        ({"known_slowdown": np.zeros(8)}, "no positive numbers"),
+        ({"running": PlacedPlan(StagedPlan((11,), (4,), 8, ""), (0,) * 8)}, "0 to 7 once each"),
+        ({"running": PlacedPlan(StagedPlan((11,), (4,), 8, ""), tuple(range(8)), (0, 1, 2, 3))}, "without a device"),
+        ({"running": PlacedPlan(StagedPlan((11,), (4,), 8, ""), tuple(range(8)), (9,))}, "are not all among 0 to 7"),
+        ({"running": PlacedPlan(StagedPlan((11,), (4,), 9, ""), tuple(range(8)))}, "9 micro-batches instead of 8"),
+    ],
+)
+def test_what_is_no_running_job_is_refused(change: dict[str, Any], words: str) -> None:
+    problem = small_problem()
+    job = running(problem)
+    with pytest.raises(BadInput, match=words):
+        ReplanProblem(**{"staged": problem, "running": job, "observed": measured(problem, job, np.ones(8)), **change})
 
 
 def test_a_profile_is_corrected_instruction_by_instruction_and_says_so() -> None:
@@ -296,10 +360,11 @@ def test_a_profile_is_corrected_instruction_by_instruction_and_says_so() -> None
 def test_the_second_measurement_under_the_same_cuts_is_about_devices() -> None:
     problem = small_problem()
     job = running(problem)
-    first = adjust(problem, job, measured(problem, job, np.ones(8)))
-    slow = np.where(STAGE == 0, 1.4, 1.0)
-    again = adjust(first.problem, job, measured(problem, job, slow))
-    assert again.speeds.slowdown[:4] / again.speeds.slowdown[4:] == pytest.approx(np.full(4, 1.4), rel=0.01)
+    first = replanned(problem, job, np.ones(8))
+    times = measured(problem, job, np.where(STAGE == 0, 1.4, 1.0))
+    second = ReplanPlanner().solve(ReplanProblem(first.facts["corrected"], job, times))
+    slowdown = second.facts["speeds"].slowdown
+    assert slowdown[:4] / slowdown[4:] == pytest.approx(np.full(4, 1.4), rel=0.01)
 
 
 @given(seed=st.integers(0, 10**6))
@@ -310,59 +375,36 @@ def test_moved_bytes_are_those_counted_one_by_one(seed: int) -> None:
     problem = small_problem()
     problem = replace(problem, profile=Profile.create(np.ones(24), np.ones(24), random.random(24)))
 
-    def placed() -> Placed:
+    def placed() -> PlacedPlan:
         cuts, device_cuts = (int(random.integers(0, 23)),), (int(random.integers(1, 8)),)
         order = tuple(random.permutation(8).tolist())
         idle = order[:1] if device_cuts[0] > 1 and random.random() < 0.5 else ()
-        return Placed(StagedPlan(cuts, device_cuts, 8, ""), order, idle)
+        return PlacedPlan(StagedPlan(cuts, device_cuts, 8, ""), order, idle)
 
-    def holds(job: Placed) -> set[tuple[int, int]]:
+    def holds(job: PlacedPlan) -> set[tuple[int, int]]:
         return {
             (device, i)
-            for position, device in enumerate(job.order)
+            for position, device in enumerate(job.device_order)
             for i in range(24)
             if device not in job.idle and (i > job.plan.cuts[0]) == (position >= job.plan.device_cuts[0])
         }
 
     before, after = placed(), placed()
-    found, weight = moving(problem, before, after), 3.0 * problem.profile.W
+    moved, weight = migration(problem, before, after), 3.0 * problem.profile.W
     lacking = holds(after) - holds(before)
-    assert found.received_bytes == pytest.approx(sum(weight[i] for _, i in lacking))
+    assert moved.received_bytes == pytest.approx(sum(weight[i] for _, i in lacking))
     in_nodes = {(device // 4, i) for device, i in holds(before)}
     entering = {(device // 4, i) for device, i in lacking} - in_nodes
-    assert found.between_nodes_bytes == pytest.approx(sum(weight[i] for _, i in entering))
-    assert moving(problem, before, before).moving_s == 0.0
+    assert moved.between_nodes_bytes == pytest.approx(sum(weight[i] for _, i in entering))
+    assert migration(problem, before, before).migration_s == 0.0
 
 
 def test_a_new_plan_on_a_real_profile_for_a_slow_node() -> None:
     cluster = Cluster(4, 8, 130e9, 3.125e9, 32e9)
     problem = StagedProblem(read_profile(EXAMPLES / "vgg19_v100.npz"), cluster, stages=4)
-    job, slowdown = Placed(make_planner("uniform").plan(problem), tuple(range(32))), np.ones(32)
+    job, slowdown = PlacedPlan(make_planner("uniform").plan(problem), tuple(range(32))), np.ones(32)
     slowdown[8:16] = 1.5
-    after = replan(problem, job, slowdown)
+    after = search_orders(problem, job, slowdown).plan
     assert placed_cost(problem, after, slowdown).length_s < placed_cost(problem, job, slowdown).length_s
     assert after.plan.check_valid(problem) == (True, "")
     assert placed_cost(problem, after, slowdown).feasible
-
-
-def test_nobody_does_better_than_the_job_that_knows_everything() -> None:
-    problem = small_problem()
-    world = World(windows=6, steps=50, device_straggles=0.1, restart_s=0.0, worth=0.0)
-    runs = [simulate_job(problem, running(problem).plan, world, 7, lambda _: ()) for _ in range(2)]
-    one = runs[0]
-    assert (one.perfect_s <= one.static_s).all()
-    assert (one.perfect_s <= one.adjusted_s).all()
-    assert one.static_s[0] == pytest.approx(one.healthy_s)
-    np.testing.assert_array_equal(one.adjusted_s, runs[1].adjusted_s)
-    static, adjusted, perfect = one.totals(world.steps)
-    assert perfect <= min(static, adjusted)
-
-
-def test_devices_are_healthy_at_first_and_only_straggle_when_told_to() -> None:
-    calm = World(windows=20, drift=0.0, device_straggles=0.0, node_straggles=0.0)
-    np.testing.assert_array_equal(slowdown_path(CLUSTER, calm, np.random.default_rng(0)), np.ones((20, 8)))
-    wild = slowdown_path(CLUSTER, replace(calm, node_straggles=1.0, recovers=0.0), np.random.default_rng(0))
-    assert (wild[0] == 1.0).all()
-    assert (wild[1:] > 1.0).all()
-    assert (wild[1] == wild[-1]).all()
-    assert (wild[1, :4] == wild[1, 0]).all()
