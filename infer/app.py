@@ -21,11 +21,11 @@ SUMMARIES: Mapping[str, str] = {
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
-EPILOG = """commands:
+COMMANDS_EPILOG = """commands:
 {commands}
 
-automap COMMAND --help tells more. Each command has a name of its own, too: automap-infer is automap infer.
-"""
+{prog} COMMAND --help tells more."""
+ALIASES_EPILOG = "Each command has a name of its own, too: automap-infer is automap infer."
 
 
 def main(argv: Sequence[str] | None = None, prog: str = NAME) -> int:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, prog: str = NAME) -> int:
     return run_command(prog, lambda: _dispatch(prog, arguments))
 
 
-def alias(command: str, argv: Sequence[str] | None = None) -> int:
+def alias(command: str, argv: Sequence[str] | None) -> int:
     """Run `automap COMMAND` under the name `automap-COMMAND`."""
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     name = f"{NAME}-{command}"
@@ -49,7 +49,7 @@ def alias(command: str, argv: Sequence[str] | None = None) -> int:
 def _dispatch(prog: str, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in SUMMARIES:
         return _run(f"{prog} {arguments[0]}", arguments[0], arguments[1:])
-    return _of(prog, "Plan how to train a model on a cluster.", SUMMARIES, arguments)
+    return _of(prog, "Plan how to train a model on a cluster.", SUMMARIES, ALIASES_EPILOG, arguments)
 
 
 def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
@@ -61,21 +61,26 @@ def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in commands:
         return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
     summaries = {own: command.summary for own, command in commands.items()}
-    return _of(prog, module.DESCRIPTION, summaries, arguments)
+    return _of(prog, module.DESCRIPTION, summaries, module.EPILOG, arguments)
 
 
-def _of(prog: str, description: str, summaries: Mapping[str, str], arguments: Sequence[str]) -> int:
+def _of(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:
     """Help, the version, or what is wrong with arguments that begin with no command."""
     width = max(map(len, summaries))
     lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in summaries.items())
-    parser = new_parser(prog, description, EPILOG.format(commands=lines))
+    parser = new_parser(prog, description, f"{COMMANDS_EPILOG.format(commands=lines, prog=prog)}\n\n{epilog}")
     parser.add_argument("command", metavar="COMMAND", choices=tuple(summaries), help="see below")
     parser.parse_args(arguments[:1])
     raise AssertionError("argparse accepts no first argument but a command")
 
 
-def _script(command: str) -> Callable[[], int]:
-    return lambda: program(lambda: alias(command))
+def _script(command: str) -> Callable[..., int]:
+    """The program `automap-COMMAND`: with arguments given a function, without them a whole process."""
+
+    def script(argv: Sequence[str] | None = None) -> int:
+        return program(lambda: alias(command, None)) if argv is None else alias(command, argv)
+
+    return script
 
 
 def automap() -> int:

@@ -86,7 +86,7 @@ def _watched(problems: int) -> AbstractContextManager[object]:
     """A line on the terminal where the choice is among several problems, which may take seconds."""
     if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
-    from ..reports.progress import Steps
+    from .reports.progress import Steps
 
     steps = Steps()
     steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
@@ -164,7 +164,7 @@ def planning_problem(request: InferRequest) -> PlanningProblem:
     cluster = read_cluster(request.topo)
     given = {name: getattr(request, name) for name in ("state_factor", "granularity")}
     given = {name: value for name, value in given.items() if value is not None}
-    if request.micro_batches == AUTO:
+    if isinstance(request.micro_batches, str):
         if global_batch is None:
             raise BadInput(
                 "needs to know how many samples a batch has", where="--micro-batches auto", do="give --global-batch"

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from automap_models.core.constraints import Technique
+    from automap_models.core.observed import Attribution
 
 AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it."""
@@ -42,7 +47,7 @@ class Source:
     trainable: tuple[str, ...] = ()
 
     @property
-    def sizes(self) -> dict[str, int | str | None]:
+    def sizes(self) -> dict[str, Any]:
         """What a built-in model or a factory is called with."""
         return {"batch": self.batch, "sequence": self.sequence, "dtype": self.dtype}
 
@@ -64,7 +69,7 @@ class ProfileRequest:
     framework: str | None = None
     model: str | None = None
     device: str | None = None
-    measuring: dict[str, int] | None = None
+    measuring: dict[str, Any] | None = None
     show: bool = False
     instructions: bool = False
 
@@ -85,7 +90,7 @@ class PlaceRequest:
     """
 
     source: Source
-    overrides: dict[str, int | float | str]
+    overrides: dict[str, Any]
     split_passes: bool
     planner: str | None
     split: Path | None
@@ -130,7 +135,7 @@ class PlanRequest:
     together: tuple[str, ...]
     max_stages: int | None
     memory_bytes: float | None
-    forbidden: tuple[str, ...]
+    forbidden: tuple[Technique, ...]
     budget_s: float | None
     thorough: bool
     seed: int
@@ -218,6 +223,69 @@ class ReplanRequest:
     plan: Path
     observed: Path
     policy: Path | None
-    attribute: str | None
+    attribute: Attribution | None
     restart_s: float
     names_corrected: bool
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """`automap search opp` and `adp`.
+
+    Attributes:
+        search: "opp" partitions trainable parameters, "adp" inputs.
+        topo: the cluster, by name or file.
+        mesh: devices along the one axis, or axes with their sizes; None for all devices of the cluster.
+        objective: "time", "memory" or "count".
+        device: roofline of the cluster's devices, by name or file.
+        rules: what may be sharded, by name or file.
+        plan: a plan.json to price, instead of searching one.
+        verify: whether the step is run with the plan and compared.
+        planner: by name.
+        agent, episodes, stop_at_optimum, seed: of a planner that plays.
+        show_groups: whether the linkage groups are printed.
+    """
+
+    search: str
+    source: Source
+    topo: str
+    mesh: int | tuple[tuple[str, int], ...] | None
+    objective: str
+    device: str | None
+    rules: str
+    plan: Path | None
+    verify: bool
+    planner: str
+    agent: str | None
+    episodes: int | None
+    stop_at_optimum: bool | None
+    seed: int | None
+    show_groups: bool
+
+
+@dataclass(frozen=True)
+class OnlineRequest:
+    """`automap search pp`.
+
+    Attributes:
+        profiled: where the profile comes from.
+        topo: the cluster, by name or file.
+        stages, micro_batches: numbers; None for one stage a node and the default.
+        state_factor: bytes of training state a byte of parameters.
+        radius: devices around the node boundaries.
+        agent: hyper-parameters, by name or file.
+        episodes: to play; None for the agent's.
+        seed: of random draws.
+        warm_start: "policy" or a plan.json to begin with.
+    """
+
+    profiled: ProfileRequest
+    topo: str
+    stages: int | None
+    micro_batches: int | None
+    state_factor: float | None
+    radius: int
+    agent: str
+    episodes: int | None
+    seed: int
+    warm_start: str | None

@@ -74,6 +74,21 @@ def source_of(options: Mapping[str, Any]) -> Source:
     )
 
 
+def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source:
+    """The same where operations are needed; with `verified`, where the step is run, too.
+
+    Raises:
+        BadInput: as `source_of`; or it is a profile; or cannot be run.
+    """
+    source = source_of(options)
+    if source.kind not in STEPS:
+        do = "give a model, a factory or an HLO file"
+        raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
+    if verified and source.kind not in MODELS:
+        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
+    return source
+
+
 def kind_of(what: str) -> SourceKind:
     """What it is: a model's name before a file of that name (`./bert48` is the file).
 
@@ -144,7 +159,7 @@ def profile_of(request: ProfileRequest) -> Profile:
     return replace(profile, meta={**profile.meta, "model": request.model})
 
 
-def _jax_profile(source: Source, device: Device | None, measuring: Mapping[str, int], steps: Steps) -> Profile:
+def _jax_profile(source: Source, device: Device | None, measuring: Mapping[str, Any], steps: Steps) -> Profile:
     from automap_models.hlo.profile import profile_from_graph
 
     module, graph = traced(source, steps)
@@ -191,7 +206,7 @@ def module_of(source: Source) -> Module:
         return trace(step)
 
 
-def _torch_profile(source: Source, device: Device | None, measuring: Mapping[str, int], steps: Steps) -> Profile:
+def _torch_profile(source: Source, device: Device | None, measuring: Mapping[str, Any], steps: Steps) -> Profile:
     steps.begin("importing torch")
     from automap_models.torch_export.example import read_example
     from automap_models.torch_export.measure import measure_module

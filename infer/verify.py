@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from automap_models.core.mesh import Mesh
 from automap_models.errors import BadInput
 
 from .reports.units import size
+from .requests import Source
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""
@@ -57,14 +57,14 @@ class Verified:
 
 
 def verify(
-    arguments: argparse.Namespace,
+    source: Source,
     plans: Mapping[str, tuple[Mesh, Sequence[Sequence[int]]]],
     needed_bytes: float,
 ) -> Verified:
     """Compile and run the step with the shardings of the plan named "plan"; of the others only compile it.
 
     Args:
-        arguments: of the command: which step.
+        source: which step.
         plans: name → mesh and, for each of its axes, the partitioned dimension of each argument of the step.
         needed_bytes: what running it takes on all devices together.
 
@@ -74,8 +74,8 @@ def verify(
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     why = f"running it on this host takes {size(needed_bytes)}" if needed_bytes > _SHARE * free else ""
     asked = {
-        "what": arguments.what,
-        "sizes": {name: getattr(arguments, name) for name in ("batch", "sequence", "dtype")},
+        "what": source.what,
+        "sizes": source.sizes,
         "plans": {
             name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, each)) for each in dims]}
             for name, (mesh, dims) in plans.items()
@@ -86,7 +86,7 @@ def verify(
     devices = 1
     for axis in plans["plan"][0]:
         devices *= axis.size
-    told = _told(asked, devices, str(arguments.what))
+    told = _told(asked, devices, source.what)
     communication = {
         name: {kind: Communicated(*numbers) for kind, numbers in kinds.items()}
         for name, kinds in told["communication"].items()

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 from ..arguments import add_step_arguments, at_least, file_argument, name_argument
-from ..requests import PlaceRequest
+from ..requests import PlaceRequest, SourceKind
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from automap_models.core.placement import PlacementGraph, PlacementProblem
+    from automap_models.core.placement import PlacementProblem
+    from automap_models.core.placement_graph import PlacementGraph
     from automap_models.formats.placement_plan import PlacementReport
 
 DEFAULT_NODES = 200
@@ -120,7 +121,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
-    from ..sources import SourceKind, source_of
+    from ..sources import source_of
 
     source = source_of(vars(namespace))
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
@@ -213,8 +214,6 @@ def _one_device_s(problem: PlacementProblem) -> float | None:
 
 def _graph(request: PlaceRequest) -> PlacementGraph:
     """The graph in a file, or that of a model's instructions."""
-    from ..sources import SourceKind
-
     if request.source.kind is SourceKind.PROFILE:
         return _graph_in(request.source.what)
     return _graph_of_model(request)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 from ..arguments import add_step_arguments, at_least, name_argument
-from ..requests import ProfileRequest
+from ..requests import ProfileRequest, SourceKind
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         raise BadInput("nothing to do", where="-o", do="give -o profile.npz to write it or --show to print it")
     if namespace.json and (namespace.show or namespace.instructions):
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
-    from ..sources import SourceKind, source_of, superfluous
+    from ..sources import source_of, superfluous
 
     source = source_of(vars(namespace))
     if source.kind is SourceKind.WORKLOAD and namespace.framework == "torch":

@@ -1,20 +1,22 @@
-"""`automap-search pp`: a pipeline plan by online training, from the arguments to what is printed and written."""
+"""`automap search pp`: a pipeline plan by online training."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least
+from ..arguments import TOPO_HELP, add_step_arguments, at_least, name_argument
+from ..requests import OnlineRequest, ProfileRequest
+from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
-    from automap_models.core.profile import Profile
+    from matplotlib.figure import Figure
+
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.formats.plan_report import PlanReport
     from automap_models.planners.online.planner import OnlineOptions, Trained
@@ -28,26 +30,32 @@ POLICY = "policy"
 """The planner whose plan is a warm start by name."""
 
 
-def add_pipeline_arguments(made: argparse.ArgumentParser) -> None:
-    """The arguments of `automap-search pp`."""
-    made.add_argument("what", metavar="MODEL|PROFILE", help="what to cut: as below, or a profile of automap-profile")
-    made.add_argument(
-        "--topo", metavar="NAME|FILE", required=True, help="a shipped cluster (A, B, C, …) or a YAML file"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to cut on which cluster, and how long to learn."""
+    parser.add_argument(
+        "what",
+        metavar="MODEL|PROFILE",
+        type=name_argument,
+        help="a model as automap-profile takes it, or a profile",
     )
-    step = made.add_argument_group("which training step")
+    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=True, help=TOPO_HELP)
+    step = parser.add_argument_group("which training step")
     add_step_arguments(step)
-    step.add_argument("--device", metavar="NAME|FILE", help="device of a model's times (default v100)")
-    asked = made.add_argument_group("what to plan")
-    asked.add_argument("--stages", metavar="S", type=at_least(2), help="number of stages (default: one a node)")
-    asked.add_argument("--micro-batches", metavar="M", type=at_least(1), help="in a global batch (default 16)")
-    asked.add_argument("--state-factor", metavar="X", type=float, help="bytes of training state per byte of parameters")
-    asked.add_argument(
+    step.add_argument("--device", metavar="NAME|FILE", type=name_argument, help="for a model's times (default v100)")
+    problem = parser.add_argument_group("what to plan")
+    problem.add_argument("--stages", metavar="S", type=at_least(2), help="number of stages (default: one a node)")
+    problem.add_argument("--micro-batches", metavar="M", type=at_least(1), help="in a global batch (default 16)")
+    problem.add_argument(
+        "--state-factor", metavar="X", type=float, help="bytes of state per byte of parameters (default 4)"
+    )
+    problem.add_argument(
         "--radius", metavar="N", type=at_least(0), default=3, help="devices around the node boundaries (default 3)"
     )
-    how = made.add_argument_group("who learns, for how long")
+    how = parser.add_argument_group("who learns, for how long")
     how.add_argument(
         "--agent",
         metavar="NAME|FILE",
+        type=name_argument,
         default="default",
         help="hyper-parameters: default, paper (Auto-MAP's own) or a YAML file like conf/online/default.yaml",
     )
@@ -56,52 +64,61 @@ def add_pipeline_arguments(made: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--warm-start",
         metavar="policy|FILE",
+        type=name_argument,
         help="begin with the trained policy's plan, or with this plan.json (./policy is a file)",
     )
-    out = made.add_argument_group("what to write")
-    out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
-    out.add_argument("--plot", metavar="FILE", type=Path, help="draw how the training went (.png, .svg, .pdf)")
-    out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
 
 
-def run_pipeline(arguments: argparse.Namespace) -> int:
-    """Check everything that can be checked, train, then write: after a mistake nothing is written."""
-    files = _files(arguments)
-    problem = _problem(arguments)
-    trained, report = _trained(arguments, problem)
-    if arguments.out:
-        from automap_models.formats.plan_json import write_plan
-
-        write_plan(arguments.out, report)
-    if arguments.plot:
-        from ..plots.online import write_online_plot
-
-        write_online_plot(arguments.plot, trained)
-    _print(arguments, report, files)
-    return 0
-
-
-def _files(arguments: argparse.Namespace) -> dict[str, Path]:
-    """What shall be written → where.
+def request(namespace: argparse.Namespace) -> OnlineRequest:
+    """What is asked for.
 
     Raises:
-        BadInput: it cannot be written, or is an input or another output, too.
+        BadInput: an option means nothing for what is given.
     """
-    from automap_models.formats.files import require_writable
+    from ..sources import source_of
 
-    from ..plots.pipeline import require_plotting
+    return OnlineRequest(
+        profiled=ProfileRequest(source_of(vars(namespace)), device=namespace.device),
+        topo=namespace.topo,
+        stages=namespace.stages,
+        micro_batches=namespace.micro_batches,
+        state_factor=namespace.state_factor,
+        radius=namespace.radius,
+        agent=namespace.agent,
+        episodes=namespace.episodes,
+        seed=namespace.seed,
+        warm_start=namespace.warm_start,
+    )
 
-    files = {what: path for what, path in (("plan", arguments.out), ("plot", arguments.plot)) if path}
-    taken = {Path(path).resolve() for path in (arguments.what, arguments.warm_start) if path}
-    for what, path in files.items():
-        if path.resolve() in taken:
-            raise BadInput("is an input or another output, too", where=f"{path} for the {what}", do="give another name")
-        taken.add(path.resolve())
-        (require_plotting if what == "plot" else require_writable)(path)
-    return files
+
+def run(request: OnlineRequest) -> tuple[Trained, PlanReport]:
+    """Train, and evaluate the best plan.
+
+    Raises:
+        BadInput: a file or a value cannot be used.
+        Infeasible: no plan fits the memory.
+        UserCodeError: the user's own code raised.
+    """
+    return _trained(request, _problem(request))
 
 
-def _problem(arguments: argparse.Namespace) -> StagedProblem:
+def report(request: OnlineRequest, outcome: tuple[Trained, PlanReport]) -> Report:
+    """The plan as `automap infer` tells it; a picture of how the training went."""
+    from automap_models.formats.plan_json import plan_document
+
+    from ..reports.pipeline import print_report
+
+    trained, plan = outcome
+
+    def draw() -> Figure:
+        from ..plots.online import draw_online
+
+        return draw_online(trained)
+
+    return Report(lambda: print_report(plan), lambda: plan_document(plan), draw=draw)
+
+
+def _problem(request: OnlineRequest) -> StagedProblem:
     """The problem on the grid of all instructions.
 
     Raises:
@@ -111,51 +128,44 @@ def _problem(arguments: argparse.Namespace) -> StagedProblem:
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.planners.online.planner import agent_config, at_instructions
 
-    cluster = read_cluster(arguments.topo)
-    agent_config(arguments.agent)
-    profile = _profile(arguments)
-    given = {name: getattr(arguments, name) for name in ("micro_batches", "state_factor")}
+    from ..sources import profile_of
+
+    cluster = read_cluster(request.topo)
+    agent_config(request.agent)
+    profile = profile_of(request.profiled)
+    given = {name: getattr(request, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}
-    return at_instructions(StagedProblem(profile, cluster, arguments.stages or cluster.nodes, **given))
+    return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **given))
 
 
-def _profile(arguments: argparse.Namespace) -> Profile:
-    from ..sources import kind_of, profile_of, require_applicable
-
-    source = kind_of(arguments.what)
-    require_applicable(source, arguments)
-    asked = argparse.Namespace(**vars(arguments), measure=False, framework=None, model=None)
-    return profile_of(source, asked)
-
-
-def _trained(arguments: argparse.Namespace, problem: StagedProblem) -> tuple[Trained, PlanReport]:
+def _trained(request: OnlineRequest, problem: StagedProblem) -> tuple[Trained, PlanReport]:
     from automap_models.planners.online.planner import train_online
     from automap_models.planners.staged.evaluate import evaluate
 
-    options = _options(arguments, problem)
+    options = _options(request, problem)
     begun = time.perf_counter()
     from ..reports.progress import Steps
 
     with Steps() as steps:
         steps.begin("training")
 
-        def watch(each: OnlineRound, total: int) -> None:
-            steps.advance(each.episodes, total, f"training, best so far {each.best_s:.4g} s")
+        def watch(news: OnlineRound, total: int) -> None:
+            steps.advance(news.episodes, total, f"training, best so far {news.best_s:.4g} s")
 
         trained = train_online(problem, replace(options, watch=watch))
     report = evaluate(problem, trained.plan, planning_s=time.perf_counter() - begun, notes=notes(trained))
-    return trained, replace(report, seed=arguments.seed)
+    return trained, replace(report, seed=request.seed)
 
 
-def _options(arguments: argparse.Namespace, problem: StagedProblem) -> OnlineOptions:
+def _options(request: OnlineRequest, problem: StagedProblem) -> OnlineOptions:
     from automap_models.planners.online.planner import OnlineOptions
 
     return OnlineOptions(
-        agent=arguments.agent,
-        radius=arguments.radius,
-        episodes=arguments.episodes,
-        seed=arguments.seed,
-        warm_start=_warm_start(arguments.warm_start, problem),
+        agent=request.agent,
+        radius=request.radius,
+        episodes=request.episodes,
+        seed=request.seed,
+        warm_start=_warm_start(request.warm_start, problem),
     )
 
 
@@ -184,10 +194,11 @@ def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     from automap_models.formats.plan_json import read_plan
 
     own, plan = read_plan(path, problem.profile, problem.cluster)
-    for what in ("stages", "micro_batches", "state_factor"):
-        if getattr(own, what) != getattr(problem, what):
-            told = f"has {what.replace('_', '-')} {getattr(own, what):g}, not {getattr(problem, what):g}"
-            raise BadInput(told, where=f"--warm-start {path}", do=f"give --{what.replace('_', '-')} as the plan has it")
+    for name in ("stages", "micro_batches", "state_factor"):
+        if getattr(own, name) != getattr(problem, name):
+            option = name.replace("_", "-")
+            what = f"has {option} {getattr(own, name):g}, not {getattr(problem, name):g}"
+            raise BadInput(what, where=f"--warm-start {path}", do=f"give --{option} as the plan has it")
     return plan
 
 
@@ -205,20 +216,24 @@ def notes(trained: Trained) -> tuple[str, ...]:
         proven = "the plan it started from, which is not on these candidates"
         if optimum.proof == "exact":
             proven += ": none on them is shorter"
-    told = [searched, proven]
+    sentences = [searched, proven]
     if trained.interrupted:
-        told.insert(0, f"interrupted: the best plan of {episodes:,} episodes, not the end of the training")
-    return tuple(told)
+        sentences.insert(0, f"interrupted: the best plan of {episodes:,} episodes, not the end of the training")
+    return tuple(sentences)
 
 
-def _print(arguments: argparse.Namespace, report: PlanReport, files: Mapping[str, Path]) -> None:
-    if arguments.json:
-        from automap_models.formats.plan_json import plan_document
-
-        from ..runner import print_json
-
-        print_json(plan_document(report))
-    else:
-        from ..reports.pipeline import print_report
-
-        print_report(report, files)
+COMMAND = Command(
+    summary="pipeline parallelism by online training",
+    description=ABOUT,
+    epilog="",
+    add_arguments=add_arguments,
+    outputs=(
+        Output("plan", ("--out",), "write the plan as JSON"),
+        Output("plot", ("--plot",), "draw how the training went (.png, .svg, .pdf)", picture=True),
+    ),
+    json="print the plan as JSON and nothing else",
+    inputs=("what", "warm_start"),
+    request=request,
+    run=run,
+    report=report,
+)

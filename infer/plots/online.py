@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..reports.units import counted
 from .episodes import draw_episodes, episodes_figure
-from .figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,15 +16,6 @@ if TYPE_CHECKING:
 
 HIGHEST = 1.5
 """Longest plan drawn, over the best one."""
-
-
-def write_online_plot(path: Path, trained: Trained) -> None:
-    """Draw the episodes of a training into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `plots.require_plotting`.
-    """
-    save_figure(path, draw_online(trained))
 
 
 def draw_online(trained: Trained) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,19 +12,10 @@ from ..commands.searching import Found
 from ..reports.tables import shortened
 from ..reports.units import counted
 from .episodes import draw_episodes, episodes_figure, first_episodes
-from .figures import WEIGHTS_COLOUR, save_figure
+from .figures import WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def write_search_plot(path: Path, found: Found) -> None:
-    """Draw the episodes of a search into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `plots.require_plotting`.
-    """
-    save_figure(path, draw_search(found))
 
 
 def draw_search(found: Found) -> Figure:

@@ -12,7 +12,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 
 from ..commands.plan import Explored
-from ..commands.problems import batch_notes
+from ..planning import batch_notes
 from .pipeline import heading, layers
 from .tables import columns, console, fact_table, plain
 from .units import counted, percent, rounds, seconds, size, span

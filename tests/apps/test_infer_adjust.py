@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ADJUST = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from automap_models.infer.app import infer as main
 from automap_models.infer.commands import infer as command
-from automap_models.infer.commands.infer import main
 from automap_models.infer.plots import pipeline as plots
 from automap_models.simulate.schedules import SCHEDULES
 

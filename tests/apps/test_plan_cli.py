@@ -23,7 +23,8 @@ from automap_models.formats.hybrid_json import read_hybrid_plan
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.formats.plan_json import read_plan
 from automap_models.formats.profiled_model_npz import model_from_npz
-from automap_models.infer.commands.plan import FORBIDDABLE, NAME, main
+from automap_models.infer.app import plan as main
+from automap_models.infer.commands.plan import FORBIDDABLE
 
 MODEL = '''
 import jax
@@ -359,6 +360,6 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
-    code = "import sys; from automap_models.infer.commands.plan import main; main(['--help']); print(*sys.modules)"
+    code = "import sys; from automap_models.infer.app import plan as main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "numpy", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from automap_models.formats.sharding_json import read_sharding_plan
-from automap_models.infer.commands.search import main
+from automap_models.infer.app import search as main
 
 MODEL = '''
 import jax
@@ -156,7 +156,7 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
-    run = "from automap_models.infer.commands.search import main; main(['opp', '--help'])"
+    run = "from automap_models.infer.app import search as main; main(['opp', '--help'])"
     code = f"import sys; {run}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
