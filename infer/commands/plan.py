@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from automap_models.core.constraints import Constraints
     from automap_models.formats.cache import Cache
     from automap_models.planners.portfolio.candidate import Candidate
-    from automap_models.planners.portfolio.explore import Exploration, ExploreOptions
+    from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import Space
+
+    from ..reports.exploration import Explored
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
@@ -49,23 +51,6 @@ Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours,
 141 the output's reader went away
 """
-
-
-@dataclass(frozen=True)
-class Explored:
-    """What the command came to.
-
-    Attributes:
-        exploration: the plans.
-        options: how they were searched.
-        taken_s: from the request to the plans.
-        cached: whether they come from the cache.
-    """
-
-    exploration: Exploration
-    options: ExploreOptions
-    taken_s: float
-    cached: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -204,6 +189,7 @@ def _explored(request: PlanRequest) -> Explored:
     from automap_models.planners.portfolio.store import exploration_to_json
 
     from ..model_cache import profiled_once
+    from ..reports.exploration import Explored
     from ..reports.progress import Steps
 
     begun = time.perf_counter()
@@ -306,7 +292,7 @@ def _remembered(entry: bytes | None, space: Space) -> Exploration | None:
 
 def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
     """The ranking of all plans and the best one, or the one plan that was given."""
-    from ..reports.exploration import print_candidate, print_explored
+    from ..reports.exploration import Explored, print_candidate, print_explored
     from ..reports.exploration_document import candidate_document, explored_document, write_best
 
     if not isinstance(outcome, Explored):

@@ -86,7 +86,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
                 raise BadInput("there is no profile to write", where=f"--{name}", do="leave it or --list out")
         return ProfileRequest(None)
     if namespace.what is None:
-        raise BadInput("no MODEL|FILE is given", do="see --help")
+        raise BadInput("no MODEL|FILE is given", do="see automap-profile --help")
     if not any((namespace.out, namespace.show, namespace.instructions, namespace.json, namespace.plot)):
         raise BadInput("nothing to do", where="-o", do="give -o profile.npz to write it or --show to print it")
     if namespace.json and (namespace.show or namespace.instructions):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
 from automap_models.core.partitioned import PartitionedProfile
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration
+from automap_models.planners.portfolio.explore import Exploration, ExploreOptions
 
-from ..commands.plan import Explored
 from ..planning import batch_notes
 from .pipeline import heading, layers
 from .tables import columns, console, fact_table, plain
@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 
 NAMES_WIDTH = 18
 """Of layers in the table of stages."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What the command came to.
+
+    Attributes:
+        exploration: the plans.
+        options: how they were searched.
+        taken_s: from the request to the plans.
+        cached: whether they come from the cache.
+    """
+
+    exploration: Exploration
+    options: ExploreOptions
+    taken_s: float
+    cached: bool
 
 
 def print_explored(found: Explored) -> None:

@@ -14,7 +14,7 @@ from automap_models.formats.plan_report import SCHEMA, cluster_document
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.reports import best_report
 
-from ..commands.plan import Explored
+from .exploration import Explored
 
 KIND = "explored"
 
