@@ -31,7 +31,7 @@ from rich.table import Table
 
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_costs import final_length_s
 from automap_models.envs.online_tables import Pivots
 from automap_models.errors import Infeasible
@@ -137,7 +137,7 @@ def row(model: str, cluster: str, problem: StagedProblem, said: str, arguments: 
     exact_s = time.process_time() - begun
 
     def above(length_s: float) -> str:
-        return f"{100 * (length_s / optimum.bound_s - 1):.2f}"
+        return f"{100 * (length_s / optimum.value - 1):.2f}"
 
     greedy = [each.trained.rounds[-1].greedy_s for each in runs]
     known = [each for each in greedy if each is not None]
@@ -157,7 +157,7 @@ def row(model: str, cluster: str, problem: StagedProblem, said: str, arguments: 
         f"{max(each.cpu_s for each in runs):.1f} s",
         f"{max(each.wall_s for each in runs):.1f} s",
         f"{exact_s:.2f} s",
-        lost_by_pruning(problem, optimum.bound_s),
+        lost_by_pruning(problem, optimum.value),
         said,
     ]
 

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.errors import BadInput
-from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml, shipped_names
+from automap_models.formats.schema import Document, Text, Whole, find_yaml, read_yaml, shipped_names
 
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
-_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
+CLUSTER_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
+
+
+class ClusterDocument(Document):
+    """A cluster as YAML files and plans write it; the keys are the attributes of `core.cluster.Cluster`."""
+
+    nodes: Whole
+    devices_per_node: Whole
+    intra: float
+    inter: float
+    memory: float
+    name: Text = ""
+
+    def cluster(self, where: str, name: str = "cluster") -> Cluster:
+        """The cluster, under the given name where the document has none.
+
+        Raises:
+            BadInput: a number out of range, naming its key; `where` says where the document comes from.
+        """
+        try:
+            return Cluster(
+                self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, name=self.name or name
+            )
+        except BadInput as error:
+            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 def known_clusters() -> list[str]:
@@ -26,25 +49,4 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "topo", "cluster")
-    return cluster_from_mapping(load_yaml(path, _KEYS), source=str(path), name=path.stem)
-
-
-def cluster_from_mapping(document: object, *, source: str, name: str = "cluster") -> Cluster:
-    """The cluster that a parsed YAML document describes.
-
-    Args:
-        document: a mapping with the keys of formats.md; numbers may be written as text (YAML reads `130e9` as one).
-        source: where it comes from, for messages.
-        name: the cluster's name where the document has none.
-
-    Raises:
-        BadInput: naming the key at fault.
-    """
-    fields = YamlFields(document, source, required=(*SIZES, *RATES), optional=("name",), do=_KEYS)
-    label = fields.text("name", name)
-    values: dict[str, Any] = {key: fields.whole(key) for key in SIZES}
-    values |= {key: fields.number(key) for key in RATES}
-    try:
-        return Cluster(**values, name=label)
-    except BadInput as error:
-        raise BadInput(error.what, where=source, do=error.do) from None
+    return read_yaml(path, ClusterDocument, do=CLUSTER_KEYS).cluster(str(path), path.stem)

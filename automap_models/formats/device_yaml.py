@@ -6,12 +6,45 @@ from pathlib import Path
 
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
-from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml, shipped_names
+from automap_models.formats.schema import Document, Text, find_yaml, read_yaml, shipped_names
 
-REQUIRED = ("matrix", "vector", "bandwidth", "compute_efficiency", "bandwidth_efficiency")
-OPTIONAL = ("name", "winograd", "launch_s")
-_KEYS = f"it needs {', '.join(REQUIRED)} and may have {', '.join(OPTIONAL)}"
-_MATRIX = "give the peak FLOP/s of each element type, such as `float32: 15.7e12`"
+DEVICE_KEYS = (
+    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7e12`), vector, bandwidth, "
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
+)
+
+
+class DeviceDocument(Document):
+    """A device as YAML files write it; the keys are the attributes of `Device`."""
+
+    matrix: dict[str, float]
+    vector: float
+    bandwidth: float
+    compute_efficiency: float
+    bandwidth_efficiency: float
+    winograd: bool = False
+    launch_s: float = 0.0
+    name: Text = ""
+
+    def device(self, where: str, name: str = "device") -> Device:
+        """The device, under the given name where the document has none.
+
+        Raises:
+            BadInput: a number out of range, naming its key; `where` says where the document comes from.
+        """
+        try:
+            return Device(
+                name=self.name or name,
+                matrix=self.matrix,
+                vector=self.vector,
+                bandwidth=self.bandwidth,
+                compute_efficiency=self.compute_efficiency,
+                bandwidth_efficiency=self.bandwidth_efficiency,
+                winograd=self.winograd,
+                launch_s=self.launch_s,
+            )
+        except BadInput as error:
+            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 def known_devices() -> list[str]:
@@ -26,33 +59,4 @@ def read_device(name_or_path: str | Path) -> Device:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "device", "device")
-    return device_from_mapping(load_yaml(path, _KEYS), source=str(path), name=path.stem)
-
-
-def device_from_mapping(document: object, *, source: str, name: str = "device") -> Device:
-    """The device that a parsed YAML document describes; its keys are Device's attributes.
-
-    Args:
-        document: a mapping; numbers may be written as text (YAML reads `900e9` as one).
-        source: where it comes from, for messages.
-        name: the device's name where the document has none.
-
-    Raises:
-        BadInput: naming the key at fault.
-    """
-    fields = YamlFields(document, source, required=REQUIRED, optional=OPTIONAL, do=_KEYS)
-    label = fields.text("name", name)
-    try:
-        return Device(
-            name=label,
-            matrix=fields.numbers("matrix", _MATRIX),
-            vector=fields.number("vector"),
-            bandwidth=fields.number("bandwidth"),
-            compute_efficiency=fields.number("compute_efficiency"),
-            bandwidth_efficiency=fields.number("bandwidth_efficiency"),
-            winograd=fields.flag("winograd", False),
-            launch_s=fields.number("launch_s", 0.0),
-        )
-    except BadInput as error:
-        where = source if error.where == f"device {label}" else error.where
-        raise BadInput(error.what, where=where, do=error.do) from None
+    return read_yaml(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.errors import BadInput
 
 _PROFILE = ("C", "A", "W", "C_fwd", "stash")
@@ -27,7 +27,7 @@ _PARTITIONED = (
     "starts_bwd",
     "gradients",
 )
-"""All arrays of a PartitionedProfile but A, which is the profile's."""
+"""All arrays of a ShardedProfile but A, which is the profile's."""
 
 
 def model_to_npz(model: ProfiledModel) -> bytes:
@@ -35,11 +35,11 @@ def model_to_npz(model: ProfiledModel) -> bytes:
     profile = model.profile
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in _PROFILE}
     arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in _LABELS if getattr(profile, key)}
-    for i, each in enumerate(model.partitionings):
+    for i, each in enumerate(model.shardings):
         arrays |= {f"{i}/{key}": getattr(each, key) for key in _PARTITIONED}
     told = {
         "meta": dict(profile.meta),
-        "partitionings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.partitionings],
+        "partitionings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.shardings],
         "launch_s": model.launch_s,
         "batch_dims": None if model.batch_dims is None else dict(model.batch_dims),
         "notes": list(model.notes),
@@ -66,7 +66,7 @@ def model_from_npz(archive: bytes) -> ProfiledModel:
             meta=told["meta"],
         )
         partitionings = tuple(
-            PartitionedProfile(
+            ShardedProfile(
                 str(each["name"]),
                 int(each["degree"]),
                 A=profile.A,

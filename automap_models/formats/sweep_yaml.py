@@ -4,24 +4,58 @@ from __future__ import annotations
 
 import itertools
 import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import require_samples
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import RATES, SIZES, cluster_from_mapping, read_cluster
-from automap_models.formats.yaml_fields import YamlFields, load_yaml, shipped_names
+from automap_models.formats.cluster_yaml import CLUSTER_KEYS, RATES, SIZES, ClusterDocument, read_cluster
+from automap_models.formats.schema import Count, Document, Text, Whole, convert, read_yaml, shipped_names, wrong
 
 MAX_COMBINATIONS = 10_000
 """Problems of the largest sweep; minutes of planning, and a table that nobody reads."""
 _KEYS = "it needs clusters and may have stages, micro_batches and global_batch"
 _RANGE = "give a number, a list, or {from: 1e9, to: 1e11, steps: 5}"
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 1
+
+
+class RangeDocument(Document):
+    """Whole numbers one by one, or `steps` numbers evenly on a logarithmic scale, both ends included."""
+
+    first: float = msgspec.field(name="from")
+    last: float = msgspec.field(name="to")
+    steps: Count | None = None
+
+
+_Wholes = Whole | Annotated[list[Whole], Meta(min_length=1, max_length=MAX_COMBINATIONS)] | RangeDocument
+_Floats = float | Annotated[list[float], Meta(min_length=1, max_length=MAX_COMBINATIONS)] | RangeDocument
+
+
+class FamilyDocument(Document):
+    """Clusters that differ in some numbers: those of `base`, if there is one, with others in their place."""
+
+    base: Text | None = None
+    name: Text | None = None
+    nodes: _Wholes | None = None
+    devices_per_node: _Wholes | None = None
+    intra: _Floats | None = None
+    inter: _Floats | None = None
+    memory: _Floats | None = None
+
+
+class SweepDocument(Document):
+    """A sweep.yaml; a cluster is a shipped name, a file, or a family."""
+
+    clusters: str | FamilyDocument | list[str | FamilyDocument]
+    stages: Literal["auto"] | _Wholes | None = None
+    micro_batches: Literal["auto"] | _Wholes | None = None
+    global_batch: Whole | None = None
+
 
 Numbers = tuple[int, ...] | Literal["auto"] | None
 
@@ -50,22 +84,16 @@ def read_sweep(path: Path) -> SweepSpec:
         BadInput: it cannot be read, is no YAML, or a key is missing, unknown or has a wrong value; more combinations
             than MAX_COMBINATIONS.
     """
-    fields = YamlFields(
-        load_yaml(path, _KEYS),
-        str(path),
-        required=("clusters",),
-        optional=("stages", "micro_batches", "global_batch"),
-        do=_KEYS,
-    )
-    stages, micro_batches = (_numbers_or_auto(fields, key) for key in ("stages", "micro_batches"))
-    global_batch = None
-    if "global_batch" in fields.document:
-        global_batch = require_samples(_whole(fields.number("global_batch"), f"{path}, global_batch"), str(path))
+    document, where = read_yaml(path, SweepDocument, do=_KEYS), str(path)
+    stages = _counts(document.stages, "$.stages", where)
+    micro_batches = _counts(document.micro_batches, "$.micro_batches", where)
+    global_batch = document.global_batch
+    if global_batch is not None:
+        require_samples(global_batch, where)
     if micro_batches == "auto" and global_batch is None:
-        raise BadInput("micro_batches is auto, but there is no global_batch", where=str(path), do="add global_batch")
-    clusters = _clusters(fields.document["clusters"], path)
-    listed = [len(each) for each in (clusters, stages, micro_batches) if isinstance(each, tuple)]
-    require_few(math.prod(listed), str(path))
+        raise BadInput("micro_batches is auto, but there is no global_batch", where=where, do="add global_batch")
+    clusters = _clusters(document.clusters, path)
+    require_few(math.prod(len(axis) for axis in (clusters, stages, micro_batches) if isinstance(axis, tuple)), where)
     return SweepSpec(clusters, stages, micro_batches, global_batch)
 
 
@@ -79,69 +107,59 @@ def require_few(count: int, where: str) -> None:
         raise BadInput(f"{count:,} combinations", where=where, do=f"ask for at most {MAX_COMBINATIONS:,}")
 
 
-def _numbers_or_auto(fields: YamlFields, key: str) -> Numbers:
-    if key not in fields.document:
-        return None
-    if fields.document[key] == "auto":
-        return "auto"
-    where = f"{fields.source}, {key}"
-    numbers = sorted({_whole(number, where) for number in _numbers(fields.document[key], where, whole=True)})
+def _counts(given: str | _Wholes | None, path: str, where: str) -> Numbers:
+    if given is None or given == "auto" or isinstance(given, str):
+        return None if given is None else "auto"
+    numbers = sorted(set(_wholes(given, path, where)))
     if numbers[0] < 1:
-        raise BadInput(f"{numbers[0]} is no number of {key.replace('_', '-')}", where=where, do="give 1 or more")
+        raise wrong(where, path, numbers[0], "a whole number ≥ 1", _RANGE)
     return tuple(numbers)
 
 
-def _whole(number: float, where: str) -> int:
-    if not float(number).is_integer():
-        raise BadInput(f"{number:g} is no whole number", where=where, do="give whole numbers")
-    return int(number)
+def _wholes(given: _Wholes, path: str, where: str) -> list[int]:
+    if not isinstance(given, RangeDocument):
+        return given if isinstance(given, list) else [given]
+    if given.steps is not None:
+        return [round(point) for point in _spaced(given, given.steps, path, where)]
+    _require_rising(given, path, where)
+    for key, end in (("from", given.first), ("to", given.last)):
+        if not end.is_integer():
+            raise wrong(where, f"{path}.{key}", end, "a whole number", _RANGE)
+    require_few(int(given.last) - int(given.first) + 1, f"{where}, {path}")
+    return list(range(int(given.first), int(given.last) + 1))
 
 
-def _numbers(value: object, where: str, *, whole: bool) -> list[float]:
-    """The numbers that a value stands for: itself, a list's, or a range's."""
-    if isinstance(value, Mapping):
-        return _range(YamlFields(value, where, required=("from", "to"), optional=("steps",), do=_RANGE), whole)
-    values = value if isinstance(value, list) else [value]
-    if not values:
-        raise BadInput("an empty list", where=where, do=_RANGE)
-    require_few(len(values), where)
-    return [_number(each, where) for each in values]
+def _floats(given: _Floats, path: str, where: str) -> list[float]:
+    if not isinstance(given, RangeDocument):
+        return given if isinstance(given, list) else [given]
+    if given.steps is None:
+        raise BadInput(f"{path}.steps is missing", where=where, do=_RANGE)
+    return _spaced(given, given.steps, path, where)
 
 
-def _number(value: object, where: str) -> float:
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-        if math.isfinite(number):
-            return number
-    raise BadInput(f"{_SHORT.repr(value)} is no number", where=where, do=_RANGE)
-
-
-def _range(fields: YamlFields, whole: bool) -> list[float]:
-    """Whole numbers one by one, or `steps` numbers evenly on a logarithmic scale, both ends included."""
-    first, last = (_number(fields.document[key], fields.source) for key in ("from", "to"))
-    if not 0 < first <= last:
-        raise BadInput(f"from {first:g} to {last:g}", where=fields.source, do="begin above 0 and go up")
-    if "steps" not in fields.document:
-        if not whole:
-            raise BadInput("steps is missing", where=fields.source, do=_RANGE)
-        require_few(_whole(last, fields.source) - _whole(first, fields.source) + 1, fields.source)
-        return [float(number) for number in range(int(first), int(last) + 1)]
-    steps = _whole(fields.number("steps"), fields.source)
+def _spaced(given: RangeDocument, steps: int, path: str, where: str) -> list[float]:
+    _require_rising(given, path, where)
     if steps < 2:
-        raise BadInput(f"{steps} step(s)", where=fields.source, do="give 2 or more")
-    require_few(steps, fields.source)
-    points = [first * (last / first) ** (j / (steps - 1)) for j in range(steps)]
-    return [float(round(point)) for point in points] if whole else [*points[:-1], last]
+        raise wrong(where, f"{path}.steps", steps, "a whole number ≥ 2", _RANGE)
+    require_few(steps, f"{where}, {path}")
+    points = [given.first * (given.last / given.first) ** (j / (steps - 1)) for j in range(steps)]
+    return [*points[:-1], given.last]
 
 
-def _clusters(value: object, path: Path) -> tuple[Cluster, ...]:
-    listed = value if isinstance(value, list) else [value]
+def _require_rising(given: RangeDocument, path: str, where: str) -> None:
+    """Both ends are positive, in order, and close enough that their ratio is a float."""
+    if not 0 < given.first <= given.last or math.isinf(given.last / given.first):
+        raise BadInput(
+            f"{path} goes from {given.first:g} to {given.last:g}",
+            where=where,
+            do="begin above 0 and go up to a number that can be meant",
+        )
+
+
+def _clusters(given: str | FamilyDocument | list[str | FamilyDocument], path: Path) -> tuple[Cluster, ...]:
     clusters: dict[str, Cluster] = {}
-    for j, each in enumerate(listed):
-        for cluster in _family(each, f"{path}, cluster {j + 1}", path.parent):
+    for j, entry in enumerate(given if isinstance(given, list) else [given]):
+        for cluster in _family(entry, f"$.clusters[{j}]" if isinstance(given, list) else "$.clusters", path):
             if clusters.get(cluster.name, cluster) != cluster:
                 raise BadInput(f"two clusters are called {cluster.name}", where=str(path), do="give each its own name")
             clusters[cluster.name] = cluster
@@ -151,26 +169,28 @@ def _clusters(value: object, path: Path) -> tuple[Cluster, ...]:
     return tuple(clusters.values())
 
 
-def _family(value: object, where: str, folder: Path) -> list[Cluster]:
-    """The clusters of one entry: a name, a file, or a mapping in which numbers may be lists and ranges."""
-    if isinstance(value, str):
-        return [_named(value, folder)]
-    fields = YamlFields(
-        value, where, required=(), optional=("base", "name", *SIZES, *RATES), do="give a name, a file, or its numbers"
-    )
-    numbers: dict[str, object] = {}
-    label = fields.text("name", "cluster")
-    if "base" in fields.document:
-        base = _named(fields.text("base", ""), folder)
-        numbers = {key: getattr(base, key) for key in (*SIZES, *RATES)}
-        label = fields.text("name", base.name)
-    given = {key: fields.document[key] for key in (*SIZES, *RATES) if key in fields.document}
-    choices = {key: _numbers(each, f"{where}, {key}", whole=key in SIZES) for key, each in given.items()}
+def _family(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]:
+    """The clusters of one entry, one for every combination of the numbers that it lists."""
+    if isinstance(entry, str):
+        return [_named(entry, file.parent)]
+    base = None if entry.base is None else _named(entry.base, file.parent)
+    numbers = {} if base is None else {key: getattr(base, key) for key in (*SIZES, *RATES)}
+    label = entry.name or (base.name if base else "cluster")
+    choices: dict[str, list[float]] = {}
+    for key in (*SIZES, *RATES):
+        given = getattr(entry, key)
+        if given is not None:
+            values = (_wholes if key in SIZES else _floats)(given, f"{path}.{key}", str(file))
+            choices[key] = list(values)
+    where = f"{file}, {path}"
     require_few(math.prod(map(len, choices.values())), where)
-    several = [key for key, each in choices.items() if len(each) > 1]
+    several = [key for key, values in choices.items() if len(values) > 1]
+    combinations = (dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values()))
     return [
-        cluster_from_mapping({**numbers, **chosen}, source=where, name=_name(label, chosen, several))
-        for chosen in (dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values()))
+        convert({**numbers, **chosen}, ClusterDocument, where=where, do=CLUSTER_KEYS).cluster(
+            where, _name(label, chosen, several)
+        )
+        for chosen in combinations
     ]
 
 

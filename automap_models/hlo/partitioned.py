@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, Phase
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
@@ -42,7 +42,7 @@ class DivisibleProfile:
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
 
-    def partitioned(self, sharded: Collection[int], degree: int, name: str) -> PartitionedProfile:
+    def partitioned(self, sharded: Collection[int], degree: int, name: str) -> ShardedProfile:
         """The profile with these classes sharded along one axis.
 
         Instructions and values with a sharded class are divided by `degree`, launches are not. Results that are summed
@@ -63,7 +63,7 @@ class DivisibleProfile:
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = self._sums(chosen)
-        return PartitionedProfile(
+        return ShardedProfile(
             name,
             degree,
             C=self._at_home(time_s),

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import IntArray, Phase
 from automap_models.errors import BadInput
-from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
+from automap_models.formats.schema import Document, Text, find_yaml, read_yaml, wrong
 from automap_models.hlo.locations import scopes
 from automap_models.hlo.module import Module
 from automap_models.hlo.phases import phases
@@ -32,7 +34,23 @@ from automap_models.hlo.sharding_rules import Role, ShardingRules, Use
 
 _KEYS = "it needs description and forbid, a list of {opcode, scope, phase, factor, except}"
 _PHASES = {"any": None} | {phase.name.lower(): phase for phase in Phase}
-_FACTORS = ("reduction", "any")
+
+
+class RestrictionDocument(Document):
+    """A restriction as rules files write it; see Restriction."""
+
+    opcode: Text = "*"
+    scope: Text = "*"
+    phase: str = "any"
+    factor: Literal["reduction", "any"] = "reduction"
+    excepted: list[str] = msgspec.field(name="except", default_factory=list)
+
+
+class RuleSetDocument(Document):
+    """A rules file."""
+
+    description: Text
+    forbid: list[RestrictionDocument]
 
 
 @dataclass(frozen=True)
@@ -79,12 +97,9 @@ def read_rule_set(name_or_path: str | Path) -> RuleSet:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "rules", "rule set")
-    fields = YamlFields(load_yaml(path, _KEYS), str(path), required=("description", "forbid"), optional=(), do=_KEYS)
-    listed = fields.document["forbid"]
-    if not isinstance(listed, list):
-        raise BadInput("forbid is no list", where=str(path), do=_KEYS)
-    restrictions = tuple(_restriction(item, f"{path}, forbid[{i}]") for i, item in enumerate(listed))
-    return RuleSet(path.stem, fields.text("description", ""), restrictions)
+    document = read_yaml(path, RuleSetDocument, do=_KEYS)
+    restrictions = (_restriction(item, f"$.forbid[{i}]", str(path)) for i, item in enumerate(document.forbid))
+    return RuleSet(path.stem, document.description, tuple(restrictions))
 
 
 def kept_whole(module: Module, rules: ShardingRules, rule_set: RuleSet) -> tuple[IntArray, NDArray[np.bool_]]:
@@ -129,15 +144,7 @@ def _stands_in(path: str, pattern: str) -> bool:
     return fnmatchcase("/".join(found), pattern) or any(fnmatchcase(scope, pattern) for scope in found)
 
 
-def _restriction(item: object, source: str) -> Restriction:
-    keys = ("opcode", "scope", "phase", "factor", "except")
-    fields = YamlFields(item, source, required=(), optional=keys, do=_KEYS)
-    phase, factor = fields.text("phase", "any"), fields.text("factor", "reduction")
-    if phase not in _PHASES:
-        raise BadInput(f"phase is {phase!r}", where=source, do=f"choose from {', '.join(_PHASES)}")
-    if factor not in _FACTORS:
-        raise BadInput(f"factor is {factor!r}", where=source, do=f"choose from {', '.join(_FACTORS)}")
-    excepted = fields.document.get("except", [])
-    if not isinstance(excepted, list) or not all(isinstance(pattern, str) for pattern in excepted):
-        raise BadInput("except is no list of scopes", where=source, do="give a list such as [loss]")
-    return Restriction(fields.text("opcode", "*"), fields.text("scope", "*"), _PHASES[phase], factor, tuple(excepted))
+def _restriction(item: RestrictionDocument, path: str, where: str) -> Restriction:
+    if item.phase not in _PHASES:
+        raise wrong(where, f"{path}.phase", item.phase, "a phase", f"choose from {', '.join(_PHASES)}")
+    return Restriction(item.opcode, item.scope, _PHASES[item.phase], item.factor, tuple(item.excepted))

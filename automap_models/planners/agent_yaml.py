@@ -2,69 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from typing import Annotated
 
-from automap_models.errors import BadInput
-from automap_models.formats.yaml_fields import YamlFields
+from msgspec import Meta
+
+from automap_models.formats.schema import Document, Positive, Share
 from automap_models.rl.learner import LearnerConfig
 
-LEARNER = tuple(field.name for field in fields(LearnerConfig))
+Steps = Annotated[int, Meta(ge=1, le=10**9)]
+"""How many of something that takes time only."""
+Samples = Annotated[int, Meta(ge=1, le=10**6)]
+"""How many of something that takes memory, too."""
 
 
-@dataclass(frozen=True)
-class AgentFields:
-    """The fields of a mapping in such a file; the methods raise BadInput for a value that cannot be meant.
+class LearnerDocument(Document):
+    """The settings of a learner; the keys are the attributes of `rl.learner.LearnerConfig`."""
 
-    Attributes:
-        given: the mapping.
-        largest: what a whole number may be at most, by its key, so that none fills the memory.
-    """
-
-    given: YamlFields
-    largest: Mapping[str, int]
-
-    def section(self, key: str, required: Collection[str], do: str) -> AgentFields:
-        """The mapping under a key; `do` says in messages what belongs there."""
-        source = f"{self.given.source}, {key}"
-        inner = YamlFields(self.given.document[key], source, required=required, optional=(), do=do)
-        return AgentFields(inner, self.largest)
-
-    def count(self, key: str, least: int = 1) -> int:
-        """A whole number from `least` to what fits."""
-        number, most = self.given.number(key), self.largest[key]
-        if not (least <= number <= most and number.is_integer()):
-            do = f"give a whole number from {least} to {most:,}"
-            raise BadInput(f"{key} is {number:g}", where=self.given.source, do=do)
-        return int(number)
-
-    def share(self, key: str) -> float:
-        """A number from 0 to 1."""
-        number = self.given.number(key)
-        if not 0 <= number <= 1:
-            raise BadInput(f"{key} is {number:g}", where=self.given.source, do="give a number from 0 to 1")
-        return number
-
-    def positive(self, key: str) -> float:
-        """A finite number greater than 0."""
-        number = self.given.number(key)
-        if not 0 < number < float("inf"):
-            raise BadInput(f"{key} is {number:g}", where=self.given.source, do="give a number greater than 0")
-        return number
-
-    def flag(self, key: str) -> bool:
-        """True or false."""
-        return self.given.flag(key, False)
+    learning_rate: Positive
+    batch: Annotated[int, Meta(ge=1, le=65_536)]
+    iterations: Annotated[int, Meta(ge=1, le=65_536)]
+    replay: Samples
+    alpha: Share
+    beta: Share
+    target_every: Steps
+    gradient_clip: Positive
 
     def learner(self) -> LearnerConfig:
-        """The mapping as the settings of a learner; its keys are LEARNER."""
+        """The settings as the learner takes them."""
         return LearnerConfig(
-            learning_rate=self.positive("learning_rate"),
-            batch=self.count("batch"),
-            iterations=self.count("iterations"),
-            replay=self.count("replay"),
-            alpha=self.share("alpha"),
-            beta=self.share("beta"),
-            target_every=self.count("target_every"),
-            gradient_clip=self.positive("gradient_clip"),
+            learning_rate=self.learning_rate,
+            batch=self.batch,
+            iterations=self.iterations,
+            replay=self.replay,
+            alpha=self.alpha,
+            beta=self.beta,
+            target_every=self.target_every,
+            gradient_clip=self.gradient_clip,
         )

@@ -12,8 +12,8 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.rounds import Round
@@ -163,7 +163,6 @@ PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
 PlacementPlanner = OptionsPlanner[PlacementProblem, PlacementPlan]
 ShardingPlanner = OptionsPlanner[ShardingProblem, ShardingPlan]
 PricedPlanner = OptionsPlanner[PricedShardingProblem, PricedShardingPlan]
-HybridPlanner = OptionsPlanner[HybridProblem, HybridPlan]
 
 
 def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
@@ -172,9 +171,7 @@ def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPl
     Raises:
         Infeasible: naming the fullest stage, what it needs and what would help.
     """
-    cost = pipeline_cost(
-        problem.profile, problem.cluster, plan.cuts, plan.device_cuts, plan.micro_batches, problem.state_factor
-    )
+    cost = plan_cost(problem, plan)
     if cost.feasible:
         return plan
     stage = int(cost.memory_bytes.argmax())

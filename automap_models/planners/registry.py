@@ -8,7 +8,6 @@ from typing import Any, Literal, overload
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    HybridPlanner,
     OptionsPlanner,
     PipelinePlanner,
     PlacementPlanner,
@@ -84,7 +83,7 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["price
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> HybridPlanner: ...
+def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
 
 
 @overload

@@ -217,7 +217,6 @@ def _explored(request: PlanRequest) -> Explored:
 
 def _read_back(request: PlanRequest) -> Candidate:
     """The plan in a file, whichever kind it is of, costed again."""
-    from automap_models.core.staged import HybridPlan, HybridProblem
     from automap_models.formats.hybrid_json import read_hybrid_plan
     from automap_models.formats.json_fields import read_json
     from automap_models.formats.plan_json import read_plan
@@ -233,9 +232,9 @@ def _read_back(request: PlanRequest) -> Candidate:
         _, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
     if read_json(request.plan).any("kind") == KIND:
         problem, plan = read_plan(request.plan, model.profile, cluster)
-        return Candidate(HybridProblem(problem), HybridPlan(plan, (0,) * plan.stages), plan.optimality)
+        return Candidate(problem, plan, plan.optimality)
     hybrid, whole = read_hybrid_plan(request.plan, model, cluster)
-    return Candidate(hybrid, whole, whole.pipeline.optimality)
+    return Candidate(hybrid, whole, whole.optimality)
 
 
 def _cache(request: PlanRequest) -> Cache:

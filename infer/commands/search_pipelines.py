@@ -211,7 +211,7 @@ def notes(trained: Trained) -> tuple[str, ...]:
         f"{trained.pivots:,} of them played on in {episodes:,} episodes"
     )
     beside = "the shortest plan" if optimum.proof == "exact" else "a lower bound"
-    proven = f"{100 * trained.gap:.2f} % above {beside} on these candidates ({optimum.bound_s:.4g} s)"
+    proven = f"{100 * trained.gap:.2f} % above {beside} on these candidates ({optimum.value:.4g} s)"
     if not possible.contain(trained.plan.cuts, trained.plan.device_cuts):  # the plan that it started from
         proven = "the plan it started from, which is not on these candidates"
         if optimum.proof == "exact":

@@ -20,7 +20,7 @@ HIGHEST = 1.5
 
 def draw_online(trained: Trained) -> Figure:
     """The figure; a notebook can show it as it is."""
-    problem, rounds, bound_s = trained.candidates.problem, trained.rounds, trained.optimum.bound_s
+    problem, rounds, bound_s = trained.candidates.problem, trained.rounds, trained.optimum.value
     stages = counted(problem.stages, "stage")
     title = f"{problem.profile.model} on {problem.cluster.name}, {stages}: online training"
     figure, axes = episodes_figure(title, "length L, s")

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.microbatch import rescaled
-from automap_models.core.partitioned import PartitionedProfile, require_alike
 from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile, require_alike
 from automap_models.cost.roofline import Device
 from automap_models.cost.sharding import UNUSED, ShardingPrice, axis_costs, sharding_price
 from automap_models.errors import BadInput
@@ -108,7 +108,7 @@ def layers() -> Step:
     return prepared(TrainingStep("layers", step, (params, x), 0, (1,), BATCH), FLOP_ONLY)
 
 
-def layers_over(dim: int, degree: int = 4) -> PartitionedProfile:
+def layers_over(dim: int, degree: int = 4) -> ShardedProfile:
     """Sharding the class of a dimension (of v, w, x in a row)."""
     step = layers()
     return step.divisible.partitioned([int(step.sharding.classes.dim_classes[dim])], degree, "by hand")

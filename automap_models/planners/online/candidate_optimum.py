@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from automap_models.core.staged import Optimality
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.result import Bound
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_pivots import Candidates
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.label_setting import SLACK, shortest
@@ -13,7 +13,7 @@ from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_
 from automap_models.planners.staged.stage_tables import stage_tables
 
 
-def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline) -> Optimality:
+def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline) -> Bound:
     """The shortest length of all plans on the candidates, or a lower bound of it.
 
     The search does not know that every stage has to train something. Where its optimum breaks that, or where its time
@@ -30,19 +30,11 @@ def candidate_optimum(candidates: Candidates, known_s: float, deadline: Deadline
         bounds = _restricted(candidates, prefix_bounds(tables, known_s * (1.0 + SLACK), deadline))
         found = [(known_s, True)]
         for plan in shortest(tables, bounds, known_s * (1.0 + SLACK), deadline):
-            cost = pipeline_cost(
-                problem.profile,
-                problem.cluster,
-                plan.cuts,
-                plan.device_cuts,
-                problem.micro_batches,
-                problem.state_factor,
-            )
-            found.append((cost.length_s, candidates.every_stage_trains(plan.cuts)))
+            found.append((plan_cost(problem, plan).length_s, candidates.every_stage_trains(plan.cuts)))
     except OutOfTime as stopped:
-        return Optimality(max(stopped.bound_s, lower_bound_s(problem)), "relaxation")
+        return Bound(max(stopped.bound_s, lower_bound_s(problem)), "relaxation")
     best_s, trains = min(found, key=lambda each: (each[0], not each[1]))
-    return Optimality(best_s, "exact" if trains else "relaxation")
+    return Bound(best_s, "exact" if trains else "relaxation")
 
 
 def _restricted(candidates: Candidates, bounds: PrefixBounds) -> PrefixBounds:

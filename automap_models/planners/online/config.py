@@ -4,30 +4,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from automap_models.errors import BadInput
-from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
-from automap_models.planners.agent_yaml import LEARNER, AgentFields
+from automap_models.formats.schema import Document, Positive, Share, find_yaml, read_yaml
+from automap_models.planners.agent_yaml import LearnerDocument, Samples, Steps
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
 
 _HELP = "see conf/online/default.yaml"
-_TOP = ("hidden", "look_ahead", "reward", "episodes", "round", "around", "agent", "learner")
-_AGENT = ("gamma", "n_steps", "log_values", "double", "best_known", "huber")
-_EXPLORING = ("epsilon_start", "epsilon_end", "epsilon_iterations")
-_LARGEST = {
-    "hidden": 1_024,
-    "episodes": 10**9,
-    "round": 256,
-    "around": 256,
-    "n_steps": 10**6,
-    "epsilon_iterations": 10**9,
-    "batch": 1_024,
-    "iterations": 65_536,
-    "replay": 10**6,
-    "target_every": 10**9,
-}
 REWARDS = ("ideal/L", "1/L")
+
+
+class AgentDocument(Document):
+    """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
+
+    gamma: Share
+    n_steps: Samples
+    log_values: bool
+    double: bool
+    best_known: bool
+    huber: Positive
+    epsilon_start: Share
+    epsilon_end: Share
+    epsilon_iterations: Steps
+
+
+class SmallLearnerDocument(LearnerDocument):
+    """A learner of batches that the network of a pivot's three features can use."""
+
+    batch: Annotated[int, Meta(ge=1, le=1_024)]
+
+
+class OnlineDocument(Document):
+    """A file of conf/online; the keys are the attributes of OnlineConfig."""
+
+    hidden: Annotated[int, Meta(ge=1, le=1_024)]
+    look_ahead: bool
+    reward: Literal["ideal/L", "1/L"]
+    episodes: Steps
+    round: Annotated[int, Meta(ge=1, le=256)]
+    around: Annotated[int, Meta(ge=0, le=256)]
+    agent: AgentDocument
+    learner: SmallLearnerDocument
 
 
 @dataclass(frozen=True)
@@ -63,36 +85,16 @@ def read_online_config(name_or_path: str | Path) -> OnlineConfig:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "online", "agent")
-    given = YamlFields(load_yaml(path, _HELP), str(path), required=_TOP, optional=(), do=_HELP)
-    whole = AgentFields(given, _LARGEST)
-    reward, look_ahead, around = given.text("reward", ""), whole.flag("look_ahead"), whole.count("around", 0)
-    if reward not in REWARDS:
-        raise BadInput(f"reward is {reward!r}", where=str(path), do=f"give {' or '.join(REWARDS)}")
-    if around and not look_ahead:
-        raise BadInput(f"around is {around} without look_ahead", where=str(path), do="give around: 0")
+    document = read_yaml(path, OnlineDocument, do=_HELP)
+    if document.around and not document.look_ahead:
+        raise BadInput(f"$.around is {document.around} without look_ahead", where=str(path), do="give around: 0")
     return OnlineConfig(
-        hidden=whole.count("hidden"),
-        look_ahead=look_ahead,
-        reward=reward,
-        episodes=whole.count("episodes"),
-        round=whole.count("round"),
-        around=around,
-        agent=_agent(whole.section("agent", (*_AGENT, *_EXPLORING), _HELP)),
-        learner=whole.section("learner", LEARNER, _HELP).learner(),
-    )
-
-
-def _agent(given: AgentFields) -> AgentConfig:
-    return AgentConfig(
-        gamma=given.share("gamma"),
-        n_steps=given.count("n_steps"),
-        log_values=given.flag("log_values"),
-        double=given.flag("double"),
-        epsilon_start=given.share("epsilon_start"),
-        epsilon_end=given.share("epsilon_end"),
-        epsilon_iterations=given.count("epsilon_iterations"),
-        local_share=0.0,
-        local_radius=0,
-        best_known=given.flag("best_known"),
-        huber=given.positive("huber"),
+        hidden=document.hidden,
+        look_ahead=document.look_ahead,
+        reward=document.reward,
+        episodes=document.episodes,
+        round=document.round,
+        around=document.around,
+        agent=AgentConfig(**msgspec.structs.asdict(document.agent), local_share=0.0, local_radius=0),
+        learner=document.learner.learner(),
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PipelinePlanner
@@ -63,7 +64,7 @@ class Trained:
 
     plan: StagedPlan
     candidates: Candidates
-    optimum: Optimality
+    optimum: Bound
     pivots: int
     rounds: tuple[OnlineRound, ...]
     interrupted: bool
@@ -71,7 +72,7 @@ class Trained:
     @property
     def gap(self) -> float:
         """How far the plan is above the bound on its candidates, as a fraction; negative for a warm start off them."""
-        return plan_cost(self.candidates.problem, self.plan).length_s / self.optimum.bound_s - 1.0
+        return plan_cost(self.candidates.problem, self.plan).length_s / self.optimum.value - 1.0
 
 
 class OnlinePlanner(PipelinePlanner):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from automap_models.core.staged import StagedPlan
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_costs import final_length_s
 from automap_models.envs.online_pipeline import OnlinePipelineEnv
 from automap_models.envs.online_pivots import Candidates

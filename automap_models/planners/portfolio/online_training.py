@@ -27,12 +27,12 @@ def trained_pipeline(space: Space, start: Candidate, seed: int) -> Candidate | N
     """
     from automap_models.planners.online.planner import OnlineOptions, at_instructions, train_online
 
-    problem = at_instructions(start.problem.pipeline)
-    warm = replace(start.plan.pipeline, coarse_cuts=problem.grid.to_points(start.plan.pipeline.cuts), optimality=None)
+    problem = at_instructions(start.problem)
+    warm = replace(start.plan, coarse_cuts=problem.grid.to_points(start.plan.cuts), optimality=None)
     try:
         plan = train_online(problem, OnlineOptions(seed=seed, warm_start=warm, prove_s=0.0)).plan
     except Infeasible:
         return None
-    grid = start.problem.pipeline.grid
+    grid = start.problem.grid
     found = as_candidate(space, replace(plan, coarse_cuts=grid.to_points(plan.cuts), optimality=None))
     return found if found.length_s < start.length_s else None

@@ -20,7 +20,7 @@ import numpy as np
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.memory import stage_memory_bytes
-from automap_models.cost.pipeline import StagedCost, plan_cost, span_and_length
+from automap_models.cost.staged import StagedCost, plan_cost, span_and_length
 from automap_models.planners.staged.pareto import IntArray
 
 
@@ -58,7 +58,7 @@ def stage_rates(slowdown: FloatArray) -> StageRates:
 def unequal_cost(
     problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray, idle: Collection[int] | None = None
 ) -> StagedCost:
-    """Cost of a plan whose positions hold devices of unequal speed; `cost.pipeline` where all are 1 and work.
+    """Cost of a plan whose positions hold devices of unequal speed; `cost.staged` where all are 1 and work.
 
     Args:
         problem: what the plan solves, with times of healthy devices.
@@ -94,9 +94,9 @@ def unequal_cost(
         forward_s=forward,
         backward_s=backward,
         memory_bytes=memory,
-        span_s=span,
-        length_s=length,
-        pivot=pivot,
+        span_s=float(span),
+        length_s=float(length),
+        pivot=int(pivot),
         feasible=bool((memory <= problem.cluster.memory).all()),
     )
 

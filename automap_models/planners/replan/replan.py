@@ -19,7 +19,7 @@ from automap_models.core.observed import Attribution, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import StagedCost
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from automap_models.formats.yaml_fields import YamlFields, find_yaml, load_yaml
-from automap_models.planners.agent_yaml import LEARNER, AgentFields
+import msgspec
+from msgspec import Meta
+
+from automap_models.formats.schema import Document, Share, find_yaml, read_yaml
+from automap_models.planners.agent_yaml import LearnerDocument, Samples, Steps
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
 
 _HELP = "see conf/search/paper.yaml"
-_AGENT = ("gamma", "n_steps", "double", "best_known", "epsilon_start", "epsilon_end")
-_KIND = ("linkage_groups", "epsilon_iterations")
-_LARGEST = {
-    "hidden": 4_096,
-    "layers": 16,
-    "round": 1_024,
-    "patience": 10**9,
-    "n_steps": 10**6,
-    "epsilon_iterations": 10**9,
-    "batch": 65_536,
-    "iterations": 65_536,
-    "replay": 10**6,
-    "target_every": 10**9,
-}
+
+
+class AgentDocument(Document):
+    """How the agent acts and learns; the keys are attributes of `rl.agent.AgentConfig`."""
+
+    gamma: Share
+    n_steps: Samples
+    double: bool
+    best_known: bool
+    epsilon_start: Share
+    epsilon_end: Share
+
+
+class PlanKindDocument(Document):
+    """What differs between the two kinds of plans."""
+
+    linkage_groups: bool
+    epsilon_iterations: Steps
+
+
+class SearchDocument(Document):
+    """A file of conf/search; the keys are the attributes of SearchConfig."""
+
+    hidden: Annotated[int, Meta(ge=1, le=4_096)]
+    layers: Annotated[int, Meta(ge=1, le=16)]
+    round: Annotated[int, Meta(ge=1, le=1_024)]
+    patience: Steps
+    agent: AgentDocument
+    learner: LearnerDocument
+    operator: PlanKindDocument
+    data: PlanKindDocument
 
 
 @dataclass(frozen=True)
@@ -58,27 +79,20 @@ def read_search_config(name_or_path: str | Path, kind: str) -> SearchConfig:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "search", "agent")
-    top = ("hidden", "layers", "round", "patience", "agent", "learner", "operator", "data")
-    whole = AgentFields(YamlFields(load_yaml(path, _HELP), str(path), required=top, optional=(), do=_HELP), _LARGEST)
-    agent, learner = whole.section("agent", _AGENT, _HELP), whole.section("learner", LEARNER, _HELP)
-    own = {each: whole.section(each, _KIND, _HELP) for each in ("operator", "data")}[kind]
+    document = read_yaml(path, SearchDocument, do=_HELP)
+    own = document.operator if kind == "operator" else document.data
     return SearchConfig(
-        hidden=whole.count("hidden"),
-        layers=whole.count("layers"),
-        round=whole.count("round"),
-        patience=whole.count("patience"),
-        linkage_groups=own.flag("linkage_groups"),
+        hidden=document.hidden,
+        layers=document.layers,
+        round=document.round,
+        patience=document.patience,
+        linkage_groups=own.linkage_groups,
         agent=AgentConfig(
-            gamma=agent.share("gamma"),
-            n_steps=agent.count("n_steps"),
+            **msgspec.structs.asdict(document.agent),
+            epsilon_iterations=own.epsilon_iterations,
             log_values=False,
-            double=agent.flag("double"),
-            epsilon_start=agent.share("epsilon_start"),
-            epsilon_end=agent.share("epsilon_end"),
-            epsilon_iterations=own.count("epsilon_iterations"),
             local_share=0.0,
             local_radius=0,
-            best_known=agent.flag("best_known"),
         ),
-        learner=learner.learner(),
+        learner=document.learner.learner(),
     )

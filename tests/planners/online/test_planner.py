@@ -14,7 +14,7 @@ import yaml
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.online.planner import OnlineOptions, Trained, agent_config, train_online
 from automap_models.planners.online.search import OnlineRound
@@ -47,7 +47,7 @@ def test_the_agent_and_the_exact_search_find_the_optimum_of_all_plans_on_the_can
     trained = train_online(problem(seed), OnlineOptions(radius=1, episodes=480, seed=seed))
     expected = optimum_s(problem(seed), 1)
     assert trained.optimum.proof == "exact"
-    assert trained.optimum.bound_s == pytest.approx(expected, rel=1e-9)
+    assert trained.optimum.value == pytest.approx(expected, rel=1e-9)
     assert plan_cost(problem(seed), trained.plan).length_s == pytest.approx(expected, rel=1e-9)
     assert trained.plan.check_valid(problem(seed)) == (True, "")
 
@@ -134,17 +134,20 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
-    "a missing key": (lambda d: d.pop("around"), "key around is missing"),
+    "a missing key": (lambda d: d.pop("around"), "[$][.]around is missing"),
     "an unknown key": (lambda d: d["agent"].update(noisy=True), "unknown key 'noisy'"),
-    "another reward": (lambda d: d.update(reward="L"), "reward is 'L'; give ideal/L or 1/L"),
+    "another reward": (lambda d: d.update(reward="L"), "reward is 'L', not 1/L or ideal/L"),
     "what only the look-ahead can": (lambda d: d.update(look_ahead=False), "around is 32 without look_ahead"),
-    "a round that fills the memory": (lambda d: d.update(round=10**9), "round is 1e[+]09; give a whole number from 1"),
-    "a batch that fills the memory": (lambda d: d["learner"].update(batch=10**9), "from 1 to 1,024"),
+    "a round that fills the memory": (lambda d: d.update(round=10**9), "round is 1000000000, not a whole number ≤ 256"),
+    "a batch that fills the memory": (
+        lambda d: d["learner"].update(batch=10**9),
+        "batch is 1000000000, not a whole number ≤ 1024",
+    ),
     "a share beyond one": (lambda d: d["agent"].update(epsilon_start=1.5), "epsilon_start is 1.5"),
     "logarithms of discounted values": (lambda d: d["agent"].update(gamma=0.6), "log_values with gamma 0.6"),
-    "no rate": (lambda d: d["learner"].update(learning_rate=float("inf")), "learning_rate is inf"),
+    "no rate": (lambda d: d["learner"].update(learning_rate=float("inf")), "not valid YAML in line"),
     "no flag": (lambda d: d.update(look_ahead="perhaps"), "look_ahead is 'perhaps'"),
-    "no section": (lambda d: d.update(learner=7), "holds 7"),
+    "no section": (lambda d: d.update(learner=7), "[$][.]learner is 7"),
 }
 
 

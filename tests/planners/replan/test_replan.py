@@ -20,7 +20,7 @@ from automap_models.core.observed import Attribution, Observed, PlacedPlan, Repl
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.deadline import Deadline

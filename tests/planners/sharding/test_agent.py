@@ -170,15 +170,21 @@ def test_the_paper_s_hyper_parameters_are_shipped() -> None:
 
 
 WRONG = {
-    "a missing key": (lambda d: d.pop("patience"), "key patience is missing"),
+    "a missing key": (lambda d: d.pop("patience"), "[$][.]patience is missing"),
     "an unknown key": (lambda d: d["agent"].update(noisy=True), "unknown key 'noisy'"),
     "a share beyond one": (lambda d: d["agent"].update(gamma=1.5), "gamma is 1.5"),
-    "a network that fills the memory": (lambda d: d.update(hidden=10**9), "from 1 to 4,096"),
-    "a replay that fills the memory": (lambda d: d["learner"].update(replay=10**12), "from 1 to 1,000,000"),
+    "a network that fills the memory": (
+        lambda d: d.update(hidden=10**9),
+        "hidden is 1000000000, not a whole number ≤ 4096",
+    ),
+    "a replay that fills the memory": (
+        lambda d: d["learner"].update(replay=10**12),
+        "replay is 1000000000000, not a whole number ≤ 1000000",
+    ),
     "half a layer": (lambda d: d.update(layers=1.5), "layers is 1.5"),
     "no rate": (lambda d: d["learner"].update(learning_rate=0), "learning_rate is 0"),
-    "no number": (lambda d: d["learner"].update(batch=float("nan")), "batch is nan"),
-    "no section": (lambda d: d.update(agent=7), "holds 7"),
+    "no number": (lambda d: d["learner"].update(batch=float("nan")), "not valid YAML in line"),
+    "no section": (lambda d: d.update(agent=7), "[$][.]agent is 7"),
     "no flag": (lambda d: d["data"].update(linkage_groups=2), "linkage_groups is 2"),
 }
 

@@ -17,12 +17,12 @@ pytest.importorskip("flax")
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
-from automap_models.cost.hybrid import hybrid_cost
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.roofline import Device, roofline_times
 from automap_models.cost.sharding import UNUSED, ShardingPrice, axis_costs, sharding_price
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
@@ -78,7 +78,7 @@ def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...]
     return sharding_price(work, axis_costs(cluster, [degree], device.launch_s), axis_of)
 
 
-def price_of(step: Step, device: Device, cluster: Cluster, way: PartitionedProfile) -> ShardingPrice:
+def price_of(step: Step, device: Device, cluster: Cluster, way: ShardedProfile) -> ShardingPrice:
     """The price of the classes that hold a way's dimensions."""
     dims = [way.dims.get(variable.name, -1) for variable in step.sharding.classes.variables]
     return price(step, device, cluster, tuple(step.sharding.classes.sharded(dims).tolist()), way.degree)
@@ -129,12 +129,18 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
     for way in found:
         nodes = max(1, way.degree // 4)
         cluster = replace(CLUSTER, nodes=nodes, devices_per_node=way.degree // nodes, memory=1e12)
-        problem = HybridProblem(
-            StagedProblem(step.profile, cluster, stages=1, micro_batches=1, state_factor=2.0), (way,), DEVICE.launch_s
+        problem = StagedProblem(
+            step.profile,
+            cluster,
+            stages=1,
+            micro_batches=1,
+            state_factor=2.0,
+            shardings=(way,),
+            launch_s=DEVICE.launch_s,
         )
-        plan = HybridPlan(StagedPlan((), (), 1, "test"), (1,))
+        plan = StagedPlan((), (), 1, "test", shardings=(1,))
         assert plan.check_valid(problem) == (True, "")
-        cost, expected = hybrid_cost(problem, plan), price_of(step, DEVICE, cluster, way)
+        cost, expected = plan_cost(problem, plan), price_of(step, DEVICE, cluster, way)
         assert cost.length_s == pytest.approx(expected.time_s)
         variables = step.sharding.classes.variables
         others = [v.nbytes / (way.degree if v.name in way.dims else 1) for v in variables if v.kind != "parameter"]

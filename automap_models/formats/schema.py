@@ -1,0 +1,379 @@
+"""JSON and YAML documents, declared once as msgspec structures and decoded strictly.
+
+A document of our own is a subclass of `Document`, which refuses unknown keys. A document of another tool is a subclass
+of `Foreign`, which ignores what we do not read. Fields without a default are required:
+
+    class Stage(Document):
+        devices: tuple[Index, Index]
+        forward_s: Seconds
+
+    class Plan(Document):
+        micro_batches: Count
+        stages: Annotated[list[Stage], Meta(min_length=1)]
+        note: Text | None = None
+
+    plan = read_json("plan.json", Plan, do="write the plan again with automap-infer")
+    # BadInput: plan.json: $.stages[0].devices[1] is "eight", not a whole number; write the plan again with …
+
+Where the kind of a file decides what it holds, read its bytes once and decode them twice, first as a `Foreign` with
+the keys that tell the kinds apart (all of them optional, of type `msgspec.Raw | UnsetType`), then as what it is.
+A check that a type cannot express raises `wrong(where, "$.stages[3].replicas", value, "the number of devices")`.
+
+A type means exactly what it says: `int` takes no 4.5 and no true, `float` takes whole numbers too, `str` takes no
+numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, although YAML 1.1 reads them as text.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+from automap_models.errors import BadInput
+from automap_models.resources import conf_dir
+
+if TYPE_CHECKING:
+    import yaml
+
+T = TypeVar("T")
+
+LARGEST_JSON_BYTES = 64 << 20
+"""Of a JSON document, unless its reader asks for more."""
+LARGEST_YAML_BYTES = 64 << 10
+"""Of a YAML description; PyYAML needs about a second for as much."""
+LARGEST_YAML_VALUES = 200_000
+"""Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
+_LARGEST_SHOWN_BYTES = 1 << 20
+"""Of a JSON document that is read a second time to show the value at fault."""
+
+LARGEST_WHOLE = 2**53
+"""Of a whole number, so that it is exact as a float too, and never overflows an array's entry."""
+Whole = Annotated[int, Meta(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)]
+Count = Annotated[int, Meta(ge=1, le=LARGEST_WHOLE)]
+Index = Annotated[int, Meta(ge=0, le=LARGEST_WHOLE)]
+Amount = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Text = Annotated[str, Meta(pattern=r"\S")]
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 1  # YAML aliases make small files with values that would fill the screen
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping of keys to values",
+    "null": "null",
+}
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True):
+    """A document of ours, or a part of one: a key that it does not declare is refused."""
+
+
+class Foreign(msgspec.Struct):
+    """A document of another tool, or a part of one: keys that it does not declare are ignored."""
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) -> bytes:
+    """The content of a file that a user named.
+
+    Args:
+        path: the file.
+        largest: bytes that it may have.
+
+    Raises:
+        BadInput: the file cannot be read or is larger.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(largest + 1)
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        raise unreadable(path, error) from None
+    if len(content) > largest:
+        raise BadInput(f"has more than {largest:,} bytes", where=str(path), do="give a smaller file")
+    return content
+
+
+def unreadable(path: str | os.PathLike[str], error: Exception) -> BadInput:
+    """The sentence for a file that the system does not let us read."""
+    return BadInput(
+        f"cannot be read ({getattr(error, 'strerror', None) or error})",
+        where=str(path),
+        do="check the path and its permissions",
+    )
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    kind: type[T],
+    *,
+    do: str = "write the file again",
+    largest: int = LARGEST_JSON_BYTES,
+) -> T:
+    """The JSON document in a file; see `decode_json`."""
+    return decode_json(read_bytes(path, largest), kind, where=str(path), do=do)
+
+
+def decode_json(content: bytes | bytearray, kind: type[T], *, where: str, do: str = "write the file again") -> T:
+    """A JSON document as an object of the declared type.
+
+    Args:
+        content: UTF-8, with or without a byte order mark.
+        kind: the declared type.
+        where: where the document comes from, for messages.
+        do: what the user should do about a mistake, for messages.
+
+    Raises:
+        BadInput: it is no JSON, or it does not fit the declaration; the message holds the path to the value at fault.
+    """
+    content = bytes(content).removeprefix(b"\xef\xbb\xbf")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        document: object = msgspec.UNSET
+        if len(content) <= _LARGEST_SHOWN_BYTES:
+            try:
+                document = msgspec.json.decode(content)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                document = msgspec.UNSET
+        raise _misfit(error, document, kind, where, do) from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadInput(f"is not valid JSON ({_reason(error)})", where=where, do=do) from None
+
+
+def convert(document: object, kind: type[T], *, where: str, do: str = "write the file again") -> T:
+    """A parsed document, made of dictionaries, lists, texts and numbers, as an object of the declared type.
+
+    Raises:
+        BadInput: see `decode_json`.
+    """
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise _misfit(error, document, kind, where, do) from None
+    except (ValueError, RecursionError) as error:  # half a surrogate pair is a ValueError
+        raise BadInput(f"cannot be read ({_reason(error)})", where=where, do=do) from None
+
+
+def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:
+    """The sentence for a value of the right type that cannot be meant, as the decoder would say it."""
+    return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
+
+
+def shipped_names(group: str) -> list[str]:
+    """Names of the files in a folder of the shipped configs, sorted."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def find_yaml(name_or_path: str | Path, group: str, kind: str) -> Path:
+    """The shipped file of that name, or else that file (`./A` is a file, `A` is the shipped one).
+
+    Args:
+        name_or_path: what the user gave.
+        group: folder of the shipped configs.
+        kind: what such a file describes, for messages.
+
+    Raises:
+        BadInput: neither a shipped name nor an existing path.
+    """
+    known = shipped_names(group)
+    if str(name_or_path) in known:
+        return conf_dir() / group / f"{name_or_path}.yaml"
+    path = Path(name_or_path)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # a name that is too long or has a null character
+        there = False
+    if not there:
+        raise BadInput(
+            f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
+            where=kind,
+            do=f"choose from {', '.join(known)} or give a YAML file",
+        )
+    return path
+
+
+def read_yaml(path: str | os.PathLike[str], kind: type[T], *, do: str) -> T:
+    """The YAML document in a file as an object of the declared type.
+
+    Args:
+        path: the file.
+        kind: the declared type.
+        do: what belongs into such a file, for messages.
+
+    Raises:
+        BadInput: the file cannot be read, is no YAML, or does not fit the declaration.
+    """
+    return convert(load_yaml(path, do), kind, where=str(path), do=do)
+
+
+def load_yaml(path: str | os.PathLike[str], do: str) -> object:
+    """The document in a YAML file, made of dictionaries, lists, texts, finite numbers, booleans and None.
+
+    Raises:
+        BadInput: the file cannot be read, is no YAML, or is too large; `do` says in messages what belongs there.
+    """
+    import yaml
+
+    content, where = read_bytes(path, LARGEST_YAML_BYTES), str(path)
+    try:
+        document = yaml.load(content, _loader())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark else ""
+        raise BadInput(f"is not valid YAML{place}", where=where, do=do) from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
+        # PyYAML's constructors raise whatever Python raises for `!!int ""`, `!!bool maybe` and `!!timestamp foo`
+        raise BadInput("is not valid YAML", where=where, do=do) from None
+    if _values(document, {}) > LARGEST_YAML_VALUES:
+        raise BadInput("is not valid YAML: its aliases repeat too much", where=where, do=do)
+    return document
+
+
+def _loader() -> type[yaml.SafeLoader]:
+    """PyYAML's safe loader with YAML 1.2's numbers, without dates and merge keys, and without NaN and infinity."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """A whole number may be written as `1e3`: it is one wherever a whole number belongs."""
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            """Merge nothing: `<<` is a key like any other, as thirty lines of merged merges would fill the memory."""
+
+        def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+            """The text of a scalar; half a surrogate pair, which no file and no terminal takes, is a ValueError."""
+            text = super().construct_scalar(node)
+            text.encode()
+            return text
+
+    def number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float | int:
+        value = float(loader.construct_yaml_float(node))
+        if not math.isfinite(value):
+            raise yaml.constructor.ConstructorError(None, None, "the number is not finite", node.start_mark)
+        return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("timestamp", "merge")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_constructor("tag:yaml.org,2002:float", number)
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
+    return Loader
+
+
+def _values(document: object, known: dict[int, int]) -> int:
+    """How many values a parsed document has with every alias written out; one inside itself counts as infinite."""
+    if not isinstance(document, (dict, list, tuple, set)):
+        return 1
+    if id(document) not in known:
+        known[id(document)] = LARGEST_YAML_VALUES + 1  # until it is counted: who meets it inside itself has too many
+        parts = [*document, *document.values()] if isinstance(document, dict) else document
+        known[id(document)] = min(1 + sum(_values(part, known) for part in parts), LARGEST_YAML_VALUES + 1)
+    return known[id(document)]
+
+
+def _misfit(error: msgspec.ValidationError, document: object, kind: object, where: str, do: str) -> BadInput:
+    """msgspec's message as our sentence, with the value at fault where the document is at hand."""
+    what, path = _split(str(error))
+    if match := re.fullmatch(r"Object missing required field `(.*)`", what, re.DOTALL):
+        return BadInput(f"{path}.{match[1]} is missing", where=where, do=do)
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        owner = "the document" if path == "$" else path
+        return BadInput(f"{owner} has the unknown key {_SHORT.repr(match[1])}", where=where, do=do)
+    if path.startswith("key in "):
+        owner = path.removeprefix("key in ")
+        return BadInput(f"a key of {owner} is not {_expected(what)}", where=where, do=do)
+    choices = sorted(map(str, _choices(inspect.type_info(kind), path))) if what.startswith("Invalid enum") else []
+    expected = " or ".join(choices) or _expected(what)
+    path, value = _at(document, path, what)
+    path = "the document" if path == "$" else path
+    if value is msgspec.UNSET:
+        return BadInput(f"{path} is not {expected}", where=where, do=do)
+    return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
+
+
+def _split(message: str) -> tuple[str, str]:
+    """What is wrong, and the path: `$.stages[0]`, or `key in $.stages[0]`."""
+    what, _, path = message.rpartition(" - at ")
+    return (what, path.replace("`", "")) if what else (message, "$")
+
+
+def _expected(what: str) -> str:
+    """ "a whole number ≥ 1" of "Expected `int` >= 1"."""
+    match = re.fullmatch(r"Expected `([^`]*)`(?:, got `[^`]*`)?(.*)", what, re.DOTALL)
+    if not match:
+        if "out of range" in what:
+            return "a number of a size that can be meant"
+        return "one of the values that it may have"
+    kinds = " or ".join(_KINDS.get(name.strip(), name.strip()) for name in match[1].split("|"))
+    limit = match[2].strip().replace(">=", "≥").replace("<=", "≤")
+    if "regex" in limit:
+        return "a text that is not blank"
+    return f"{kinds} {limit}".removesuffix(".0").strip()
+
+
+def _at(document: object, path: str, what: str) -> tuple[str, object]:
+    """The path with the key that msgspec leaves out of mappings' values, and the value there; UNSET if unknown."""
+    value, shown = document, "$"
+    for key, index in re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", path.removeprefix("$")):
+        shown += f".{key}" if key else f"[{index}]"
+        if key and isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif index.isdigit() and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        elif index == "..." and isinstance(value, Mapping) and (name := _of_kind(value, what)) is not None:
+            shown, value = f"{shown.removesuffix('[...]')}.{name}", value[name]
+        else:
+            return path, msgspec.UNSET
+    return shown, value
+
+
+def _choices(declared: object, path: str) -> set[object]:
+    """The values that a declared type allows at a path, where it lists them."""
+    kinds = [declared]
+    for key in re.findall(r"\.([^.\[]+)|\[[^\]]*\]", path.removeprefix("$")):
+        kinds = [part for kind in _alternatives(kinds) for part in _parts(kind, key)]
+    return {value for kind in _alternatives(kinds) for value in getattr(kind, "values", ())}
+
+
+def _alternatives(kinds: Iterable[object]) -> Iterator[object]:
+    for kind in kinds:
+        yield from (
+            _alternatives(kind.types)
+            if isinstance(kind, inspect.UnionType)
+            else [kind.type if isinstance(kind, inspect.Metadata) else kind]
+        )
+
+
+def _parts(kind: object, key: str) -> list[object]:
+    """The types of what stands under a key, or at any index, of a type."""
+    if isinstance(kind, inspect.StructType):
+        return [field.type for field in kind.fields if field.encode_name == key]
+    if isinstance(kind, inspect.TupleType):
+        return list(kind.item_types)
+    return [getattr(kind, "value_type" if isinstance(kind, inspect.DictType) else "item_type", None)]
+
+
+def _of_kind(values: Mapping[Any, object], what: str) -> str | None:
+    """The first key whose value has the type that the message speaks of."""
+    match = re.search(r"got `([^`]*)`", what)
+    names = {"int": int, "float": float, "str": str, "bool": bool, "array": list, "object": dict, "null": type(None)}
+    return next((key for key, value in values.items() if match and type(value) is names.get(match[1])), None)
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
