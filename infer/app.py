@@ -28,28 +28,22 @@ COMMANDS_EPILOG = """commands:
 ALIASES_EPILOG = "Each command has a name of its own, too: automap-infer is automap infer."
 
 
-def main(argv: Sequence[str] | None = None, prog: str = NAME) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run `automap`; returns its exit code and never raises.
 
     Args:
         argv: the arguments; None stands for those of the process.
-        prog: the name by which the program was called, `automap-infer` where it is an alias.
     """
     arguments = [*(sys.argv[1:] if argv is None else argv)]
-    return run_command(prog, lambda: _dispatch(prog, arguments))
-
-
-def alias(command: str, argv: Sequence[str] | None) -> int:
-    """Run `automap COMMAND` under the name `automap-COMMAND`."""
-    arguments = [*(sys.argv[1:] if argv is None else argv)]
-    name = f"{NAME}-{command}"
-    return run_command(name, lambda: _run(name, command, arguments))
-
-
-def _dispatch(prog: str, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in SUMMARIES:
-        return _run(f"{prog} {arguments[0]}", arguments[0], arguments[1:])
-    return _of(prog, "Plan how to train a model on a cluster.", SUMMARIES, ALIASES_EPILOG, arguments)
+        return _command(f"{NAME} {arguments[0]}", arguments[0], arguments[1:])
+    about = "Plan how to train a model on a cluster."
+    return run_command(NAME, lambda: _of(NAME, about, SUMMARIES, ALIASES_EPILOG, arguments))
+
+
+def _command(prog: str, command: str, arguments: Sequence[str]) -> int:
+    """Run one command under a name; returns its exit code and never raises."""
+    return run_command(prog, lambda: _run(prog, command, arguments))
 
 
 def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
@@ -75,10 +69,11 @@ def _of(prog: str, description: str, summaries: Mapping[str, str], epilog: str, 
 
 
 def _script(command: str) -> Callable[..., int]:
-    """The program `automap-COMMAND`: with arguments given a function, without them a whole process."""
+    """The program `automap-COMMAND`: with arguments a function, without them a whole process."""
+    prog = f"{NAME}-{command}"
 
     def script(argv: Sequence[str] | None = None) -> int:
-        return program(lambda: alias(command, None)) if argv is None else alias(command, argv)
+        return program(lambda: _command(prog, command, sys.argv[1:])) if argv is None else _command(prog, command, argv)
 
     return script
 

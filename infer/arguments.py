@@ -42,13 +42,13 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def whole_number(text: str) -> int:
-    """An argument's type: a whole number of at most LARGEST, whose smallest value the library knows."""
+    """An argument's type: a whole number of 64 bits, whose limits the library knows."""
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if abs(number) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST:,}")
+    if abs(number) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit 64 bits")
     return number
 
 

@@ -210,6 +210,12 @@ class CommandParser(argparse.ArgumentParser):
         """
         raise BadInput(message, do=f"see {self.prog} --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or the version; argparse's own way swallows what then goes wrong with the stream."""
+        if message and file is not None:
+            with _full_device():
+                file.write(message)
+
 
 def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """A parser without arguments but `--help` and `--version`."""
