@@ -291,8 +291,14 @@ def _remembered(entry: bytes | None, space: Space) -> Exploration | None:
 
 def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
     """The ranking of all plans and the best one, or the one plan that was given."""
-    from ..reports.exploration import Explored, print_candidate, print_explored
-    from ..reports.exploration_document import candidate_document, explored_document, write_best
+    from ..reports.exploration import (
+        Explored,
+        candidate_document,
+        explored_document,
+        print_candidate,
+        print_explored,
+        write_best,
+    )
 
     if not isinstance(outcome, Explored):
         return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))

@@ -128,8 +128,14 @@ def run(request: ProfileRequest) -> Profile | None:
 
 def report(request: ProfileRequest, profile: Profile | None) -> Report:
     """Tables on standard output; warnings and the summary on standard error."""
-    from ..reports.known_models import known_document, print_known
-    from ..reports.profile import every_instruction, print_profile, summary_document, summary_line
+    from ..reports.profile import (
+        every_instruction,
+        known_document,
+        print_known,
+        print_profile,
+        summary_document,
+        summary_line,
+    )
     from ..reports.profile_facts import warnings
 
     if profile is None:

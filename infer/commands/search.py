@@ -147,7 +147,7 @@ def _found_report(request: SearchRequest, found: Found) -> Report:
     from ..reports.sharding import print_search, search_document
 
     def draw() -> Figure:
-        from ..plots.search import draw_search
+        from ..plots.episodes import draw_search
 
         return draw_search(found)
 

@@ -111,7 +111,7 @@ def report(request: OnlineRequest, outcome: tuple[Trained, PlanReport]) -> Repor
     trained, plan = outcome
 
     def draw() -> Figure:
-        from ..plots.online import draw_online
+        from ..plots.episodes import draw_online
 
         return draw_online(trained)
 
