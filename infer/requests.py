@@ -82,9 +82,8 @@ class PlaceRequest:
         overrides: fields of the placement problem that are not the graph's, by name.
         split_passes: whether the largest forward and the largest backward load count.
         planner: by name; None for the objective's default.
-        split: an expert's placement.
-        time_limit_s: after which a solver returns its best plan; None for its own limit.
-        seed: of random draws.
+        config: options of the planner that were given, by name.
+        time_limit_s: after which it returns its best plan; None for its own limit.
         plan: a placement.json to cost, instead of making one.
         nodes, accelerator, host, link_bytes_per_s: how a model becomes a graph.
     """
@@ -93,9 +92,8 @@ class PlaceRequest:
     overrides: dict[str, Any]
     split_passes: bool
     planner: str | None
-    split: Path | None
+    config: dict[str, Any]
     time_limit_s: float | None
-    seed: int
     plan: Path | None
     nodes: int | None
     accelerator: str | None

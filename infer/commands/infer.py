@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
+from automap_models.simulate.schedules import SCHEDULES
 
 from ..arguments import TOPO_HELP, file_argument, name_argument, whole_number
 from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..replanning import Replanned
     from ..sweeps import Sweep
 
-SCHEDULE_NAMES = ("1f1b", "1f1b-deep", "gpipe")  # simulate.schedules.SCHEDULES; a test holds them together
+DEFAULT_SCHEDULE = "1f1b"
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
@@ -128,9 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
     how.add_argument(
         "--schedule",
-        choices=SCHEDULE_NAMES,
+        choices=SCHEDULES,
         help="refine for the simulated length under this schedule instead of the length; also that of plot and trace "
-        f"(default {SCHEDULE_NAMES[0]})",
+        f"(default {DEFAULT_SCHEDULE})",
     )
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="an .onnx policy instead of the shipped one")
     how.add_argument(
@@ -332,7 +333,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     def timeline() -> Timeline:
         from automap_models.planners.staged.evaluate import timeline
 
-        return timeline(plan.problem, plan.plan, request.planner.schedule or SCHEDULE_NAMES[0])
+        return timeline(plan.problem, plan.plan, request.planner.schedule or DEFAULT_SCHEDULE)
 
     def draw() -> Figure:
         from ..plots.pipeline import draw

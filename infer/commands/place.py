@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,7 @@ from ..runner import Command, Output, Report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from automap_models.core.placement import PlacementProblem
-    from automap_models.core.placement_graph import PlacementGraph
-    from automap_models.formats.placement_plan import PlacementReport
+    from automap_models.core.placement import PlacementGraph, PlacementResult
 
 DEFAULT_NODES = 200
 DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
@@ -131,9 +130,8 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         {field: value for name, field in FIELDS.items() if (value := getattr(namespace, name)) is not None},
         namespace.split_passes,
         namespace.planner,
-        namespace.split,
+        {name: value for name in ("seed", "split") if (value := getattr(namespace, name)) is not None},
         limit_s,
-        namespace.seed or 0,
         namespace.plan,
         namespace.nodes,
         namespace.accelerator,
@@ -149,7 +147,7 @@ def _refuse_planning(namespace: argparse.Namespace) -> None:
             raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
 
 
-def run(request: PlaceRequest) -> PlacementReport:
+def run(request: PlaceRequest) -> PlacementResult:
     """Read or make the graph, then place and cost it, or cost the placement that was given.
 
     Raises:
@@ -160,56 +158,32 @@ def run(request: PlaceRequest) -> PlacementReport:
     return _placed(request) if request.plan is None else _read_back(request, request.plan)
 
 
-def _placed(request: PlaceRequest) -> PlacementReport:
-    import time
-
+def _placed(request: PlaceRequest) -> PlacementResult:
     from automap_models.core.placement import PlacementProblem
-    from automap_models.cost.placement import placement_cost
-    from automap_models.formats.placement_plan import PlacementReport
-    from automap_models.planners.base import PlannerOptions
+    from automap_models.cost.placement import one_device_s
+    from automap_models.planners.deadline import NEVER, Deadline
     from automap_models.planners.registry import make_planner
 
     from ..reports.progress import Steps
 
-    objective = str(request.overrides.get("objective", "throughput"))
-    options = PlannerOptions(time_limit_s=request.time_limit_s, seed=request.seed, split=request.split)
-    planner = make_planner(request.planner or DEFAULT_PLANNERS[objective], options, "placement")
+    name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
+    planner = make_planner(name, kind="placement", **request.config)
     problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
+    limit_s = request.time_limit_s
     with Steps() as steps:
         steps.begin(f"placing {len(problem.graph):,} nodes by {planner.name}")
-        start = time.perf_counter()
-        plan = planner.plan(problem)
-        planning_s = time.perf_counter() - start
-    return PlacementReport(
-        problem,
-        plan,
-        placement_cost(problem, plan),
-        planning_s=planning_s,
-        one_device_s=_one_device_s(problem),
-        seed=options.seed,
-        time_limit_s=options.time_limit_s,
-    )
+        result = planner.solve(problem, deadline=NEVER if limit_s is None else Deadline(limit_s), watch=steps.watch)
+    result.required_plan()
+    return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
 
 
-def _read_back(request: PlaceRequest, path: Path) -> PlacementReport:
-    from automap_models.cost.placement import placement_cost
-    from automap_models.formats.placement_plan import PlacementReport, read_placement_plan
+def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
+    from automap_models.cost.placement import one_device_s
+    from automap_models.formats.placement_plan import read_placement_plan
 
-    problem, plan = read_placement_plan(path, _graph(request))
+    result = read_placement_plan(path, _graph(request))
     note = f"read from {path}, costed again"
-    return PlacementReport(problem, plan, placement_cost(problem, plan), 0.0, _one_device_s(problem), notes=(note,))
-
-
-def _one_device_s(problem: PlacementProblem) -> float | None:
-    """Value of everything on the first device; None where it does not fit there."""
-    import numpy as np
-
-    from automap_models.core.placement import PlacementPlan
-    from automap_models.cost.placement import placement_cost
-
-    plan = PlacementPlan("single", np.zeros(len(problem.graph), dtype=np.int64))
-    cost = placement_cost(problem, plan)
-    return cost.value_s if cost.feasible else None
+    return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
 
 
 def _graph(request: PlaceRequest) -> PlacementGraph:
@@ -261,7 +235,7 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
         )
 
 
-def report(request: PlaceRequest, outcome: PlacementReport) -> Report:
+def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
     """A table of devices, a picture of their loads, placement.json."""
     from automap_models.formats.placement_plan import placement_document
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +16,8 @@ from ..runner import Command, Output, Report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
-    from automap_models.formats.plan_report import PlanReport
-    from automap_models.planners.online.planner import OnlineOptions, Trained
-    from automap_models.planners.online.search import OnlineRound
 
 ABOUT = (
     "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
@@ -28,6 +25,8 @@ ABOUT = (
 )
 POLICY = "policy"
 """The planner whose plan is a warm start by name."""
+PROVE_S = 10.0
+"""How long the exact search on the candidates may take after the training."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,31 +90,35 @@ def request(namespace: argparse.Namespace) -> OnlineRequest:
     )
 
 
-def run(request: OnlineRequest) -> tuple[Trained, PlanReport]:
-    """Train, and evaluate the best plan.
+def run(request: OnlineRequest) -> Result[StagedProblem, StagedPlan]:
+    """Train on the grid of all instructions.
 
     Raises:
         BadInput: a file or a value cannot be used.
         Infeasible: no plan fits the memory.
         UserCodeError: the user's own code raised.
     """
-    return _trained(request, _problem(request))
+    result = _trained(request, _problem(request))
+    result.required_plan()
+    return result
 
 
-def report(request: OnlineRequest, outcome: tuple[Trained, PlanReport]) -> Report:
+def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) -> Report:
     """The plan as `automap infer` tells it; a picture of how the training went."""
     from automap_models.formats.plan_json import plan_document
+    from automap_models.planners.staged.evaluate import evaluate
 
     from ..reports.pipeline import print_report
 
-    trained, plan = outcome
+    evaluated = evaluate(result.problem, result.required_plan(), planning_s=result.taken_s, notes=result.notes)
+    evaluated = replace(evaluated, seed=request.seed)
 
     def draw() -> Figure:
         from ..plots.episodes import draw_online
 
-        return draw_online(trained)
+        return draw_online(result)
 
-    return Report(lambda: print_report(plan), lambda: plan_document(plan), draw=draw)
+    return Report(lambda: print_report(evaluated), lambda: plan_document(evaluated), draw=draw)
 
 
 def _problem(request: OnlineRequest) -> StagedProblem:
@@ -126,51 +129,39 @@ def _problem(request: OnlineRequest) -> StagedProblem:
     """
     from automap_models.core.staged import StagedProblem
     from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.planners.online.planner import agent_config, at_instructions
+    from automap_models.planners.online.planner import agent_options, at_instructions
 
     from ..sources import profile_of
 
     cluster = read_cluster(request.topo)
-    agent_config(request.agent)
+    agent_options(request.agent)
     profile = profile_of(request.profiled)
     given = {name: getattr(request, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}
     return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **given))
 
 
-def _trained(request: OnlineRequest, problem: StagedProblem) -> tuple[Trained, PlanReport]:
-    from automap_models.planners.online.planner import train_online
-    from automap_models.planners.staged.evaluate import evaluate
+def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
+    from automap_models.planners.registry import make_planner
 
-    options = _options(request, problem)
-    begun = time.perf_counter()
     from ..reports.progress import Steps
 
-    with Steps() as steps:
-        steps.begin("training")
-
-        def watch(news: OnlineRound, total: int) -> None:
-            steps.advance(news.episodes, total, f"training, best so far {news.best_s:.4g} s")
-
-        trained = train_online(problem, replace(options, watch=watch))
-    report = evaluate(problem, trained.plan, planning_s=time.perf_counter() - begun, notes=notes(trained))
-    return trained, replace(report, seed=request.seed)
-
-
-def _options(request: OnlineRequest, problem: StagedProblem) -> OnlineOptions:
-    from automap_models.planners.online.planner import OnlineOptions
-
-    return OnlineOptions(
+    planner = make_planner(
+        "online",
         agent=request.agent,
         radius=request.radius,
         episodes=request.episodes,
         seed=request.seed,
         warm_start=_warm_start(request.warm_start, problem),
+        prove_s=PROVE_S,
     )
+    with Steps() as steps:
+        steps.begin("training")
+        return planner.solve(problem, watch=steps.watch)
 
 
 def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
-    """The policy's plan, or that in a file, on this problem's grid.
+    """The policy's plan, or that in a file.
 
     Raises:
         BadInput: the plan belongs to another profile or cluster, or has other numbers of stages or micro-batches; or
@@ -179,8 +170,7 @@ def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
     """
     if given is None:
         return None
-    plan = _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
-    return replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=None)
+    return _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
 
 
 def _policy_plan(problem: StagedProblem) -> StagedPlan:
@@ -194,32 +184,12 @@ def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     from automap_models.formats.plan_json import read_plan
 
     own, plan = read_plan(path, problem.profile, problem.cluster)
-    for name in ("stages", "micro_batches", "state_factor"):
-        if getattr(own, name) != getattr(problem, name):
-            option = name.replace("_", "-")
-            what = f"has {option} {getattr(own, name):g}, not {getattr(problem, name):g}"
-            raise BadInput(what, where=f"--warm-start {path}", do=f"give --{option} as the plan has it")
+    for what in ("stages", "micro_batches", "state_factor"):
+        if getattr(own, what) != getattr(problem, what):
+            option = what.replace("_", "-")
+            differs = f"has {option} {getattr(own, what):g}, not {getattr(problem, what):g}"
+            raise BadInput(differs, where=f"--warm-start {path}", do=f"give --{option} as the plan has it")
     return plan
-
-
-def notes(trained: Trained) -> tuple[str, ...]:
-    """Sentences on what was searched, how far the plan is from the best there, and what the pruning may cost."""
-    possible, optimum = trained.candidates, trained.optimum
-    episodes = trained.rounds[-1].episodes if trained.rounds else 0
-    searched = (
-        f"{possible.pivots:,} candidate pivots (device cuts within {possible.radius} of the centre solution), "
-        f"{trained.pivots:,} of them played on in {episodes:,} episodes"
-    )
-    beside = "the shortest plan" if optimum.proof == "exact" else "a lower bound"
-    proven = f"{100 * trained.gap:.2f} % above {beside} on these candidates ({optimum.value:.4g} s)"
-    if not possible.contain(trained.plan.cuts, trained.plan.device_cuts):  # the plan that it started from
-        proven = "the plan it started from, which is not on these candidates"
-        if optimum.proof == "exact":
-            proven += ": none on them is shorter"
-    sentences = [searched, proven]
-    if trained.interrupted:
-        sentences.insert(0, f"interrupted: the best plan of {episodes:,} episodes, not the end of the training")
-    return tuple(sentences)
 
 
 COMMAND = Command(

@@ -6,7 +6,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as ProgressBar
+
+    from automap_models.planners.watch import Progress
 
 
 class Steps:
@@ -29,12 +31,16 @@ class Steps:
         """A step of unknown length begins."""
         self._progress.update(self._task, description=what, total=None)
 
-    def advance(self, done: int, total: int, what: str) -> None:
+    def advance(self, done: int, total: int | None, what: str) -> None:
         """That much of a step is done; `what` comes next."""
         self._progress.update(self._task, description=what, completed=done, total=total)
 
+    def watch(self, news: Progress) -> None:
+        """What a planner tells while it works (planners.watch)."""
+        self.advance(news.done or 0, news.total, news.what)
 
-def _make() -> Progress:
+
+def _make() -> ProgressBar:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
