@@ -142,12 +142,11 @@ def _problem(request: OnlineRequest) -> StagedProblem:
 
 
 def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
-    from automap_models.planners.registry import make_planner
+    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
 
     from ..reports.progress import Steps
 
-    planner = make_planner(
-        "online",
+    config = OnlineConfig(
         agent=request.agent,
         radius=request.radius,
         episodes=request.episodes,
@@ -157,7 +156,7 @@ def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedPro
     )
     with Steps() as steps:
         steps.begin("training")
-        return planner.solve(problem, watch=steps.watch)
+        return OnlinePlanner(config).solve(problem, watch=steps.watch)
 
 
 def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:

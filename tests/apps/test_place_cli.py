@@ -132,7 +132,7 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
 def test_each_objective_has_a_planner_of_its_own(
     graph: str, objective: str, planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = told(capsys, f"{graph}.json", "--objective", objective, "--time-limit", "5")
+    plan = told(capsys, f"{graph}.json", "--objective", objective, "--time-limit", "60")
     assert (plan["planner"], plan["status"]) == (planner, "optimal")
 
 
