@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.profile import Profile
     from automap_models.core.staged import StagedPlan, StagedProblem
-    from automap_models.cost.pipeline import plan_cost
+    from automap_models.cost.staged import plan_cost
     from automap_models.errors import AutomapError, BadInput, Infeasible
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
@@ -46,13 +46,13 @@ _WHERE = {
     "Cluster": "automap_models.core.cluster",
     "Infeasible": "automap_models.errors",
     "Outcome": "automap_models.planners.staged.batch",
-    "StagedPlan": "automap_models.core.staged",
-    "StagedProblem": "automap_models.core.staged",
     "PlannerOptions": "automap_models.planners.base",
     "Profile": "automap_models.core.profile",
+    "StagedPlan": "automap_models.core.staged",
+    "StagedProblem": "automap_models.core.staged",
     "make_planner": "automap_models.planners.registry",
     "plan_batch": "automap_models.planners.staged.batch",
-    "plan_cost": "automap_models.cost.pipeline",
+    "plan_cost": "automap_models.cost.staged",
     "read_cluster": "automap_models.formats.cluster_yaml",
     "read_profile": "automap_models.formats.files",
 }

@@ -38,7 +38,7 @@ OPTIONS = PlannerOptions(certify_s=np.inf, refine_s=0.0)
 def one_by_one_s(problems: Sequence[StagedProblem]) -> float:
     """The least length over all problems, each searched alone from nothing."""
     plans = [exact_search(problem) for problem in problems]
-    return min(plan.optimality.bound_s for plan in plans if plan and plan.optimality)
+    return min(plan.optimality.value for plan in plans if plan and plan.optimality)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
@@ -73,13 +73,13 @@ def row(
         within = certify(problem, plan, BUDGET_S)
         proven += within.optimality.proof == "exact"
         length_s = plan_cost(problem, within.plan or plan).length_s
-        gaps.append(length_s / within.optimality.bound_s - 1)
+        gaps.append(length_s / within.optimality.value - 1)
         if to_the_end:
             whole, taken_s = timed(lambda problem=problem, plan=plan: certify(problem, plan, np.inf))  # type: ignore[misc]
             assert isinstance(whole, Certificate)
             corrected += whole.plan is not None
             proof_s.append(taken_s)
-            above.append(plan_cost(problem, plan).length_s / whole.optimality.bound_s)
+            above.append(plan_cost(problem, plan).length_s / whole.optimality.value)
     both = np.add(planned_s, proof_s) if to_the_end else np.zeros(0)
     table.add_row(
         label,

@@ -24,7 +24,7 @@ from rich.table import Table
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.exact import exact_search, lower_bound_s
 
 INSTRUCTIONS = 3000

@@ -42,7 +42,7 @@ def shape(each: Candidate) -> str:
     """`4 × (2 × 4)`, or each stage's d × t where they differ; M micro-batches."""
     degrees = [f"{d}×{t}" for d, t in each.degrees]
     stages = degrees[0] if len(set(degrees)) == 1 else " ".join(degrees)
-    return f"{len(degrees)} stage(s) of {stages}, M = {each.plan.pipeline.micro_batches}"
+    return f"{len(degrees)} stage(s) of {stages}, M = {each.plan.micro_batches}"
 
 
 def why(found: Exploration) -> str:
@@ -58,7 +58,7 @@ def row(model: str, cluster: str, found: Exploration, seconds: float) -> tuple[s
     gain = best_pure.length_s / hybrid.length_s if hybrid and best_pure else None
     lengths = [f"{each.length_s:.3g}" if each else "–" for each in (*pure, hybrid)]
     told = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
-    bound = f"{found.proven.bound_s:.3g}{'' if found.proven.proof == 'relaxation' else ' (exact)'}"
+    bound = f"{found.proven.value:.3g}{'' if found.proven.proof == 'relaxation' else ' (exact)'}"
     return model, cluster, *lengths, told, bound, why(found), f"{seconds:.0f}"
 
 

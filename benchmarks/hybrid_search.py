@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,9 +22,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridProblem
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.exact import exact_search
@@ -34,14 +35,14 @@ LAUNCH_S = 1e-5
 DEGREES = (2, 4, 8)
 
 
-def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: str) -> PartitionedProfile:
+def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: str) -> ShardedProfile:
     """A random way to share a profile's instructions."""
     n = len(profile)
     divided, reduced = rng.uniform(size=n) < 0.99, rng.uniform(size=n) < 0.01
     share = np.where(divided, 1.0 / degree, 1.0)
     slower = rng.uniform(0.9, 1.1)
     nbytes = 0.05 * profile.A * reduced
-    return PartitionedProfile(
+    return ShardedProfile(
         name=name,
         degree=degree,
         C=slower * share * profile.C,
@@ -58,13 +59,13 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: 
     )
 
 
-def hybrid_problem(seed: int, stages: int, choices: int) -> HybridProblem:
+def hybrid_problem(seed: int, stages: int, choices: int) -> StagedProblem:
     """A model in which anything may decide, with so many ways for each degree."""
     rng = np.random.default_rng(10_000 + seed)
     kind, micro_batches = tuple(rng.uniform(-3.0, 1.5, 2)), int(2 ** rng.uniform(0, 6))
     pipeline = random_problem(read_cluster("C"), stages, micro_batches, kind, seed)
     ways = (partitioning(rng, pipeline.profile, t, f"{t}-way {j}") for t in DEGREES for j in range(choices))
-    return HybridProblem(pipeline, tuple(ways), LAUNCH_S)
+    return replace(pipeline, shardings=tuple(ways), launch_s=LAUNCH_S)
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, float]:
@@ -74,14 +75,14 @@ def timed(run: Callable[[], Result]) -> tuple[Result, float]:
     return result, 1e3 * (time.process_time() - start)
 
 
-def measure(problem: HybridProblem) -> tuple[float, float, float, float]:
+def measure(problem: StagedProblem) -> tuple[float, float, float, float]:
     """Milliseconds for the best pipeline, the best hybrid plan and the proof of it; how much longer the pipeline is."""
-    pipeline, pipeline_ms = timed(lambda: exact_search(problem.pipeline))
+    pipeline, pipeline_ms = timed(lambda: exact_search(replace(problem, shardings=())))
     hybrid, hybrid_ms = timed(lambda: hybrid_search(problem, Deadline()))
     proof, proof_ms = timed(lambda: hybrid_search(problem, Deadline(), hybrid.bound_s))
     if pipeline is None or pipeline.optimality is None or proof.plan is not None:
         raise RuntimeError("a problem of the benchmark does not fit its cluster, or an optimum was not proven")
-    return pipeline_ms, hybrid_ms, proof_ms, pipeline.optimality.bound_s / hybrid.bound_s - 1.0
+    return pipeline_ms, hybrid_ms, proof_ms, pipeline.optimality.value / hybrid.bound_s - 1.0
 
 
 def cells(values: Sequence[float]) -> str:

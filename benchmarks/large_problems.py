@@ -28,7 +28,7 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.deadline import Deadline

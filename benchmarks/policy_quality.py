@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
 from automap_models.envs.encoding import EncodedProblems, decode

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.simulate.schedules import schedule
@@ -151,7 +151,7 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
     problem, by_plan = plans(profile, stages, micro_batches)
     results = []
     for plan, cuts in by_plan.items():
-        cost = pipeline_cost(profile, problem.cluster, cuts, range(1, stages), micro_batches)
+        cost = plan_cost(problem, StagedPlan(tuple(cuts), tuple(range(1, stages)), micro_batches, "given"))
         predicted_s = micro_batches * (cost.forward_s + cost.backward_s)
         for named in ("1f1b", "gpipe"):
             runs = run_pipeline(

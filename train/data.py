@@ -197,4 +197,4 @@ def optimal_length(encoded: EncodedProblems, i: int) -> float:
         optimality = ExactPlanner().plan(decode(encoded, i)).optimality
     except Infeasible:
         return float("nan")
-    return optimality.bound_s if optimality else float("nan")
+    return optimality.value if optimality else float("nan")

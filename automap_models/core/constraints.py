@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
@@ -159,13 +159,13 @@ class Constraints:
             raise _conflict(demands, profile)
         return windows
 
-    def satisfied(self, problem: HybridProblem, plan: HybridPlan) -> tuple[bool, str]:
+    def satisfied(self, problem: StagedProblem, plan: StagedPlan) -> tuple[bool, str]:
         """Whether a valid plan of that problem satisfies them, and if not, which it breaks."""
         return next(((False, why) for why in self._broken(problem, plan)), (True, ""))
 
-    def _broken(self, problem: HybridProblem, plan: HybridPlan) -> Iterator[str]:
-        profile = problem.pipeline.profile
-        first = [begin for begin, _ in plan.pipeline.stage_instructions(len(profile))]
+    def _broken(self, problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
+        profile = problem.profile
+        first = [begin for begin, _ in plan.stage_instructions(len(profile))]
         stage_of = np.searchsorted(first, np.arange(len(profile)), side="right") - 1
         for pin in self.pins:
             if set(stage_of[_matching(profile, pin.layer, str(pin))]) != {pin.stage}:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,7 +15,7 @@ class ProfiledModel:
 
     Attributes:
         profile: of one micro-batch.
-        partitionings: of that profile, of every degree that a stage, or the model as a whole, may run in; empty for a
+        shardings: of that profile, of every degree that a stage, or the model as a whole, may run in; empty for a
             profile without operators.
         launch_s: of a kernel.
         batch_dims: the dimension of each input of the step that data parallelism partitions, by propagation; None
@@ -24,7 +24,7 @@ class ProfiledModel:
     """
 
     profile: Profile
-    partitionings: tuple[PartitionedProfile, ...] = ()
+    shardings: tuple[ShardedProfile, ...] = ()
     launch_s: float = 0.0
     batch_dims: Mapping[str, int] | None = None
     notes: tuple[str, ...] = field(default=())

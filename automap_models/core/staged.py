@@ -11,8 +11,9 @@ from typing import Literal
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.microbatch import required_size, rescaled
-from automap_models.core.partitioned import PartitionedProfile, require_alike, whole
 from automap_models.core.profile import Profile
+from automap_models.core.result import Bound
+from automap_models.core.sharded_profile import ShardedProfile, require_alike, whole
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16
@@ -25,18 +26,23 @@ MAX_GRANULARITY = 65_536
 
 @dataclass(frozen=True, eq=False)
 class StagedProblem:
-    """A pipeline planning problem.
+    """To cut a training step into stages, each on devices of its own that replicate it or share its operators.
+
+    Without shardings every stage is replicated on its devices: the problem of plain pipelines.
 
     Attributes:
         profile: the model's training step, for one micro-batch.
         cluster: where it shall run.
-        stages: number of stages S; 1 is plain data parallelism.
+        stages: number of stages S; 1 is data parallelism, operator partitioning, or both.
         micro_batches: micro-batches M in a global batch.
         state_factor: σ, bytes of training state per byte of parameters (cost-model, "Memory").
         granularity: number of cut points the instructions are coarsened to.
+        shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
+        launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
+        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
 
     Raises:
-        BadInput: S, M or σ out of range for this profile and cluster.
+        BadInput: S, M or σ out of range for this profile and cluster, a sharding of another profile or of degree 1.
     """
 
     profile: Profile
@@ -45,6 +51,9 @@ class StagedProblem:
     micro_batches: int = DEFAULT_MICRO_BATCHES
     state_factor: float = DEFAULT_STATE_FACTOR
     granularity: int = DEFAULT_GRANULARITY
+    shardings: tuple[ShardedProfile, ...] = ()
+    launch_s: float = 0.0
+    max_replicas: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
@@ -70,30 +79,45 @@ class StagedProblem:
                 where="--stages",
                 do=f"give at most {cut_points + 1}",
             )
+        for sharding in self.shardings:
+            require_alike(self.profile, sharding)
+            if sharding.degree < 2:
+                raise BadInput(f"degree {sharding.degree}", where=f"sharding {sharding.name}", do="divide by 2 or more")
 
     @property
     def grid(self) -> Grid:
         """The coarse grid on this profile."""
         return Grid(len(self.profile), self.granularity)
 
+    @cached_property
+    def all_shardings(self) -> tuple[ShardedProfile, ...]:
+        """How a stage may run: first as it is (t = 1), then sharded; what a plan's shardings are indices of."""
+        return (whole(self.profile), *self.shardings)
+
+    def with_split(self, stages: int, micro_batches: int, global_batch: int | None = None) -> StagedProblem:
+        """The same problem in another number of stages and micro-batches, these of B / M samples if there is a batch.
+
+        Raises:
+            BadInput: the profile does not say how many samples it describes, or M does not divide B.
+        """
+        profile, shardings = self.profile, self.shardings
+        if global_batch is not None:
+            own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
+            if rest:
+                what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
+                raise BadInput(what, where="--micro-batches", do="give a divisor of the global batch")
+            profile = rescaled(profile, samples)
+            if samples != own:
+                shardings = tuple(sharding.rescaled(samples / own) for sharding in shardings)
+        return replace(self, profile=profile, stages=stages, micro_batches=micro_batches, shardings=shardings)
+
 
 Outcome = Literal["planned", "does not fit", "discarded", "proven"]
-"""How far a planner got with one of several problems; see `Tried`."""
+"""How far a planner got with one of several problems; see `SearchLogEntry`."""
 
 
 @dataclass(frozen=True)
-class Optimality:
-    """What is proven about the best length of plans that cut on the grid.
-
-    `bound_s` is that optimum itself ("exact") or a lower bound of it. A plan off the grid may be shorter.
-    """
-
-    bound_s: float
-    proof: Literal["exact", "relaxation"]
-
-
-@dataclass(frozen=True)
-class Tried:
+class SearchLogEntry:
     """One number of stages and micro-batches among which a planner chose.
 
     Attributes:
@@ -119,7 +143,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class StagedPlan:
-    """The decision, apart from what it costs (cost.pipeline says that).
+    """The decision, apart from what it costs (cost.staged says that).
 
     Attributes:
         cuts: last instruction of each stage but the last, [S-1], increasing.
@@ -127,7 +151,9 @@ class StagedPlan:
         micro_batches: micro-batches in a global batch.
         planner: who made it.
         coarse_cuts: the cuts as points of the grid; None when they are not on it.
-        optimality: what the planner could prove, if anything.
+        optimality: what the planner could prove about plans that cut on the grid, if anything.
+        shardings: [S] index of each stage's sharding among the problem's `all_shardings`; 0 is plain replication.
+            Left out, it is 0 for every stage: a pipeline.
     """
 
     cuts: tuple[int, ...]
@@ -135,7 +161,12 @@ class StagedPlan:
     micro_batches: int
     planner: str
     coarse_cuts: tuple[int, ...] | None = None
-    optimality: Optimality | None = None
+    optimality: Bound | None = None
+    shardings: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shardings:
+            object.__setattr__(self, "shardings", (0,) * self.stages)
 
     @property
     def stages(self) -> int:
@@ -154,15 +185,23 @@ class StagedPlan:
         last = (*(cut - 1 for cut in self.device_cuts), devices - 1)
         return tuple(zip(first, last, strict=True))
 
+    def degrees(self, problem: StagedProblem) -> tuple[tuple[int, int], ...]:
+        """[S] data-parallel replicas d and degree of operator partitioning t of each stage; it has d·t devices."""
+        bounds = self.stage_devices(problem.cluster.devices)
+        degrees = [problem.all_shardings[index].degree for index in self.shardings]
+        return tuple(((last - first + 1) // t, t) for (first, last), t in zip(bounds, degrees, strict=True))
+
     def check_valid(self, problem: StagedProblem) -> tuple[bool, str]:
         """Whether this plan solves that problem's structure, and if not, why not.
 
-        Memory is the cost model's business: a valid plan may still not fit.
+        Devices that share an operator are neighbours inside a node, in a plan of several stages. Memory is the cost
+        model's business: a valid plan may still not fit.
         """
         n, devices = len(problem.profile), problem.cluster.devices
         increasing_cuts = all(a < b for a, b in pairwise((-1, *self.cuts, n - 1)))
         increasing_devices = all(a < b for a, b in pairwise((0, *self.device_cuts, devices)))
         off_grid = self.coarse_cuts is not None and self.coarse_cuts != problem.grid.to_points(self.cuts)
+        known = len(problem.shardings) + 1
         objections = (
             (
                 len(self.device_cuts) != len(self.cuts),
@@ -176,100 +215,23 @@ class StagedPlan:
             (not increasing_cuts, f"instruction cuts {list(self.cuts)} do not increase inside 0..{n - 2}"),
             (not increasing_devices, f"device cuts {list(self.device_cuts)} do not increase inside 1..{devices - 1}"),
             (off_grid, f"coarse cuts {list(self.coarse_cuts or ())} do not stand for cuts {list(self.cuts)}"),
+            (
+                len(self.shardings) != self.stages or not all(0 <= index < known for index in self.shardings),
+                f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {known}",
+            ),
         )
-        return next(((False, why) for wrong, why in objections if wrong), (True, ""))
+        objection = next((why for wrong, why in objections if wrong), None) or self._misplaced(problem)
+        return (True, "") if objection is None else (False, objection)
 
-
-@dataclass(frozen=True, eq=False)
-class HybridProblem:
-    """A pipeline problem whose stages may partition operators in one of several ways.
-
-    Attributes:
-        pipeline: profile, cluster, stages, micro-batches, state factor and grid.
-        partitionings: of that profile, in which a stage may run beside as it is; each of degree 2 or more.
-        launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
-        max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
-
-    Raises:
-        BadInput: a partitioning of another profile, or of degree 1.
-    """
-
-    pipeline: StagedProblem
-    partitionings: tuple[PartitionedProfile, ...] = ()
-    launch_s: float = 0.0
-    max_replicas: int | None = None
-
-    def __post_init__(self) -> None:
-        for each in self.partitionings:
-            require_alike(self.pipeline.profile, each)
-            if each.degree < 2:
-                raise BadInput(f"degree {each.degree}", where=f"partitioning {each.name}", do="divide by 2 or more")
-
-    @cached_property
-    def choices(self) -> tuple[PartitionedProfile, ...]:
-        """In what ways a stage may run: first as it is (t = 1), then partitioned."""
-        return (whole(self.pipeline.profile), *self.partitionings)
-
-    def with_split(self, stages: int, micro_batches: int, global_batch: int | None = None) -> HybridProblem:
-        """The same problem in another number of stages and micro-batches, these of B / M samples if there is a batch.
-
-        Raises:
-            BadInput: the profile does not say how many samples it describes, or M does not divide B.
-        """
-        profile, partitionings = self.pipeline.profile, self.partitionings
-        if global_batch is not None:
-            own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
-            if rest:
-                what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
-                raise BadInput(what, where="--micro-batches", do="give a divisor of the global batch")
-            profile = rescaled(profile, samples)
-            if samples != own:
-                partitionings = tuple(each.rescaled(samples / own) for each in partitionings)
-        pipeline = replace(self.pipeline, profile=profile, stages=stages, micro_batches=micro_batches)
-        return replace(self, pipeline=pipeline, partitionings=partitionings)
-
-
-@dataclass(frozen=True)
-class HybridPlan:
-    """A pipeline plan, and in which way each stage partitions operators.
-
-    Attributes:
-        pipeline: instruction and device cuts; its planner is who made the whole plan.
-        chosen: [S] index of each stage's way among the problem's `choices`; 0 is plain data parallelism.
-    """
-
-    pipeline: StagedPlan
-    chosen: tuple[int, ...]
-
-    @property
-    def stages(self) -> int:
-        """Number of stages S."""
-        return self.pipeline.stages
-
-    def degrees(self, problem: HybridProblem) -> tuple[tuple[int, int], ...]:
-        """[S] data-parallel replicas d and operator-partitioning degree t of each stage; it has d·t devices."""
-        bounds = self.pipeline.stage_devices(problem.pipeline.cluster.devices)
-        tensor = [problem.choices[way].degree for way in self.chosen]
-        return tuple(((last - first + 1) // t, t) for (first, last), t in zip(bounds, tensor, strict=True))
-
-    def check_valid(self, problem: HybridProblem) -> tuple[bool, str]:
-        """Whether this plan solves that problem's structure, and if not, why not; memory is the cost model's business.
-
-        Devices that share an operator are neighbours inside a node, in a plan of several stages.
-        """
-        valid, why = self.pipeline.check_valid(problem.pipeline)
-        if not valid:
-            return False, why
-        if len(self.chosen) != self.stages or not all(0 <= way < len(problem.choices) for way in self.chosen):
-            return (
-                False,
-                f"ways {list(self.chosen)} do not give each of {self.stages} stages one of {len(problem.choices)}",
-            )
-        cluster = problem.pipeline.cluster
-        for s, (first, last) in enumerate(self.pipeline.stage_devices(cluster.devices)):
-            t = problem.choices[self.chosen[s]].degree
-            if (last - first + 1) % t or (self.stages > 1 and (first % t or cluster.devices_per_node % t)):
-                return False, f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
+    def _misplaced(self, problem: StagedProblem) -> str | None:
+        """Which stage has devices that cannot share its operators, or too many replicas; None where all is well."""
+        if problem.max_replicas is None and not any(self.shardings):
+            return None
+        per_node = problem.cluster.devices_per_node
+        for s, (first, last) in enumerate(self.stage_devices(problem.cluster.devices)):
+            t = problem.all_shardings[self.shardings[s]].degree
+            if (last - first + 1) % t or (self.stages > 1 and (first % t or per_node % t)):
+                return f"stage {s} on devices {first}…{last} has no groups of {t} inside nodes"
             if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
-                return False, f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
-        return True, ""
+                return f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
+        return None

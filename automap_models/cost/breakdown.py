@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap_models.core.staged import HybridPlan, HybridProblem
-from automap_models.cost.hybrid import HybridCost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,18 @@ class Breakdown:
         return self.state_bytes + self.stash_bytes
 
 
-def breakdown(problem: HybridProblem, plan: HybridPlan, cost: HybridCost) -> Breakdown:
+def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Breakdown:
     """The parts of a plan's cost.
 
     Args:
-        cost: of this plan, see cost.hybrid.hybrid_cost.
+        cost: of this plan, see cost.staged.plan_cost.
     """
-    pivot, in_steady = cost.pivot // 2, float(problem.pipeline.micro_batches)
+    pivot, in_steady = cost.pivot // 2, float(problem.micro_batches)
     a_stage = cost.pivot % 2 == 0
     steady = cost.compute_s[pivot] + cost.reduce_s[pivot] + cost.gather_s[pivot] if a_stage else 0.0
     moved = cost.gather_s[pivot] if a_stage else 2.0 * cost.transfer_s[pivot]
     fullest = int(np.argmax(cost.memory_bytes))
-    state_bytes = problem.pipeline.state_factor * stage_weights_bytes(problem, plan)[fullest]
+    state_bytes = problem.state_factor * stage_weights_bytes(problem, plan)[fullest]
     return Breakdown(
         compute_s=in_steady * float(cost.compute_s[pivot]) if a_stage else 0.0,
         activations_s=in_steady * float(cost.reduce_s[pivot]) if a_stage else 0.0,
@@ -81,16 +81,16 @@ def breakdown(problem: HybridProblem, plan: HybridPlan, cost: HybridCost) -> Bre
     )
 
 
-def stage_weights_bytes(problem: HybridProblem, plan: HybridPlan) -> list[float]:
+def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
     """[S] bytes of trainable parameters on each device of a stage."""
-    spans = plan.pipeline.stage_instructions(len(problem.pipeline.profile))
+    spans = plan.stage_instructions(len(problem.profile))
     return [
-        float(problem.choices[way].W[first : last + 1].sum())
-        for way, (first, last) in zip(plan.chosen, spans, strict=True)
+        float(problem.all_shardings[way].W[first : last + 1].sum())
+        for way, (first, last) in zip(plan.shardings, spans, strict=True)
     ]
 
 
-def _last_reduced(cost: HybridCost) -> int:
+def _last_reduced(cost: StagedCost) -> int:
     """The stage of the maximum in L = max_s (T - hidden_s + AR_s)."""
     hidden = np.concatenate([[0.0], np.cumsum(cost.backward_s[:-1] + cost.transfer_s)])
     return int(np.argmax(cost.all_reduce_s - hidden))

@@ -1,4 +1,4 @@
-"""The pipeline cost model for thousands of plans at once: the float32 torch twin of cost.pipeline.
+"""The pipeline cost model for thousands of plans at once: the float32 torch twin of cost.staged.
 
 Units: times in any one unit, bytes as their time over `inter`, so that inter = 1 and intra = 1 / ρ with
 ρ = inter / intra. Device numbers are float tensors, so that everything broadcasts and exports to ONNX.
@@ -73,7 +73,7 @@ def pipeline_cost_batch(
     state_over_memory: Tensor,
     micro_batches: Tensor,
 ) -> BatchCost:
-    """Costs of B plans (cost.pipeline.pipeline_cost, batched).
+    """Costs of B plans (cost.staged.plan_cost, batched).
 
     Args:
         arrays: [B, 5, P] prefix sums of C, W, F and stash, and A itself, in the order C, A, W, F, stash.

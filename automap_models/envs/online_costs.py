@@ -1,6 +1,6 @@
 """What pivots of an online-planned pipeline come to: lengths, bounds and the paper's features (Auto-MAP §3.4).
 
-Equal to cost.pipeline but for rounding (notation of cost-model.md), stage by stage and over all pivots at once.
+Equal to cost.staged but for rounding (notation of cost-model.md), stage by stage and over all pivots at once.
 """
 
 from __future__ import annotations

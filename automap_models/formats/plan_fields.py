@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import rescaled, with_microbatch_size
 from automap_models.core.profile import Profile
-from automap_models.core.staged import DEFAULT_STATE_FACTOR, Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import StagedCost
+from automap_models.core.result import Bound
+from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields, finite
 from automap_models.formats.plan_report import SCHEMA, cluster_document
@@ -147,7 +148,7 @@ def require_same_cost(
         )
 
 
-def _optimality(fields: Fields) -> Optimality | None:
+def _optimality(fields: Fields) -> Bound | None:
     if fields.any("optimality") is None:
         return None
     written = fields.object("optimality")
@@ -161,7 +162,7 @@ def _optimality(fields: Fields) -> Optimality | None:
     on_grid = written.number("grid_bound_s") if "grid_bound_s" in written else bound
     if on_grid < bound * (1.0 - TOLERANCE) or (on_grid > bound * (1.0 + TOLERANCE) and gap > TOLERANCE):
         written.refuse("grid_bound_s", "bound_s, or more where the plan is shorter than all on the grid")
-    return Optimality(on_grid, "exact" if proof == "exact" else "relaxation")
+    return Bound(on_grid, "exact" if proof == "exact" else "relaxation")
 
 
 def _require_same(fields: Fields, key: str, value: object) -> None:

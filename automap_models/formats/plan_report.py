@@ -9,8 +9,9 @@ from typing import Any
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, profiled_fingerprint, profiled_size
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem, Tried
-from automap_models.cost.pipeline import StagedCost
+from automap_models.core.result import Bound
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost
 
 SCHEMA = 1
 KIND = "pipeline"
@@ -44,7 +45,7 @@ class PlanReport:
     policy: str | None = None
     seed: int | None = None
     notes: tuple[str, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[SearchLogEntry, ...] = ()
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
@@ -126,14 +127,14 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
     ]
 
 
-def _optimality_document(optimality: Optimality | None, length_s: float, *, on_grid: bool) -> dict[str, Any] | None:
+def _optimality_document(optimality: Bound | None, length_s: float, *, on_grid: bool) -> dict[str, Any] | None:
     """What is proven about plans on the grid and this one: none of them is shorter than `bound_s`.
 
     A plan off the grid may be shorter than all on it: `bound_s` is then its own length, and `grid_bound_s` theirs.
     """
     if optimality is None:
         return None
-    grid_bound_s = float(optimality.bound_s)
+    grid_bound_s = float(optimality.value)
     bound_s = grid_bound_s if on_grid else min(grid_bound_s, length_s)
     return {
         "bound_s": bound_s,

@@ -1,4 +1,4 @@
-"""A profiled model with its partitionings as one .npz archive: what the cache of the explorer keeps."""
+"""A profiled model with its shardings as one .npz archive: what the cache of the explorer keeps."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.errors import BadInput
 from automap_models.formats.npz import LARGEST_LABELS_BYTES, Archive
 from automap_models.formats.schema import Count, Document, decode_json
 
 _PROFILE = ("C", "A", "W", "C_fwd", "stash")
 _LABELS = ("names", "layers")
-_PARTITIONED = (
+_SHARDED = (
     "C",
     "C_fwd",
     "held",
@@ -29,11 +29,11 @@ _PARTITIONED = (
     "starts_bwd",
     "gradients",
 )
-"""All arrays of a PartitionedProfile but A, which is the profile's."""
+"""All arrays of a ShardedProfile but A, which is the profile's."""
 
 
-class PartitioningDocument(Document):
-    """What is no array in a PartitionedProfile."""
+class ShardingDocument(Document):
+    """What is no array in a ShardedProfile."""
 
     name: str
     degree: Count
@@ -44,7 +44,7 @@ class ModelDocument(Document):
     """What is no array in a ProfiledModel."""
 
     meta: dict[str, Any]
-    partitionings: list[PartitioningDocument]
+    shardings: list[ShardingDocument]
     launch_s: float
     batch_dims: dict[str, int] | None
     notes: list[str]
@@ -55,11 +55,11 @@ def model_to_npz(model: ProfiledModel) -> bytes:
     profile = model.profile
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in _PROFILE}
     arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in _LABELS if getattr(profile, key)}
-    for i, partitioning in enumerate(model.partitionings):
-        arrays |= {f"{i}/{key}": getattr(partitioning, key) for key in _PARTITIONED}
+    for i, sharding in enumerate(model.shardings):
+        arrays |= {f"{i}/{key}": getattr(sharding, key) for key in _SHARDED}
     document = {
         "meta": dict(profile.meta),
-        "partitionings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.partitionings],
+        "shardings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.shardings],
         "launch_s": model.launch_s,
         "batch_dims": None if model.batch_dims is None else dict(model.batch_dims),
         "notes": list(model.notes),
@@ -86,17 +86,17 @@ def model_from_npz(content: bytes) -> ProfiledModel:
             **{key: arrays[key].tolist() for key in _LABELS if key in arrays},
             meta=document.meta,
         )
-        partitionings = tuple(
-            PartitionedProfile(
-                partitioning.name,
-                partitioning.degree,
+        shardings = tuple(
+            ShardedProfile(
+                sharding.name,
+                sharding.degree,
                 A=profile.A,
-                **{key: arrays[f"{i}/{key}"] for key in _PARTITIONED},
-                dims=partitioning.dims,
+                **{key: arrays[f"{i}/{key}"] for key in _SHARDED},
+                dims=sharding.dims,
             )
-            for i, partitioning in enumerate(document.partitionings)
+            for i, sharding in enumerate(document.shardings)
         )
-        return ProfiledModel(profile, partitionings, document.launch_s, document.batch_dims, tuple(document.notes))
+        return ProfiledModel(profile, shardings, document.launch_s, document.batch_dims, tuple(document.notes))
     except BadInput:
         raise
     except Exception as error:  # arrays of other shapes fail wherever they meet

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, Phase
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
@@ -27,7 +27,7 @@ class DivisibleProfile:
 
     Attributes:
         step: the classes of the step's instructions and values, and the sums over them.
-        times: of the step's n instructions.
+        times: of the step's n instructions in one micro-batch: those of the update take none.
         profile: that `profile_from_graph` makes of the step's graph and these times.
 
     Raises:
@@ -35,14 +35,14 @@ class DivisibleProfile:
     """
 
     def __init__(self, step: StepClasses, times: StepTimes, profile: Profile) -> None:
-        self.step, self.times, self.profile = step, times, profile
+        self.step, self.times, self.profile = step, times.in_microbatch(step.graph), profile
         self._home = homes(step.liveness)
         same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
-        if not same or not np.allclose(self._at_home(times.total_s), profile.C, rtol=1e-6, atol=0.0):
+        if not same or not np.allclose(self._at_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
 
-    def partitioned(self, sharded: Collection[int], degree: int, name: str) -> PartitionedProfile:
+    def partitioned(self, sharded: Collection[int], degree: int, name: str) -> ShardedProfile:
         """The profile with these classes sharded along one axis.
 
         Instructions and values with a sharded class are divided by `degree`, launches are not. Results that are summed
@@ -63,7 +63,7 @@ class DivisibleProfile:
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = self._sums(chosen)
-        return PartitionedProfile(
+        return ShardedProfile(
             name,
             degree,
             C=self._at_home(time_s),

@@ -1,6 +1,6 @@
 """A plan run by torch.distributed.pipelining on this machine's CPUs, one process a stage, and what each stage took.
 
-It is what the step-time model (cost.pipeline) is held against: passes, their order and their processor time are
+It is what the step-time model (cost.staged) is held against: passes, their order and their processor time are
 real. Wall time is not read, as the processes share the machine's cores.
 """
 

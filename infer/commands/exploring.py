@@ -18,7 +18,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.staged import DEFAULT_STATE_FACTOR, HybridPlan, HybridProblem
+from automap_models.core.staged import DEFAULT_STATE_FACTOR
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, cache_folder, fingerprint
@@ -110,9 +110,9 @@ def read_back(arguments: argparse.Namespace) -> Candidate:
         _, model = _model(source, arguments, cluster, _cache(arguments), steps)
     if read_json(arguments.plan).any("kind") == PIPELINE:
         problem, plan = read_plan(arguments.plan, model.profile, cluster)
-        return Candidate(HybridProblem(problem), HybridPlan(plan, (0,) * plan.stages), plan.optimality)
+        return Candidate(problem, plan, plan.optimality)
     hybrid, whole = read_hybrid_plan(arguments.plan, model, cluster)
-    return Candidate(hybrid, whole, whole.pipeline.optimality)
+    return Candidate(hybrid, whole, whole.optimality)
 
 
 def _source(arguments: argparse.Namespace) -> Kind:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
-from automap_models.core.partitioned import PartitionedProfile
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 
@@ -44,7 +44,7 @@ def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
 
 def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
-    screen, pipeline = console(), plan.problem.pipeline
+    screen, pipeline = console(), plan.problem
     screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
     screen.print(stages(plan))
     screen.print()
@@ -64,7 +64,7 @@ def ranking(exploration: Exploration) -> Table:
             each.name,
             str(each.plan.stages),
             degrees_in_words(each),
-            str(each.plan.pipeline.micro_batches),
+            str(each.plan.micro_batches),
             seconds(each.length_s),
             size(each.memory_bytes),
             exploration.why(each),
@@ -84,8 +84,8 @@ def degrees_in_words(candidate: Candidate) -> str:
 
 def shape(candidate: Candidate) -> str:
     """Stages, micro-batches and their samples, who made the plan."""
-    plan = candidate.plan.pipeline
-    samples = microbatch_size(candidate.problem.pipeline.profile)
+    plan = candidate.plan
+    samples = microbatch_size(candidate.problem.profile)
     of = "" if samples is None else f" of {counted(samples, 'sample')}"
     return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by planner {plan.planner}"
 
@@ -93,15 +93,15 @@ def shape(candidate: Candidate) -> str:
 def stages(candidate: Candidate) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
-    profile = problem.pipeline.profile
+    profile = problem.profile
     table = columns()
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("layers", no_wrap=True)
     for head in ("devices", "d × t", "forward", "backward", "transfer", "gradients", "state", "stash"):
         table.add_column(head, justify="right", no_wrap=True)
     parts = zip(
-        plan.pipeline.stage_instructions(len(profile)),
-        plan.pipeline.stage_devices(problem.pipeline.cluster.devices),
+        plan.stage_instructions(len(profile)),
+        plan.stage_devices(problem.cluster.devices),
         candidate.degrees,
         candidate.state_bytes,
         strict=True,
@@ -140,7 +140,7 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     """Label and sentence for what is said about any plan."""
     yield "step", f"{seconds(plan.length_s)}: {parts_in_words(plan)}"
     yield "memory", memory_in_words(plan)
-    yield from partitionings(plan)
+    yield from shardings(plan)
 
 
 def parts_in_words(candidate: Candidate) -> str:
@@ -159,7 +159,7 @@ def parts_in_words(candidate: Candidate) -> str:
 
 def memory_in_words(candidate: Candidate) -> str:
     """What fills the fullest device."""
-    parts, problem = candidate.parts, candidate.problem.pipeline
+    parts, problem = candidate.parts, candidate.problem
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     return (
         f"{size(parts.memory_bytes)} of {size(problem.cluster.memory)} on {where}: training state "
@@ -167,13 +167,13 @@ def memory_in_words(candidate: Candidate) -> str:
     )
 
 
-def partitionings(candidate: Candidate) -> Iterator[tuple[str, str]]:
+def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
     """The ways in which stages partition operators."""
-    used = [(candidate.problem.choices[way], s) for s, way in enumerate(candidate.plan.chosen) if way]
+    used = [(candidate.problem.all_shardings[way], s) for s, way in enumerate(candidate.plan.shardings) if way]
     used.sort(key=lambda each: (each[0].name, each[1]))
     for _, group in groupby(used, key=lambda each: each[0].name):
         same = list(group)
-        way: PartitionedProfile = same[0][0]
+        way: ShardedProfile = same[0][0]
         where = f"stage{'s' if len(same) > 1 else ''} {', '.join(str(s) for _, s in same)}"
         divided = counted(len(way.dims), "variable")
         yield "operators", f"{where}: {way.name}, {divided} of the step partitioned, parameters and state among them"
@@ -194,13 +194,13 @@ def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
     proven, length_s = exploration.proven, exploration.best.length_s
     where = "plan of any kind on the grid, with these ways of partitioning,"
-    gap = length_s / proven.bound_s - 1.0
+    gap = length_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"
-    return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.bound_s)})"
+    return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.value)})"
 
 
 def _about_samples(candidate: Candidate) -> Iterator[str]:
     """What is taken for granted about micro-batches of another size than the profiled one."""
-    pipeline = candidate.problem.pipeline
+    pipeline = candidate.problem
     yield from batch_notes(pipeline, max(d for d, _ in candidate.degrees), profiled_size(pipeline.profile))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from automap_models.core.staged import Optimality
+from automap_models.core.result import Bound
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.hybrid_json import hybrid_document, write_hybrid_plan
-from automap_models.formats.plan_json import PlanReport, plan_document, write_plan
+from automap_models.formats.plan_json import plan_document, write_plan
 from automap_models.formats.plan_report import SCHEMA, cluster_document
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.reports import best_report
@@ -42,7 +42,7 @@ def explored_document(found: Explored) -> dict[str, Any]:
 def best_document(found: Explored) -> dict[str, Any]:
     """plan.json of the best plan: kind "pipeline" where no operator is partitioned, else "hybrid-pipeline"."""
     report = best_report(found.exploration, found.options.seed)
-    return plan_document(report) if isinstance(report, PlanReport) else hybrid_document(report)
+    return hybrid_document(report) if any(report.plan.shardings) else plan_document(report)
 
 
 def write_best(path: Path, found: Explored) -> None:
@@ -52,15 +52,13 @@ def write_best(path: Path, found: Explored) -> None:
         BadInput: the file cannot be written.
     """
     report = best_report(found.exploration, found.options.seed)
-    if isinstance(report, PlanReport):
-        write_plan(path, report)
-    else:
-        write_hybrid_plan(path, report)
+    write = write_hybrid_plan if any(report.plan.shardings) else write_plan
+    write(path, report)
 
 
 def candidate_document(each: Candidate) -> dict[str, Any]:
     """A plan with what it costs and what that consists of."""
-    plan = each.plan.pipeline
+    plan = each.plan
     return {
         "kind": each.kind,
         "name": each.name,
@@ -70,7 +68,7 @@ def candidate_document(each: Candidate) -> dict[str, Any]:
         "cuts": [int(cut) for cut in plan.cuts],
         "device_cuts": [int(cut) for cut in plan.device_cuts],
         "degrees": [{"data": d, "tensor": t} for d, t in each.degrees],
-        "partitionings": [each.problem.choices[way].name for way in each.plan.chosen],
+        "partitionings": [each.problem.all_shardings[way].name for way in each.plan.shardings],
         "length_s": float(each.length_s),
         "memory_bytes": each.memory_bytes,
         "fits": each.fits,
@@ -92,8 +90,8 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
     }
 
 
-def _proven_document(proven: Optimality, length_s: float) -> dict[str, Any]:
-    bound_s = float(min(proven.bound_s, length_s))  # a plan off the grid may be shorter than all on it
+def _proven_document(proven: Bound, length_s: float) -> dict[str, Any]:
+    bound_s = float(min(proven.value, length_s))  # a plan off the grid may be shorter than all on it
     return {"bound_s": bound_s, "proof": proven.proof, "gap": length_s / bound_s - 1.0}
 
 

@@ -141,7 +141,7 @@ def optimality_in_words(report: PlanReport) -> str:
     proven, plans = report.plan.optimality, field_in_words(report)
     if proven is None:
         return "nothing is proven"
-    grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.bound_s - 1.0
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.value - 1.0
     if report.plan.stages == 1 and not report.tried and proven.proof == "exact" and gap <= ROUNDING:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
@@ -151,4 +151,4 @@ def optimality_in_words(report: PlanReport) -> str:
         return (
             f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
         )
-    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.bound_s)})"
+    return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from automap_models.core.staged import Tried
+from automap_models.core.staged import SearchLogEntry
 from automap_models.formats.plan_json import PlanReport
 
 from .tables import columns, plain
@@ -31,7 +31,7 @@ def field_in_words(report: PlanReport) -> str:
     return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
 
 
-def tried_table(tried: Sequence[Tried]) -> Table:
+def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
     """A row for each number of stages and micro-batches: its best plan's length on the grid, and what came of it."""
     table = columns()
     table.add_column("stages", justify="right", no_wrap=True)
@@ -55,5 +55,5 @@ def tried_table(tried: Sequence[Tried]) -> Table:
     return table
 
 
-def _outcome(each: Tried) -> str:
+def _outcome(each: SearchLogEntry) -> str:
     return "longer" if each.stages == 1 and each.length_s is not None else _OUTCOMES[each.outcome]

@@ -47,7 +47,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
         "planner": plan.planner if plan else None,
         "cuts": list(plan.cuts) if plan else None,
         "device_cuts": list(plan.device_cuts) if plan else None,
-        "optimality": {"bound_s": plan.optimality.bound_s, "proof": plan.optimality.proof}
+        "optimality": {"bound_s": plan.optimality.value, "proof": plan.optimality.proof}
         if plan and plan.optimality
         else None,
         "error": str(outcome.error) if outcome.error else None,

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
 from automap_models.infer.plots import gantt
 from automap_models.infer.reports import units
@@ -72,7 +73,7 @@ def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
 )
 def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words: str) -> None:
     shown = report()
-    proven = Optimality(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
+    proven = Bound(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
     assert words in optimality_in_words(replace(shown, plan=replace(shown.plan, optimality=proven)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.infer.commands.infer import main

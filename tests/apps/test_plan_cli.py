@@ -16,7 +16,7 @@ pytest.importorskip("jax")
 
 from automap_models.core.constraints import Technique
 from automap_models.core.profile import Profile
-from automap_models.cost.hybrid import hybrid_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cache import Cache
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.hybrid_json import read_hybrid_plan
@@ -141,7 +141,7 @@ def test_the_best_plan_is_written_and_read_back(
     archive = Cache(cache).read(kept.name)
     assert archive is not None
     problem, plan = read_hybrid_plan(out, model_from_npz(archive), read_cluster(topo))
-    cost = hybrid_cost(problem, plan)
+    cost = plan_cost(problem, plan)
     assert cost.feasible
     assert cost.length_s == pytest.approx(document["length_s"])
 

@@ -67,7 +67,7 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
 def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     from automap_models.core.cluster import Cluster
     from automap_models.core.staged import StagedProblem
-    from automap_models.cost.pipeline import plan_cost
+    from automap_models.cost.staged import plan_cost
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.planners.registry import make_planner
 

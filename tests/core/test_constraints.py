@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 
 MODEL = (
@@ -72,14 +72,14 @@ def test_windows_hold_exactly_the_plans_that_satisfy_the_constraints(data):
     assert any(set(begin) <= possible for begin in expected)
 
 
-def one_problem(stages: int = 3) -> HybridProblem:
+def one_problem(stages: int = 3) -> StagedProblem:
     profile = profile_of(MODEL)
     nothing = np.zeros(len(profile))
-    halves = PartitionedProfile(
+    halves = ShardedProfile(
         "halves", 2, profile.C / 2, profile.C_fwd / 2, profile.A, profile.A / 2, profile.W / 2, *[nothing] * 6
     )
     cluster = Cluster(1, 6, 1e9, 1e9, 1e9)
-    return HybridProblem(StagedProblem(profile, cluster, stages, granularity=len(profile)), (halves,))
+    return StagedProblem(profile, cluster, stages, granularity=len(profile), shardings=(halves,))
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def one_problem(stages: int = 3) -> HybridProblem:
 )
 def test_a_plan_is_read_by_the_definition(constraints, broken):
     """Embedding and block 0 | block 1 | block 2 and head, on 2, 2 and 2 devices: shared, replicated, replicated."""
-    plan = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (1, 0, 0))
+    plan = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(1, 0, 0))
     assert constraints.satisfied(one_problem(), plan) == (not broken, broken)
 
 
 def test_a_plan_without_replicas_or_without_partitioning_is_allowed_where_those_are_forbidden():
     problem = one_problem()
-    shared = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (1, 1, 1))
+    shared = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(1, 1, 1))
     assert Constraints(forbidden=frozenset({"data"})).satisfied(problem, shared)[0]
-    replicated = HybridPlan(StagedPlan((2, 4), (2, 4), 16, "test"), (0, 0, 0))
+    replicated = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(0, 0, 0))
     assert Constraints(forbidden=frozenset({"operator"})).satisfied(problem, replicated)[0]
 
 

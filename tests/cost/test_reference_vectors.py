@@ -12,7 +12,8 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import StagedCost, pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
 
 CASES = range(40)
 WITH_OPTIMUM = (3, 9, 12, 15, 21, 30, 31, 32, 34, 38)
@@ -59,4 +60,5 @@ def _cluster(case: dict[str, Any]) -> Cluster:
 
 
 def _cost(case: dict[str, Any], cuts: Any, device_cuts: Any) -> StagedCost:
-    return pipeline_cost(Profile.create(**case["profile"]), _cluster(case), cuts, device_cuts, case["micro_batches"])
+    problem = StagedProblem(Profile.create(**case["profile"]), _cluster(case), len(cuts) + 1, case["micro_batches"])
+    return plan_cost(problem, StagedPlan(tuple(cuts), tuple(device_cuts), problem.micro_batches, "given"))

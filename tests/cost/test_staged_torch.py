@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import coarse_arrays
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
-from automap_models.cost.pipeline import StagedCost, pipeline_cost
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.cost.staged_torch import BatchCost, all_reduce_factor, pipeline_cost_batch, transfer_factor
 from automap_models.envs.encoding import CHANNELS, encode
 
@@ -127,7 +127,7 @@ def _random_plan(problem: StagedProblem, random: np.random.Generator) -> Plan:
 
 def _cost(problem: StagedProblem, plan: Plan) -> StagedCost:
     cuts = problem.grid.to_instructions(plan[0])
-    return pipeline_cost(problem.profile, problem.cluster, cuts, plan[1], problem.micro_batches, problem.state_factor)
+    return plan_cost(problem, StagedPlan(cuts, tuple(plan[1]), problem.micro_batches, "test"))
 
 
 def _batch_cost(problems: Sequence[StagedProblem], plans: Sequence[Plan], most: int, dtype: torch.dtype) -> BatchCost:

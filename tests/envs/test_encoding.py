@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import Grid, coarse_arrays
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import StagedCost, pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.envs.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
@@ -168,9 +168,7 @@ def _problem(n: int) -> StagedProblem:
 
 
 def _cost(problem: StagedProblem, cuts: tuple[int, ...], device_cuts: list[int]) -> StagedCost:
-    return pipeline_cost(
-        problem.profile, problem.cluster, cuts, device_cuts, problem.micro_batches, problem.state_factor
-    )
+    return plan_cost(problem, StagedPlan(cuts, tuple(device_cuts), problem.micro_batches, "test"))
 
 
 def _assert_same(ours: EncodedProblems, theirs: EncodedProblems) -> None:

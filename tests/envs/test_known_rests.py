@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import StagedCost, pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.envs import pipeline, pipeline_features
 from automap_models.envs.cost_to_go import IMPOSSIBLE, UNITS, Rest, first_devices, last_stage
 from automap_models.envs.encoding import encode
@@ -214,9 +214,7 @@ def test_following_the_estimates_is_near_the_optimum_on_large_clusters_too(rando
     for record, reward in zip(records, earned.tolist(), strict=True):
         optimality = ExactPlanner().plan(record).optimality
         assert optimality is not None
-        gaps.append(
-            record.profile.C.sum() * record.micro_batches / record.cluster.devices / reward / optimality.bound_s
-        )
+        gaps.append(record.profile.C.sum() * record.micro_batches / record.cluster.devices / reward / optimality.value)
     assert min(gaps) > 1 - 1e-4
     assert float(np.mean(gaps)) < 1.02
 
@@ -241,14 +239,9 @@ def every_cost(record: StagedProblem, left: int, point: int, first: int) -> Iter
     points = [cut for cut in record.grid.cut_points.tolist() if cut > point]
     for coarse in combinations(points, left - 1):
         for devices in combinations(range(first + 1, record.cluster.devices), left - 1):
-            yield pipeline_cost(
-                profile,
-                record.cluster,
-                (*cuts, *record.grid.to_instructions(coarse)),
-                (*device_cuts, *devices),
-                record.micro_batches,
-                record.state_factor,
-            )
+            shape = ((*cuts, *record.grid.to_instructions(coarse)), (*device_cuts, *devices))
+            plan = StagedPlan(*shape, record.micro_batches, "test")
+            yield plan_cost(replace(record, profile=profile, stages=plan.stages), plan)
 
 
 def rest_of(problems: Problems, left: int, sender: int = 0) -> tuple[Rest, Tensor]:
@@ -340,7 +333,7 @@ def test_one_stage_left_costs_what_the_cost_model_says(random_problems: DrawProb
         for point in record.grid.cut_points.tolist():
             for first in range(1, devices):
                 cut = record.grid.to_instructions((point,))
-                cost = pipeline_cost(record.profile, record.cluster, cut, (first,), M, record.state_factor)
+                cost = plan_cost(replace(record, stages=2), StagedPlan(cut, (first,), M, "test"))
                 need = cost.memory_bytes[1] / record.cluster.memory
                 if abs(need - 1) < FLOAT32:
                     continue

@@ -1,4 +1,4 @@
-"""The environment of online training: candidates, masks, and costs held against cost.pipeline and brute force."""
+"""The environment of online training: candidates, masks, and costs held against cost.staged and brute force."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.online_costs import final_length_s, pivot_costs
 from automap_models.envs.online_pipeline import OnlinePipelineEnv, chosen, legal_pivots
 from automap_models.envs.online_pivots import (
@@ -45,7 +45,7 @@ def problem(seed: int, stages: int = 3, n: int = 12) -> StagedProblem:
 
 def length_s(asked: StagedProblem, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
     """L by the cost model; inf where a plan does not fit."""
-    cost = pipeline_cost(asked.profile, asked.cluster, cuts, device_cuts, asked.micro_batches, asked.state_factor)
+    cost = plan_cost(asked, StagedPlan(cuts, device_cuts, asked.micro_batches, "test"))
     return cost.length_s if cost.feasible else np.inf
 
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.partitioned import whole
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.staged import HybridPlan, HybridProblem, Optimality, StagedPlan, StagedProblem
-from automap_models.cost.hybrid import hybrid_cost
+from automap_models.core.result import Bound
+from automap_models.core.sharded_profile import whole
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.hybrid_json import HybridReport, hybrid_document, read_hybrid_plan, write_hybrid_plan
+from automap_models.formats.hybrid_json import hybrid_document, read_hybrid_plan, write_hybrid_plan
 from automap_models.formats.plan_report import PlanReport
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
 
@@ -57,32 +58,32 @@ def model() -> ProfiledModel:
 
 
 @pytest.fixture
-def report(model: ProfiledModel) -> HybridReport:
+def report(model: ProfiledModel) -> PlanReport:
     """Six micro-batches of 4 samples: the first stage as 2 × 2 on one node, the second data-parallel on the other."""
-    problem = HybridProblem(StagedProblem(model.profile, CLUSTER, stages=2), model.partitionings, model.launch_s)
+    problem = StagedProblem(model.profile, CLUSTER, stages=2, shardings=model.shardings, launch_s=model.launch_s)
     problem = problem.with_split(2, 6, 24)
-    plan = HybridPlan(StagedPlan((0,), (4,), 6, "exact", (63,), Optimality(20.0, "relaxation")), (1, 0))
+    plan = StagedPlan((0,), (4,), 6, "exact", (63,), Bound(20.0, "relaxation"), shardings=(1, 0))
     assert plan.check_valid(problem) == (True, "")
-    cost = hybrid_cost(problem, plan)
-    return HybridReport(problem, plan, PlanReport(problem.pipeline, plan.pipeline, cost, {}, 1.0, None, None, 0.1))
+    cost = plan_cost(problem, plan)
+    return PlanReport(problem, plan, cost, {}, 1.0, None, None, 0.1)
 
 
 @pytest.fixture
-def written(report: HybridReport, tmp_path: Path) -> Path:
+def written(report: PlanReport, tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
     write_hybrid_plan(path, report)
     return path
 
 
-def test_a_plan_is_read_back_as_it_was_written(written: Path, model: ProfiledModel, report: HybridReport) -> None:
+def test_a_plan_is_read_back_as_it_was_written(written: Path, model: ProfiledModel, report: PlanReport) -> None:
     for cluster in (None, CLUSTER):
         problem, plan = read_hybrid_plan(written, model, cluster)
         assert plan == report.plan
-        assert hybrid_cost(problem, plan).length_s == pytest.approx(report.pipeline.cost.length_s)
-        assert problem.pipeline.profile.fingerprint == report.problem.pipeline.profile.fingerprint
+        assert plan_cost(problem, plan).length_s == pytest.approx(report.cost.length_s)
+        assert problem.profile.fingerprint == report.problem.profile.fingerprint
 
 
-def test_the_document_says_how_each_stage_shares_the_work(report: HybridReport) -> None:
+def test_the_document_says_how_each_stage_shares_the_work(report: PlanReport) -> None:
     document = json.loads(json.dumps(hybrid_document(report)))
     assert document["kind"] == "hybrid-pipeline"
     stages = [(each["data"], each["tensor"], each["partitioning"]) for each in document["stages"]]
@@ -92,7 +93,7 @@ def test_the_document_says_how_each_stage_shares_the_work(report: HybridReport) 
         "dims": {"params/one/kernel": 1, "params/two/kernel": 0},
     }
     assert document["microbatch_size"] == 4
-    assert document["length_s"] == pytest.approx(hybrid_cost(report.problem, report.plan).length_s)
+    assert document["length_s"] == pytest.approx(plan_cost(report.problem, report.plan).length_s)
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -146,7 +147,7 @@ def test_a_model_survives_its_archive(model: ProfiledModel) -> None:
     assert (again.profile.names, again.profile.layers) == (model.profile.names, model.profile.layers)
     assert again.profile.meta == model.profile.meta
     assert (again.launch_s, again.batch_dims, again.notes) == (model.launch_s, model.batch_dims, model.notes)
-    (ours,), (theirs,) = model.partitionings, again.partitionings
+    (ours,), (theirs,) = model.shardings, again.shardings
     assert (ours.name, ours.degree, ours.dims) == (theirs.name, theirs.degree, theirs.dims)
     for name, value in vars(ours).items():
         if isinstance(value, np.ndarray):

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan, write_plan
 
@@ -108,7 +109,7 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
 
 
 def test_the_gap_is_the_length_over_the_bound_less_one() -> None:
-    document = plan_document(_report(optimality=Optimality(bound_s=30.0, proof="relaxation")))
+    document = plan_document(_report(optimality=Bound(value=30.0, proof="relaxation")))
     assert document["optimality"]["bound_s"] == 30.0
     assert document["optimality"]["proof"] == "relaxation"
     assert document["optimality"]["gap"] == pytest.approx(38.53 / 30.0 - 1)
@@ -119,13 +120,13 @@ def test_a_plan_shorter_than_all_on_the_grid_bounds_itself_and_they_keep_their_b
     profile = Profile.create(np.ones(300), np.ones(300), np.ones(300))
     report = _report((151,), profile=profile)
     grid_s = 1.01 * report.cost.length_s
-    report = _report((151,), profile=profile, optimality=Optimality(grid_s, "exact"))
+    report = _report((151,), profile=profile, optimality=Bound(grid_s, "exact"))
     document = plan_document(report)
     assert document["optimality"] == {
         **{"bound_s": report.cost.length_s, "proof": "exact", "gap": 0.0, "grid_bound_s": pytest.approx(grid_s)}
     }
     _, plan = read_plan(_file(tmp_path, document), profile)
-    assert plan.optimality == Optimality(document["optimality"]["grid_bound_s"], "exact")
+    assert plan.optimality == Bound(document["optimality"]["grid_bound_s"], "exact")
 
 
 def test_cuts_off_the_grid_have_no_coarse_cuts() -> None:
@@ -186,9 +187,7 @@ def _reports(draw: st.DrawFn) -> PlanReport:
         planner="any",
     )
     cost = plan_cost(problem, plan)
-    proof = draw(
-        st.sampled_from([None, Optimality(cost.length_s * 0.9, "relaxation"), Optimality(cost.length_s, "exact")])
-    )
+    proof = draw(st.sampled_from([None, Bound(cost.length_s * 0.9, "relaxation"), Bound(cost.length_s, "exact")]))
     plan = replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=proof)
     return PlanReport(problem, plan, cost, {}, 1.0, None, None, 0.0)
 
@@ -218,7 +217,7 @@ def _file(tmp_path: Path, document: object) -> Path:
 
 
 def _good() -> dict[str, Any]:
-    return copy.deepcopy(plan_document(_report(optimality=Optimality(30.0, "relaxation"))))
+    return copy.deepcopy(plan_document(_report(optimality=Bound(30.0, "relaxation"))))
 
 
 def test_a_file_without_a_state_factor_takes_the_default(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.cost.staged import plan_cost
 
 Solver = Callable[[StagedProblem], float]
 
@@ -51,14 +51,8 @@ def every_plan(problem: StagedProblem) -> Iterator[tuple[tuple[int, ...], tuple[
 
 def length_of(problem: StagedProblem, coarse: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
     """The length of a plan by the cost model; inf when it does not fit."""
-    cost = pipeline_cost(
-        problem.profile,
-        problem.cluster,
-        problem.grid.to_instructions(coarse),
-        device_cuts,
-        problem.micro_batches,
-        problem.state_factor,
-    )
+    cuts = problem.grid.to_instructions(coarse)
+    cost = plan_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, "brute force"))
     return cost.length_s if cost.feasible else np.inf
 
 

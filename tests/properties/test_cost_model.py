@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import StagedCost, pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
 RELATIVE = 1e-9
+
+
+def cost_of(
+    profile: Profile, cluster: Cluster, cuts: tuple[int, ...], device_cuts: tuple[int, ...], micro_batches: int
+) -> StagedCost:
+    problem = StagedProblem(profile, cluster, len(cuts) + 1, micro_batches)
+    return plan_cost(problem, StagedPlan(cuts, device_cuts, micro_batches, "given"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Case:
         return len(self.cuts) + 1
 
     def cost(self) -> StagedCost:
-        return pipeline_cost(self.profile, self.cluster, self.cuts, self.device_cuts, self.micro_batches)
+        return cost_of(self.profile, self.cluster, self.cuts, self.device_cuts, self.micro_batches)
 
     def with_arrays(self, **arrays: object) -> Case:
         kept = {name: getattr(self.profile, name) for name in ("C", "A", "W", "C_fwd", "stash")}
@@ -227,7 +235,7 @@ def test_equal_stages_without_communication_take_m_plus_s_minus_1_rounds(stages:
     compute = np.full(stages, unit) if stages > 1 else np.full(2, unit / 2)
     profile = Profile.create(C=compute, A=silent, W=silent)
     cluster = Cluster(nodes=stages, devices_per_node=1, intra=1.0, inter=1.0, memory=1.0)
-    cost = pipeline_cost(profile, cluster, range(stages - 1), range(1, stages), m)
+    cost = cost_of(profile, cluster, tuple(range(stages - 1)), tuple(range(1, stages)), m)
     assert cost.span_s == pytest.approx((m + stages - 1) * unit, rel=RELATIVE)
     assert cost.length_s == cost.span_s
 
@@ -269,7 +277,7 @@ def test_a_faster_link_may_expose_an_all_reduce_that_the_transfer_hid() -> None:
         C=[0.0, 0.0, 1e-5, 0.0, 0.0], A=[0.0, 0.0, 100.0, 0.0, 0.0], W=[0.0] * 4 + [4126.0], C_fwd=[0.0] * 5
     )
     cluster = Cluster(nodes=2, devices_per_node=3, intra=1e9, inter=1e8, memory=1e8)
-    slow, fast = (pipeline_cost(profile, replace(cluster, inter=inter), (0, 2), (1, 3), 2) for inter in (1e8, 2e8))
+    slow, fast = (cost_of(profile, replace(cluster, inter=inter), (0, 2), (1, 3), 2) for inter in (1e8, 2e8))
     exposed = 4 / 3 * 4126 / 1e9 - 5e-6 - fast.transfer_s[1]
     assert fast.transfer_s[1] == slow.transfer_s[1] / 2
     assert slow.length_s == pytest.approx(1e-5, rel=1e-12)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
-from automap_models.cost.pipeline import span_and_length
+from automap_models.cost.staged import span_and_length
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES, Op, schedule
 from automap_models.simulate.timeline import Interval, Timeline

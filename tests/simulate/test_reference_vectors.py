@@ -10,7 +10,8 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
 
@@ -25,13 +26,10 @@ def vectors(shared_data: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("i", range(40))
 def test_every_simulated_length_is_met(vectors: list[dict[str, Any]], i: int, schedule: str) -> None:
     case = vectors[i]
-    cost = pipeline_cost(
-        Profile.create(**case["profile"]),
-        Cluster(**case["cluster"]),
-        case["cuts"],
-        case["device_cuts"],
-        case["micro_batches"],
-    )
+    cuts, device_cuts, micro_batches = tuple(case["cuts"]), tuple(case["device_cuts"]), case["micro_batches"]
+    profile, cluster = Profile.create(**case["profile"]), Cluster(**case["cluster"])
+    problem = StagedProblem(profile, cluster, len(cuts) + 1, micro_batches)
+    cost = plan_cost(problem, StagedPlan(cuts, device_cuts, micro_batches, "given"))
     simulated = simulate(*cost.as_tuple(), case["micro_batches"], schedule)
     expected = case["expected"]["simulated_length_s"]
     assert set(expected) == set(SCHEDULES)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.cost.pipeline import pipeline_cost
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import schedule
 
@@ -30,7 +31,8 @@ def test_two_processes_share_the_work_as_predicted(name: str) -> None:
     model, inputs = perceptron(8), torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(0))
     profile = measure_module(model, (inputs,), repeats=5)
     cut = profile.names.index("0")  # one layer, which passes no gradient on: 2 of the 2 + 7·3 matrix products
-    cost = pipeline_cost(profile, Cluster(1, 2, intra=1e9, inter=1e9, memory=1e12), [cut], [1], MICRO_BATCHES)
+    problem = StagedProblem(profile, Cluster(1, 2, intra=1e9, inter=1e9, memory=1e12), 2, MICRO_BATCHES)
+    cost = plan_cost(problem, StagedPlan((cut,), (1,), MICRO_BATCHES, "test"))
     predicted = np.divide(*(cost.forward_s + cost.backward_s)[::-1])
     runs = run_pipeline(
         model,

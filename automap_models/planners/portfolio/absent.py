@@ -30,7 +30,7 @@ def why_absent(kind: Kind, space: Space, constraints: Constraints, searched: Sea
     forbidden = [f"--forbid {each}" for each in _TECHNIQUES[kind] if each in constraints.forbidden]
     if forbidden:
         return f"ruled out by {' and '.join(forbidden)}"
-    if kind in ("operator", "hybrid") and not space.model.partitionings:
+    if kind in ("operator", "hybrid") and not space.model.shardings:
         nothing = "no dimension divides by devices of this cluster"
         return nothing if space.model.batch_dims is not None else "a profile has no operations to partition"
     if kind in ("data", "operator"):

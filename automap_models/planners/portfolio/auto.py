@@ -16,8 +16,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedPlan, StagedProblem, Tried
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.portfolio.contest import Contender, MakePlanner, begin, prove, refined, search
@@ -40,7 +40,7 @@ class Choice:
     problem: StagedProblem
     plan: StagedPlan
     notes: tuple[str, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[SearchLogEntry, ...] = ()
 
     @property
     def length_s(self) -> float:
@@ -100,9 +100,9 @@ def choose(
     return Choice(problem, replace(plan, optimality=optimality), notes, tried)
 
 
-def _tried(each: Contender, chosen: bool) -> Tried:
+def _tried(each: Contender, chosen: bool) -> SearchLogEntry:
     problem, fits = each.problem, each.plan is not None
-    return Tried(
+    return SearchLogEntry(
         stages=problem.stages,
         micro_batches=problem.micro_batches,
         microbatch_size=microbatch_size(problem.profile),

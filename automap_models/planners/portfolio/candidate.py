@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from automap_models.core.staged import HybridPlan, HybridProblem, Optimality
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
-from automap_models.cost.hybrid import HybridCost, hybrid_cost
+from automap_models.cost.staged import StagedCost, plan_cost
 
 Kind = Literal["data", "operator", "pipeline", "hybrid"]
 
@@ -31,14 +32,14 @@ class Candidate:
         proven: about all plans of its sort, on the grid; None where nothing is.
     """
 
-    problem: HybridProblem
-    plan: HybridPlan
-    proven: Optimality | None = None
+    problem: StagedProblem
+    plan: StagedPlan
+    proven: Bound | None = None
 
     @cached_property
-    def cost(self) -> HybridCost:
+    def cost(self) -> StagedCost:
         """By the one model."""
-        return hybrid_cost(self.problem, self.plan)
+        return plan_cost(self.problem, self.plan)
 
     @cached_property
     def parts(self) -> Breakdown:
@@ -66,7 +67,7 @@ class Candidate:
     @property
     def state_bytes(self) -> tuple[float, ...]:
         """[S] training state on each device of a stage."""
-        factor = self.problem.pipeline.state_factor
+        factor = self.problem.state_factor
         return tuple(factor * held for held in stage_weights_bytes(self.problem, self.plan))
 
     @property

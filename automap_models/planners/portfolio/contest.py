@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from automap_models.core.staged import Optimality, Outcome, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import Outcome, StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.deadline import Deadline
@@ -43,7 +44,7 @@ class Contender:
         plan: the best plan; None where none fits.
         length_s: its length L; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
-        outcome: see core.staged.Tried.
+        outcome: see core.staged.SearchLogEntry.
         nothing: why nothing fits.
         notes: sentences about how the plan came to be.
     """
@@ -137,7 +138,7 @@ def search(left: Sequence[Contender], contenders: Sequence[Contender], exact: Pi
         if isinstance(plan, Infeasible):
             each.close("does not fit", np.inf)
         elif plan.optimality is not None:
-            each.close("proven", plan.optimality.bound_s)
+            each.close("proven", plan.optimality.value)
         return
     deadline = Deadline(SEARCH_S)
     for each in left:
@@ -160,7 +161,7 @@ def _search_below(each: Contender, best_s: float, deadline: Deadline) -> None:
             each.bound_s = result.bound_s
 
 
-def prove(contenders: Sequence[Contender], budget_s: float) -> Optimality:
+def prove(contenders: Sequence[Contender], budget_s: float) -> Bound:
     """Prove that no plan is shorter than the best, or correct that, or bound the length of all.
 
     Args:
@@ -175,8 +176,8 @@ def prove(contenders: Sequence[Contender], budget_s: float) -> Optimality:
             _prove_one(each, best_of(contenders).length_s, budget_s and deadline.left_s)
     best_s = min(each.length_s for each in contenders)
     if all(each.closed for each in contenders):
-        return Optimality(best_s, "exact")
-    return Optimality(min(best_s, *(each.bound_s for each in contenders)), "relaxation")
+        return Bound(best_s, "exact")
+    return Bound(min(best_s, *(each.bound_s for each in contenders)), "relaxation")
 
 
 def _prove_one(each: Contender, best_s: float, budget_s: float) -> None:
@@ -186,7 +187,7 @@ def _prove_one(each: Contender, best_s: float, budget_s: float) -> None:
         each.bound_s = max(each.bound_s, lower_bound_s(each.problem))
     else:
         certificate = certify(each.problem, each.plan, budget_s, best_s)
-        each.bound_s = certificate.optimality.bound_s
+        each.bound_s = certificate.optimality.value
         if certificate.plan is not None:
             each.offer(certificate.plan)
         if certificate.optimality.proof == "exact":

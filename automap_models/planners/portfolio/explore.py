@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from automap_models.core.constraints import Constraints, Technique
-from automap_models.core.staged import Optimality
+from automap_models.core.result import Bound
 from automap_models.errors import BadInput
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.deadline import Deadline
@@ -73,7 +73,7 @@ class Exploration:
     space: Space
     candidates: tuple[Candidate, ...]
     absent: tuple[Absent, ...]
-    proven: Optimality
+    proven: Bound
     notes: tuple[str, ...]
     exploring_s: float
 
@@ -182,17 +182,17 @@ class _Field:
         elif self.options.thorough and plan is not None:
             self.notes.append(MISSING)
 
-    def add_hybrids(self, search_s: float) -> Optimality:
+    def add_hybrids(self, search_s: float) -> Bound:
         """Plans whose stages partition operators, searched for so many seconds; what is proven about all plans."""
         if len(self.space.stages) < 2 or "pipeline" in self.constraints.forbidden:
-            return Optimality(self.best_s(), "exact")
-        if not self.space.inside_nodes.partitionings or "operator" in self.constraints.forbidden:
+            return Bound(self.best_s(), "exact")
+        if not self.space.inside_nodes.shardings or "operator" in self.constraints.forbidden:
             searched = self._searched["pipeline"].proven
         else:
             searched = self._search("hybrid", self.constraints, self.best_s(), search_s)
-        return Optimality(min(searched.bound_s, self.best_s()), searched.proof)
+        return Bound(min(searched.value, self.best_s()), searched.proof)
 
-    def _search(self, kind: Kind, constraints: Constraints, below_s: float, search_s: float) -> Optimality:
+    def _search(self, kind: Kind, constraints: Constraints, below_s: float, search_s: float) -> Bound:
         """The exact search over all stages and micro-batches; its plan has its own proof."""
         watch = self.options.watch
         found = search_staged(

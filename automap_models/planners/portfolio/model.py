@@ -47,9 +47,9 @@ def profiled_model(
     sharding = sharding_classes(module, sharding_rules(module), rules)
     watch("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
-    partitionings = ways(module, sharding, graph, profile, device, cluster, across_nodes=True)
-    notes = () if partitionings else ("no operator can be partitioned over several devices of this cluster",)
-    return ProfiledModel(profile, partitionings, device.launch_s, batch_dims, notes)
+    shardings = ways(module, sharding, graph, profile, device, cluster, across_nodes=True)
+    notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
+    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, notes)
 
 
 def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, rules: str) -> dict[str, int]:

@@ -50,7 +50,7 @@ def _one_stage(space: Space, constraints: Constraints) -> list[Candidate]:
 
 def _every_table(space: Space, constraints: Constraints) -> Iterator[StageTables]:
     """Tables of all problems of several stages that have plans, those with the smallest micro-batches first."""
-    problems = sorted(staged_problems(space, constraints), key=lambda each: -each.pipeline.micro_batches)
+    problems = sorted(staged_problems(space, constraints), key=lambda each: -each.micro_batches)
     for problem in problems:
         tables = tables_of(problem, constraints)
         if tables is not None:

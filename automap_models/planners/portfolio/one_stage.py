@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from automap_models.core.staged import HybridPlan, Optimality, StagedPlan
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.contest import TIE
 from automap_models.planners.portfolio.space import Space
@@ -21,12 +22,12 @@ def one_stage_plans(space: Space, allowed: Callable[[Candidate], bool]) -> list[
     best: dict[str, Candidate] = {}
     for problem, way in space.one_stage():
         planner = PLANNER if way else DATA_PARALLEL
-        pipeline = StagedPlan((), (), problem.pipeline.micro_batches, planner, coarse_cuts=())
-        plan = Candidate(problem, HybridPlan(pipeline, (way,)))
+        made = StagedPlan((), (), problem.micro_batches, planner, coarse_cuts=(), shardings=(way,))
+        plan = Candidate(problem, made)
         if allowed(plan) and (plan.name not in best or _better(plan, best[plan.name])):
             best[plan.name] = plan
     return [
-        Candidate(each.problem, each.plan, Optimality(each.length_s, "exact") if each.fits else None)
+        Candidate(each.problem, each.plan, Bound(each.length_s, "exact") if each.fits else None)
         for each in best.values()
     ]
 

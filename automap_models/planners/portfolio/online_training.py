@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.util import find_spec
 
-from automap_models.errors import Infeasible
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.pipelines import as_candidate
 from automap_models.planners.portfolio.space import Space
@@ -25,14 +24,12 @@ def trained_pipeline(space: Space, start: Candidate, seed: int) -> Candidate | N
         start: the plan of a pipeline that fits.
         seed: of every random draw.
     """
-    from automap_models.planners.online.planner import OnlineOptions, at_instructions, train_online
+    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions
 
-    problem = at_instructions(start.problem.pipeline)
-    warm = replace(start.plan.pipeline, coarse_cuts=problem.grid.to_points(start.plan.pipeline.cuts), optimality=None)
-    try:
-        plan = train_online(problem, OnlineOptions(seed=seed, warm_start=warm, prove_s=0.0)).plan
-    except Infeasible:
+    planner = OnlinePlanner(OnlineConfig(seed=seed, warm_start=start.plan))
+    plan = planner.solve(at_instructions(start.problem)).plan
+    if plan is None:
         return None
-    grid = start.problem.pipeline.grid
+    grid = start.problem.grid
     found = as_candidate(space, replace(plan, coarse_cuts=grid.to_points(plan.cuts), optimality=None))
     return found if found.length_s < start.length_s else None

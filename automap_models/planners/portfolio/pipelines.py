@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from automap_models.core.microbatch import microbatch_size
-from automap_models.core.staged import HybridPlan, StagedPlan
+from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.portfolio.auto import choose, remembering
@@ -42,6 +42,6 @@ def _left_out(field: Candidates) -> Iterator[str]:
 
 
 def as_candidate(space: Space, plan: StagedPlan) -> Candidate:
-    """A pipeline plan of a problem in the space, as a hybrid plan that partitions nothing."""
+    """A pipeline plan of a problem in the space."""
     problem = space.split(plan.stages, plan.micro_batches)
-    return Candidate(problem, HybridPlan(plan, (0,) * plan.stages), plan.optimality)
+    return Candidate(problem, plan, plan.optimality)

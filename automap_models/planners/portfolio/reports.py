@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from automap_models.core.staged import Optimality
-from automap_models.formats.hybrid_json import HybridReport
+from automap_models.core.result import Bound
 from automap_models.formats.plan_json import PlanReport
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
@@ -14,19 +13,18 @@ from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
 
 
-def best_report(exploration: Exploration, seed: int | None = None) -> PlanReport | HybridReport:
-    """What plan.json says about the best plan: a pipeline's report where no operator is partitioned.
+def best_report(exploration: Exploration, seed: int | None = None) -> PlanReport:
+    """What plan.json says about the best plan.
 
     Baselines have as many micro-batches as the plan.
     """
     best = exploration.best
-    report = _report(exploration, best, seed)
-    return report if best.kind in ("data", "pipeline") else HybridReport(best.problem, best.plan, report)
+    return _report(exploration, best, seed)
 
 
 def _report(exploration: Exploration, best: Candidate, seed: int | None) -> PlanReport:
-    pipeline, cost = best.problem.pipeline, best.cost
-    plan = replace(best.plan.pipeline, optimality=_about_the_grid(exploration.proven, best))
+    pipeline, cost = best.problem, best.cost
+    plan = replace(best.plan, optimality=_about_the_grid(exploration.proven, best))
     return PlanReport(
         problem=pipeline,
         plan=plan,
@@ -41,8 +39,8 @@ def _report(exploration: Exploration, best: Candidate, seed: int | None) -> Plan
     )
 
 
-def _about_the_grid(proven: Optimality, best: Candidate) -> Optimality:
+def _about_the_grid(proven: Bound, best: Candidate) -> Bound:
     """What is proven about all plans, none of which on the grid is shorter than the plan if that is on it."""
-    if best.plan.pipeline.coarse_cuts is None:
+    if best.plan.coarse_cuts is None:
         return proven
-    return replace(proven, bound_s=min(proven.bound_s, best.length_s))
+    return replace(proven, value=min(proven.value, best.length_s))

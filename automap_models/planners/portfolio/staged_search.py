@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from automap_models.core.constraints import Constraints
-from automap_models.core.staged import HybridPlan, HybridProblem, Optimality
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.portfolio.candidate import Candidate
@@ -44,9 +45,9 @@ class Open:
         plan: the best one found.
     """
 
-    problem: HybridProblem
+    problem: StagedProblem
     bound_s: float
-    plan: HybridPlan | None = None
+    plan: StagedPlan | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +62,19 @@ class Searched:
     """
 
     best: Candidate | None
-    proven: Optimality
+    proven: Bound
     problems: int
     unfinished: int
 
 
-def staged_problems(space: Space, constraints: Constraints) -> Iterator[HybridProblem]:
+def staged_problems(space: Space, constraints: Constraints) -> Iterator[StagedProblem]:
     """Every problem of several stages that has plans which satisfy the constraints."""
     for stages in space.stages[1:]:
         if constraints.allow(space.model.profile, stages):
             yield from (space.split(stages, micro_batches) for micro_batches in space.counts)
 
 
-def tables_of(problem: HybridProblem, constraints: Constraints) -> StageTables | None:
+def tables_of(problem: StagedProblem, constraints: Constraints) -> StageTables | None:
     """What the relaxation needs; None where the stages cannot share out the devices."""
     try:
         return ConstrainedTables(problem, constraints).tables()
@@ -114,13 +115,13 @@ def search_staged(
                 best, best_s = each, length_s
     unfinished = [each for each in queue if each.bound_s < best_s * (1.0 - TIE)]
     bound_s = min((each.bound_s for each in unfinished), default=best_s)
-    proven = Optimality(bound_s, "relaxation" if unfinished else "exact")
+    proven = Bound(bound_s, "relaxation" if unfinished else "exact")
     found = Candidate(best.problem, best.plan) if best is not None and best.plan is not None else None
     return Searched(found, proven, len(problems), len(unfinished))
 
 
 def _within_reach(
-    problems: Sequence[HybridProblem], constraints: Constraints, below_s: float, deadline: Deadline
+    problems: Sequence[StagedProblem], constraints: Constraints, below_s: float, deadline: Deadline
 ) -> Iterator[Open]:
     """The problems that the relaxation does not rule out, each with its bound; when the time is up, all others."""
     for problem in problems:
@@ -132,10 +133,10 @@ def _within_reach(
             yield Open(problem, _bound_s(tables, below_s, deadline))
 
 
-def _least_s(problem: HybridProblem) -> float:
+def _least_s(problem: StagedProblem) -> float:
     """No plan is shorter: all micro-batches, each instruction in its best way, evenly on all devices."""
-    work_s = np.min([each.degree * each.C for each in problem.choices], axis=0).sum()
-    return float(problem.pipeline.micro_batches * work_s / problem.pipeline.cluster.devices)
+    work_s = np.min([each.degree * each.C for each in problem.all_shardings], axis=0).sum()
+    return float(problem.micro_batches * work_s / problem.cluster.devices)
 
 
 def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
@@ -163,13 +164,13 @@ def _search(each: Open, constraints: Constraints, best_s: float, deadline: Deadl
         each.bound_s = max(each.bound_s, found.bound_s)
     if found.plan is None:
         return np.inf
-    points = each.problem.pipeline.grid.to_points(found.plan.pipeline.cuts)
-    each.plan = replace(found.plan, pipeline=replace(found.plan.pipeline, coarse_cuts=points))
+    points = each.problem.grid.to_points(found.plan.cuts)
+    each.plan = replace(found.plan, coarse_cuts=points)
     return Candidate(each.problem, each.plan).length_s
 
 
-def _on_grid(problem: HybridProblem, granularity: int | None) -> HybridProblem:
+def _on_grid(problem: StagedProblem, granularity: int | None) -> StagedProblem:
     """The problem on a grid of so many points, if its own is finer."""
-    if granularity is None or granularity >= problem.pipeline.granularity:
+    if granularity is None or granularity >= problem.granularity:
         return problem
-    return replace(problem, pipeline=replace(problem.pipeline, granularity=granularity))
+    return replace(problem, granularity=granularity)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from automap_models.core.staged import HybridPlan, Optimality, StagedPlan
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
 from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate
 from automap_models.planners.portfolio.explore import Exploration
@@ -48,13 +49,13 @@ def exploration_from_json(text: bytes, space: Space) -> Exploration:
 
 
 def _candidate_document(candidate: Candidate) -> dict[str, Any]:
-    plan = candidate.plan.pipeline
+    plan = candidate.plan
     return {
         "cuts": [int(cut) for cut in plan.cuts],
         "device_cuts": [int(cut) for cut in plan.device_cuts],
         "micro_batches": int(plan.micro_batches),
         "planner": plan.planner,
-        "ways": [candidate.problem.choices[way].name for way in candidate.plan.chosen],
+        "ways": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
         "proven": _proven_document(candidate.proven),
     }
 
@@ -62,33 +63,33 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
 def _candidate(document: Any, space: Space) -> Candidate:
     problem = space.split(len(document["cuts"]) + 1, int(document["micro_batches"]))
     cuts = tuple(int(cut) for cut in document["cuts"])
-    pipeline = StagedPlan(
+    names = [each.name for each in problem.all_shardings]
+    plan = StagedPlan(
         cuts,
         tuple(int(cut) for cut in document["device_cuts"]),
-        problem.pipeline.micro_batches,
+        problem.micro_batches,
         str(document["planner"]),
-        coarse_cuts=problem.pipeline.grid.to_points(cuts),
+        coarse_cuts=problem.grid.to_points(cuts),
+        shardings=tuple(names.index(name) for name in document["ways"]),
     )
-    names = [each.name for each in problem.choices]
-    plan = HybridPlan(pipeline, tuple(names.index(name) for name in document["ways"]))
     valid, _ = plan.check_valid(problem)
     if not valid:
         raise _foreign()
     return Candidate(problem, plan, _proven(document["proven"]))
 
 
-def _proven_document(proven: Optimality | None) -> list[Any] | None:
-    return None if proven is None else [proven.bound_s, proven.proof]
+def _proven_document(proven: Bound | None) -> list[Any] | None:
+    return None if proven is None else [proven.value, proven.proof]
 
 
-def _proven(document: Any) -> Optimality | None:
+def _proven(document: Any) -> Bound | None:
     if document is None:
         return None
     bound_s, proof = document
-    return Optimality(float(bound_s), "exact" if proof == "exact" else "relaxation")
+    return Bound(float(bound_s), "exact" if proof == "exact" else "relaxation")
 
 
-def _required(proven: Optimality | None) -> Optimality:
+def _required(proven: Bound | None) -> Bound:
     if proven is None:
         raise _foreign()
     return proven

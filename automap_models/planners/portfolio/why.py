@@ -31,7 +31,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
 
 
 def _does_not_fit(loser: Candidate) -> str:
-    needed, have = loser.memory_bytes, loser.problem.pipeline.cluster.memory
+    needed, have = loser.memory_bytes, loser.problem.cluster.memory
     parts = loser.parts
     what, part = max(
         (("training state", parts.state_bytes), ("activations", parts.stash_bytes)), key=lambda each: each[1]
@@ -42,16 +42,16 @@ def _does_not_fit(loser: Candidate) -> str:
 def _gradients(loser: Candidate) -> str:
     stage = loser.parts.last_reduced
     held = stage_weights_bytes(loser.problem, loser.plan)[stage]
-    first, last = loser.plan.pipeline.stage_devices(loser.problem.pipeline.cluster.devices)[stage]
-    nodes = int((devices_per_node(loser.problem.pipeline.cluster, first, last + 1) > 0).sum())
+    first, last = loser.plan.stage_devices(loser.problem.cluster.devices)[stage]
+    nodes = int((devices_per_node(loser.problem.cluster, first, last + 1) > 0).sum())
     over = f"{nodes} nodes" if nodes > 1 else f"{last - first + 1} devices"
     return f"gradient all-reduce of {_size(held)} over {over}: {_share(loser, loser.parts.gradients_s)}"
 
 
 def _activations(loser: Candidate) -> str:
     stage = loser.cost.pivot // 2
-    way = loser.problem.choices[loser.plan.chosen[stage]]
-    first, last = loser.plan.pipeline.stage_instructions(len(way))[stage]
+    way = loser.problem.all_shardings[loser.plan.shardings[stage]]
+    first, last = loser.plan.stage_instructions(len(way))[stage]
     own = slice(first, last + 1)
     d, t = loser.degrees[stage]
     reduced = float(way.reduced_fwd[own].sum() + way.reduced_bwd[own].sum()) / d
@@ -68,7 +68,7 @@ def _transfers(loser: Candidate) -> str:
 
 
 def _compute(loser: Candidate) -> str:
-    pipeline = loser.problem.pipeline
+    pipeline = loser.problem
     even_s = pipeline.micro_batches * float(pipeline.profile.C.sum()) / pipeline.cluster.devices
     over = loser.parts.compute_s / even_s - 1.0
     if loser.plan.stages > 1:

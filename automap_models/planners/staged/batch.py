@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import AutomapError
 from automap_models.planners.base import PipelinePlanner, PlannerOptions, refuse_unless_feasible
 from automap_models.planners.registry import make_planner

@@ -17,6 +17,7 @@ import numpy as np
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan
+from automap_models.cost.staged import before_transfer
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 
@@ -173,7 +174,7 @@ def _before(
     replicas = rest.q - a[:, None]
     share = np.where(replicas > 0, 1.0 / np.maximum(replicas, 1), np.nan)
     x = np.zeros(share.shape) if last else _into(tables, a, rest) * tables.A[rest.k]
-    after, exposed_after = np.maximum(2.0 * rounds * x, 2.0 * x + rest.span), rest.exposed - x
+    after, exposed_after = before_transfer(x, rest.span, rest.exposed, rounds)
     u = (tables.C[rest.k] - tables.C[begin[1]][:, None]) * share[row_of_place]
     span = np.maximum(rounds * u, u + after[row_of_place])
     forward_only = rest.k > begin[1][:, None]
@@ -184,10 +185,10 @@ def _before(
     ring = tables.devices.all_reduce[a[:, None], rest.q]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)
     held = tables.state_factor * weights + tables.in_flight(stage) * (tables.H[k] - tables.H[i]) * share[row, j]
-    in_x = _from(tables, prefix.sender, a, rest.q)[row, j] * tables.A[i] if stage else 0.0
-    whole, uncovered = np.maximum(2.0 * rounds * in_x, 2.0 * in_x + span), exposed - in_x
-    least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else 0.0
-    own = np.maximum(2.0 * rounds * least_x, 2.0 * least_x + span) + exposed - least_x
+    in_x = _from(tables, prefix.sender, a, rest.q)[row, j] * tables.A[i] if stage else np.zeros(i.size)
+    whole, uncovered = before_transfer(in_x, span, exposed, rounds)
+    least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else np.zeros(i.size)
+    own = np.add(*before_transfer(least_x, span, exposed, rounds))
     looks = np.maximum(prefix.span, prefix.busy + whole) + np.maximum(prefix.exposed, uncovered - prefix.hidden)
     alive = np.flatnonzero((held <= tables.memory) & (looks <= limit_s * (1.0 + SPARE)))
     kept = alive[_best_of_each(place[alive], looks[alive], own[alive])]

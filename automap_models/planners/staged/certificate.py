@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.exact import anytime_search
 from automap_models.planners.staged.relaxation import lower_bound_s
@@ -29,7 +30,7 @@ class Certificate:
             its end.
     """
 
-    optimality: Optimality
+    optimality: Bound
     plan: StagedPlan | None = None
 
 
@@ -46,11 +47,11 @@ def certify(problem: StagedProblem, plan: StagedPlan, budget_s: float, length_s:
     own_s = plan_cost(problem, plan).length_s
     length_s = own_s if length_s is None else min(own_s, length_s)
     if problem.stages == 1:
-        return Certificate(Optimality(length_s, "exact"))
+        return Certificate(Bound(length_s, "exact"))
     bound_s = min(lower_bound_s(problem, deadline if budget_s else None), length_s)
     if not budget_s:
-        return Certificate(Optimality(bound_s, "relaxation"))
+        return Certificate(Bound(bound_s, "relaxation"))
     result = anytime_search(problem, deadline, length_s, plan, far=own_s > NEAR * bound_s)
     if result.finished:
-        return Certificate(Optimality(result.bound_s, "exact"), result.plan)
-    return Certificate(Optimality(max(bound_s, result.bound_s), "relaxation"), result.plan)
+        return Certificate(Bound(result.bound_s, "exact"), result.plan)
+    return Certificate(Bound(max(bound_s, result.bound_s), "relaxation"), result.plan)

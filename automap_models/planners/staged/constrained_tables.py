@@ -1,4 +1,4 @@
-"""A hybrid problem as tables of the label search: what a stage costs in each of its ways (cost.hybrid, tabulated)."""
+"""A hybrid problem as tables of the label search: what a stage costs in each of its ways (cost.staged, tabulated)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import HybridProblem
-from automap_models.cost.hybrid import all_reduce_start_s, stage_rates
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import all_reduce_start_s, stage_rates
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.sharding_tables import SharedWork, WayTables, prefix_at
@@ -26,15 +26,15 @@ class ConstrainedTables:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
     """
 
-    def __init__(self, problem: HybridProblem, constraints: Constraints) -> None:
-        pipeline = problem.pipeline
+    def __init__(self, problem: StagedProblem, constraints: Constraints) -> None:
+        pipeline = problem
         self.problem = problem
         self.windows: Windows | None = None
         windows = constraints.windows(pipeline.profile, pipeline.stages)
         if constraints.restrict_cuts:
             self.windows = windows
-        without = replace(problem, partitionings=()) if "operator" in constraints.forbidden else problem
-        self._ways = without.choices
+        without = replace(problem, shardings=()) if "operator" in constraints.forbidden else problem
+        self._ways = without.all_shardings
         self._max_replicas = 1 if "data" in constraints.forbidden else problem.max_replicas
         _require_devices(self.tables(), constraints, self._max_replicas)
 
@@ -43,10 +43,10 @@ class ConstrainedTables:
 
         Ways keep their index among the problem's choices.
         """
-        cut = coarse_cuts(self.problem.pipeline, stride)
+        cut = coarse_cuts(self.problem, stride)
         if self.windows is not None:
             cut = self.windows.cuts(cut)
-        tables = stage_tables(self.problem.pipeline, cut)
+        tables = stage_tables(self.problem, cut)
         ways = (tables.ways[0], *(self._way(each, tables) for each in self._ways[1:]))
         if self._max_replicas is not None:
             ways = tuple(replace(way, allowed=way.allowed & _replicas(way, self._max_replicas)) for way in ways)
@@ -61,9 +61,9 @@ class ConstrainedTables:
         first, last = tables.windows.T
         return np.stack((np.maximum(first, least), np.minimum(last, most)), axis=1)
 
-    def _way(self, each: PartitionedProfile, tables: StageTables) -> WayTables:
+    def _way(self, each: ShardedProfile, tables: StageTables) -> WayTables:
         """Tables of one partitioning at the boundaries of those without any."""
-        cluster, at, stages = self.problem.pipeline.cluster, tables.boundary, tables.stages
+        cluster, at, stages = self.problem.cluster, tables.boundary, tables.stages
         allowed = _aligned(cluster, stages, each.degree)
         all_reduce, per_byte = np.zeros_like(tables.devices.all_reduce), 0.0
         if stages == 1 and allowed.any():
@@ -106,7 +106,7 @@ def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
 
 
 def _over_replicas(cluster: Cluster, devices: DeviceTables, degree: int) -> FloatArray:
-    """[D+1, D+1] seconds per byte of all-reduces over the replicas on devices a … q-1 (cost.hybrid.stage_rates).
+    """[D+1, D+1] seconds per byte of all-reduces over the replicas on devices a … q-1 (cost.staged.stage_rates).
 
     Devices that share a replica are neighbours in a node, so that all groups of replicas have equally many devices in
     each node, and all of them leave it at a time.

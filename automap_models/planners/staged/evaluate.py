@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.staged import StagedPlan, StagedProblem, Tried
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.plan_json import PlanReport
 from automap_models.planners.registry import make_planner
@@ -38,7 +38,7 @@ def evaluate(
     uniform_stages: int | None = None,
     policy: str | None = None,
     notes: Sequence[str] = (),
-    tried: Sequence[Tried] = (),
+    tried: Sequence[SearchLogEntry] = (),
 ) -> PlanReport:
     """Cost and simulate a plan, bound it, and hold it against what one gets without planning.
 

@@ -21,13 +21,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.base import PipelinePlanner
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.grid_search import GridSearch, SearchResult
-from automap_models.planners.staged.label_setting import Found
+from automap_models.planners.staged.label_setting import PLANNER
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_memory
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
@@ -60,7 +61,7 @@ def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> 
     """The optimum, or None when no plan that fits is shorter than the bound (by more than TIE, relatively).
 
     With the length of a known plan as the bound, None proves that plan optimal; without a bound None says that
-    no plan fits the memory. The length is that of cost.pipeline.
+    no plan fits the memory. The length is that of cost.staged.
     """
     return anytime_search(problem, Deadline(), upper_bound_s).plan
 
@@ -72,7 +73,7 @@ def anytime_search(
     start: StagedPlan | None = None,
     *,
     far: bool = False,
-) -> SearchResult[StagedPlan]:
+) -> SearchResult:
     """The search of `exact_search`, stopped by a deadline.
 
     Args:
@@ -88,25 +89,21 @@ def anytime_search(
         search.run(start, far=far)
     except OutOfTime as stopped:
         return SearchResult(search.best, stopped.bound_s, finished=False)
-    best = search.best and replace(search.best, optimality=Optimality(search.length_s, "exact"))
+    best = search.best and replace(search.best, optimality=Bound(search.length_s, "exact"))
     return SearchResult(best, search.length_s, finished=True)
 
 
-class PipelineSearch(GridSearch[StagedPlan]):
+class PipelineSearch(GridSearch):
     """The search for pipelines."""
 
     def tables(self, stride: int = 1) -> StageTables:
         """Where plans may cut, at one of so many points of the grid."""
         return stage_tables(self.problem, coarse_cuts(self.problem, stride))
 
-    def priced(self, found: Found, pipeline: StagedPlan) -> tuple[StagedPlan, float]:
-        """The plan and its length by cost.pipeline, infinite if it does not fit."""
-        cost = plan_cost(self.problem, pipeline)
-        return pipeline, cost.length_s if cost.feasible else np.inf
-
-    def pipeline_of(self, plan: StagedPlan) -> StagedPlan:
-        """The plan itself."""
-        return plan
+    def length_of(self, plan: StagedPlan) -> float:
+        """Its length by cost.staged, infinite if it does not fit."""
+        cost = plan_cost(self.problem, plan)
+        return cost.length_s if cost.feasible else np.inf
 
     def run(self, start: StagedPlan | None, *, far: bool = False) -> None:
         """Find the optimum if it is shorter than the upper bound; see anytime_search.
@@ -139,7 +136,7 @@ class PipelineSearch(GridSearch[StagedPlan]):
         """
         start = route_of(tables, near, plan_cost(self.problem, near).length_s)
         cuts = local_search(tables, self.problem.cluster, start, self.deadline).cuts(tables)
-        self.offer(Found(*cuts, (0,) * tables.stages))
+        self.offer(StagedPlan(*cuts, self.problem.micro_batches, PLANNER))
 
 
 def is_large(problem: StagedProblem) -> bool:

@@ -8,18 +8,15 @@ length that the one before it reached.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.staged.label_setting import SLACK, Found, shortest
+from automap_models.planners.staged.label_setting import SLACK, shortest
 from automap_models.planners.staged.relaxation import PrefixBounds, prefix_bounds
 from automap_models.planners.staged.stage_tables import StageTables
-
-PlanT = TypeVar("PlanT")
 
 TIE = 1e-11
 """Plans whose lengths differ relatively by no more are equally long."""
@@ -32,7 +29,7 @@ AROUND = (3, 2)
 
 
 @dataclass(frozen=True)
-class SearchResult(Generic[PlanT]):
+class SearchResult:
     """What a search with a deadline found out.
 
     Attributes:
@@ -42,12 +39,12 @@ class SearchResult(Generic[PlanT]):
         finished: whether the search came to its end.
     """
 
-    plan: PlanT | None
+    plan: StagedPlan | None
     bound_s: float
     finished: bool
 
 
-class GridSearch(ABC, Generic[PlanT]):
+class GridSearch(ABC):
     """A search for plans of one problem that are shorter than an upper bound.
 
     Attributes:
@@ -57,19 +54,15 @@ class GridSearch(ABC, Generic[PlanT]):
 
     def __init__(self, problem: StagedProblem, deadline: Deadline, upper_bound_s: float) -> None:
         self.problem, self.deadline, self.length_s = problem, deadline, upper_bound_s
-        self.best: PlanT | None = None
+        self.best: StagedPlan | None = None
 
     @abstractmethod
     def tables(self, stride: int = 1) -> StageTables:
         """Where plans may cut, at one of so many points of the grid."""
 
     @abstractmethod
-    def priced(self, found: Found, pipeline: StagedPlan) -> tuple[PlanT, float]:
-        """The plan that was found and its length, infinite if it does not fit; `pipeline` has its cuts."""
-
-    @abstractmethod
-    def pipeline_of(self, plan: PlanT) -> StagedPlan:
-        """The cuts of a plan."""
+    def length_of(self, plan: StagedPlan) -> float:
+        """Its length, infinite if it does not fit."""
 
     def whole(self, finest: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
@@ -79,7 +72,7 @@ class GridSearch(ABC, Generic[PlanT]):
         """
         self.improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
 
-    def coarse_to_fine(self, finest: StageTables, near: PlanT | None = None) -> None:
+    def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.
 
         Raises:
@@ -92,7 +85,7 @@ class GridSearch(ABC, Generic[PlanT]):
             near = self.best
         self.improve_around(finest, near)
 
-    def improve_around(self, tables: StageTables, near: PlanT | None, reach: tuple[int, int] = AROUND) -> None:
+    def improve_around(self, tables: StageTables, near: StagedPlan | None, reach: tuple[int, int] = AROUND) -> None:
         """Go from plan to shorter plan as long as there is one that begins each stage within reach of the last one's.
 
         Args:
@@ -103,7 +96,7 @@ class GridSearch(ABC, Generic[PlanT]):
         Raises:
             OutOfTime: the deadline has passed; the bound says nothing about all plans.
         """
-        while near is not None and self.improve(tables, _around(tables, self.pipeline_of(near), reach)):
+        while near is not None and self.improve(tables, _around(tables, near, reach)):
             near = self.best
 
     def improve(self, tables: StageTables, bounds: PrefixBounds) -> bool:
@@ -113,23 +106,17 @@ class GridSearch(ABC, Generic[PlanT]):
             OutOfTime: with a bound on all plans within the bounds.
         """
         improved = False
-        for found in shortest(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
-            improved |= self.offer(found)
+        for plan in shortest(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
+            improved |= self.offer(plan)
         return improved
 
-    def offer(self, found: Found) -> bool:
+    def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""
-        pipeline = StagedPlan(
-            cuts=found.cuts,
-            device_cuts=found.device_cuts,
-            micro_batches=self.problem.micro_batches,
-            planner="exact",
-            coarse_cuts=self.problem.grid.to_points(found.cuts),
-        )
-        plan, length_s = self.priced(found, pipeline)
+        length_s = self.length_of(plan)
         shorter = length_s < self.length_s * (1.0 - TIE)
         if shorter:
-            self.best, self.length_s = plan, length_s
+            self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
+            self.length_s = length_s
         return shorter
 
 

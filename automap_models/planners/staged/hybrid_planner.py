@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 from automap_models.core.constraints import Constraints
-from automap_models.core.staged import HybridPlan, HybridProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import Infeasible
-from automap_models.planners.base import HybridPlanner
+from automap_models.planners.base import OptionsPlanner
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.constrained_tables import ConstrainedTables
 from automap_models.planners.staged.feasibility import best_packed
 from automap_models.planners.staged.hybrid_search import hybrid_search
 
 
-class ExactHybridPlanner(HybridPlanner):
+class ExactHybridPlanner(OptionsPlanner[StagedProblem, StagedPlan]):
     """The shortest hybrid plan of S stages on the grid, proven; with a time limit, the shortest found until then."""
 
     name: ClassVar[str] = "exact"
 
-    def plan(self, problem: HybridProblem) -> HybridPlan:
+    def plan(self, problem: StagedProblem) -> StagedPlan:
         """The optimum over every cut on the grid, every device cut and every way, among plans that fit the memory.
 
         Raises:
@@ -36,9 +36,9 @@ class ExactHybridPlanner(HybridPlanner):
         raise nothing_fits(problem)
 
 
-def nothing_fits(problem: HybridProblem, constraints: Constraints | None = None) -> Infeasible:
+def nothing_fits(problem: StagedProblem, constraints: Constraints | None = None) -> Infeasible:
     """The error for a problem none of whose plans fits, saying what the fullest stage of the best-packed one needs."""
-    pipeline = problem.pipeline
+    pipeline = problem
     fullest = best_packed(ConstrainedTables(problem, constraints or Constraints()).tables())
     return Infeasible(
         f"none of the plans of {pipeline.stages} stage(s) fits the {pipeline.cluster.memory / 1e9:.3g} GB of cluster "

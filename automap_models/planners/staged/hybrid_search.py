@@ -11,24 +11,24 @@ from dataclasses import replace
 import numpy as np
 
 from automap_models.core.constraints import Constraints
-from automap_models.core.staged import HybridPlan, HybridProblem, Optimality, StagedPlan
-from automap_models.cost.hybrid import hybrid_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.constrained_tables import ConstrainedTables
 from automap_models.planners.staged.feasibility import chain_exists
 from automap_models.planners.staged.grid_search import GridSearch, SearchResult
-from automap_models.planners.staged.label_setting import Found
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.stage_tables import StageTables
 
 
 def hybrid_search(
-    problem: HybridProblem,
+    problem: StagedProblem,
     deadline: Deadline,
     upper_bound_s: float | None = None,
-    start: HybridPlan | None = None,
+    start: StagedPlan | None = None,
     constraints: Constraints | None = None,
-) -> SearchResult[HybridPlan]:
+) -> SearchResult:
     """The shortest plan that fits the memory and satisfies the constraints, or what is known when the time is up.
 
     Plans cut on the problem's grid, and where the ends of the constraints' windows lie.
@@ -51,32 +51,27 @@ def hybrid_search(
         return SearchResult(search.best, stopped.bound_s, finished=False)
     best = search.best
     if best is not None:
-        best = replace(best, pipeline=replace(best.pipeline, optimality=Optimality(search.length_s, "exact")))
+        best = replace(best, optimality=Bound(search.length_s, "exact"))
     return SearchResult(best, search.length_s, finished=True)
 
 
-class HybridSearch(GridSearch[HybridPlan]):
+class HybridSearch(GridSearch):
     """The search for hybrids that satisfy constraints."""
 
     def __init__(self, made: ConstrainedTables, deadline: Deadline, upper_bound_s: float) -> None:
-        super().__init__(made.problem.pipeline, deadline, upper_bound_s)
+        super().__init__(made.problem, deadline, upper_bound_s)
         self.made = made
 
     def tables(self, stride: int = 1) -> StageTables:
         """Where plans may cut, at one of so many points of the grid and where the constraints need it."""
         return self.made.tables(stride)
 
-    def priced(self, found: Found, pipeline: StagedPlan) -> tuple[HybridPlan, float]:
-        """The plan and its length by cost.hybrid, infinite if it does not fit."""
-        plan = HybridPlan(pipeline, found.ways)
-        cost = hybrid_cost(self.made.problem, plan)
-        return plan, cost.length_s if cost.feasible else np.inf
+    def length_of(self, plan: StagedPlan) -> float:
+        """Its length by cost.staged, infinite if it does not fit."""
+        cost = plan_cost(self.problem, plan)
+        return cost.length_s if cost.feasible else np.inf
 
-    def pipeline_of(self, plan: HybridPlan) -> StagedPlan:
-        """The plan's cuts."""
-        return plan.pipeline
-
-    def run(self, start: HybridPlan | None) -> None:
+    def run(self, start: StagedPlan | None) -> None:
         """Find the optimum if it is shorter than the upper bound.
 
         Raises:
@@ -98,7 +93,7 @@ class HybridSearch(GridSearch[HybridPlan]):
         """With the better of two bounds on all plans."""
         return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.length_s))
 
-    def _begin(self, finest: StageTables, start: HybridPlan | None) -> None:
+    def _begin(self, finest: StageTables, start: StagedPlan | None) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
         self.improve_around(finest, start)
         if self.best is None and (start is None or self.length_s == np.inf):

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedPlan
+from automap_models.cost.staged import before_stage, before_transfer
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.relaxation import (
@@ -28,23 +30,10 @@ from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
+PLANNER = "exact"
+"""Who makes the plans that come out."""
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A plan that a label of the first stage stands for.
-
-    Attributes:
-        cuts: last instruction of each stage but the last.
-        device_cuts: first device of each stage but the first.
-        ways: [S] index of each stage's way.
-    """
-
-    cuts: tuple[int, ...]
-    device_cuts: tuple[int, ...]
-    ways: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +62,7 @@ class _Labels:
         return _Labels(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
-def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[Found]:
+def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[StagedPlan]:
     """The shortest plans within the bounds and no longer than that, best first, at most a few of one length.
 
     Raises:
@@ -93,7 +82,7 @@ def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadlin
         yield _follow(tables, stages, int(j))
 
 
-def _follow(tables: StageTables, stages: list[_Labels], j: int) -> Found:
+def _follow(tables: StageTables, stages: list[_Labels], j: int) -> StagedPlan:
     """The plan that the j-th label of the first stage stands for."""
     cuts, device_cuts, ways = [], [], []
     for labels in stages:
@@ -101,7 +90,8 @@ def _follow(tables: StageTables, stages: list[_Labels], j: int) -> Found:
         device_cuts.append(int(labels.q[j]))
         ways.append(int(labels.way[j]))
         j = int(labels.parent[j])
-    return Found(tuple(cuts[:-1]), tuple(device_cuts[:-1]), tuple(ways))
+    shape = (tuple(cuts[:-1]), tuple(device_cuts[:-1]))
+    return StagedPlan(*shape, tables.micro_batches, PLANNER, shardings=tuple(ways))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +132,8 @@ class _Before:
             at: at which of the places the suffixes begin.
         """
         arrives = self.arrives[at]
-        with_transfer = np.maximum(2.0 * micro_batches * arrives, 2.0 * arrives + span)
-        least: FloatArray = with_transfer + np.maximum(self.busy[at], exposed - arrives + self.forward[at])
+        span, exposed = before_transfer(arrives, span, exposed, micro_batches)
+        least: FloatArray = span + np.maximum(self.busy[at], exposed + self.forward[at])
         return least
 
 
@@ -226,8 +216,7 @@ class _Search:
         tables = self.tables
         k = rest.i[own]
         x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
-        span = np.maximum(2.0 * tables.micro_batches * x, 2.0 * x + rest.span[own])
-        exposed = rest.exposed[own] - x
+        span, exposed = before_transfer(x, rest.span[own], rest.exposed[own], tables.micro_batches)
         busy, forward = least_through(through, devices.size, tables.end)
         alive = np.flatnonzero(span + np.maximum(busy[:, k], exposed + forward[:, k]) <= self.length_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
@@ -302,9 +291,8 @@ class _Search:
         k = arriving.k[j]
         both = way.busy_s(i, k, replicas)
         backward = both - way.forward_s(i, k, replicas)
-        span = np.maximum(self.tables.micro_batches * both, both + arriving.span[j])
-        exposed = np.maximum(way.reduce_s(i, k, ring), arriving.exposed[j] - backward)
-        return span, exposed
+        reduce, rest = way.reduce_s(i, k, ring), (arriving.span[j], arriving.exposed[j])
+        return before_stage(both, backward, reduce, *rest, self.tables.micro_batches)
 
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.exact import PipelineSearch, is_large
 from automap_models.planners.staged.grid_search import TIE

@@ -1,4 +1,4 @@
-"""What many plans of one problem cost, at once: cost.pipeline over arrays of cuts, from prefix sums."""
+"""What many plans of one problem cost, at once: cost.staged over arrays of cuts, from prefix sums."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
+from automap_models.cost.staged import span_and_length
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 
 
 @dataclass(frozen=True, eq=False)
 class ManyCosts:
-    """Costs of P plans; see cost.pipeline.StagedCost.
+    """Costs of P plans; see cost.staged.StagedCost.
 
     Attributes:
         forward_s, backward_s, all_reduce_s: [P, S].
@@ -47,7 +48,7 @@ def many_costs(tables: StageTables, boundaries: IntArray, device_cuts: IntArray)
     backward = np.diff(tables.C[k]) / replicas - forward
     all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * np.diff(tables.W[k])
     transfer = tables.A[boundaries] * _transfer_s_per_byte(tables, d)
-    span, length = _span_and_length(forward, backward, transfer, all_reduce, tables.micro_batches)
+    span, length, _ = span_and_length(forward, backward, transfer, all_reduce, tables.micro_batches)
     stage = range(tables.stages)
     fits = [tables.fits(s, k[:, s], k[:, s + 1], replicas[:, s]) for s in stage]
     return ManyCosts(forward, backward, transfer, all_reduce, span, length, np.logical_and.reduce(fits))
@@ -60,16 +61,3 @@ def _transfer_s_per_byte(tables: StageTables, d: IntArray) -> FloatArray:
     each = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
     looked_up: FloatArray = each[which.reshape(triples.shape[:2])]
     return looked_up
-
-
-def _span_and_length(
-    forward: FloatArray, backward: FloatArray, transfer: FloatArray, all_reduce: FloatArray, micro_batches: int
-) -> tuple[FloatArray, FloatArray]:
-    """[P] T and L (cost-model.md, "Pipeline length")."""
-    plans, stages = forward.shape
-    both, back = np.zeros((2, plans, 2 * stages - 1))
-    both[:, 0::2], both[:, 1::2] = forward + backward, 2.0 * transfer
-    back[:, 0::2], back[:, 1::2] = backward, transfer
-    span = (np.cumsum(both, axis=1) + (micro_batches - 1) * both).max(axis=1)
-    hidden = (np.cumsum(back, axis=1) - back)[:, 0::2]
-    return span, span + (all_reduce - hidden).max(axis=1)

@@ -18,7 +18,7 @@ from automap_models.planners.staged.pareto import IntArray
 
 @dataclass(frozen=True, eq=False)
 class SharedWork:
-    """What a way adds to a stage whose devices share each replica's instructions (cost.hybrid).
+    """What a way adds to a stage whose devices share each replica's instructions (cost.staged).
 
     Attributes:
         gather_s: [m+1] putting together, on one replica, what crosses a boundary.

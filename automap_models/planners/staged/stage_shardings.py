@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.priced_sharding import PricedShardingProblem
 from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.sharding_work import ShardingWork
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
@@ -42,7 +42,7 @@ def ways(
     times_s: ArrayLike | None = None,
     *,
     across_nodes: bool = False,
-) -> tuple[PartitionedProfile, ...]:
+) -> tuple[ShardedProfile, ...]:
     """The ways in which neighbouring devices can share a micro-batch of a step by operator partitioning.
 
     For t = 2, 4, 8, … as far as it divides a node's devices: the choice of classes with which the whole step takes the
@@ -61,7 +61,7 @@ def ways(
     """
     step, times = StepClasses(module, sharding, graph), step_times(graph, device, times_s)
     divisible = DivisibleProfile(step, times, profile)
-    search = _Search(profile.model, sharding, work_of(step, times), cluster, device.launch_s)
+    search = _Search(profile.model, sharding, work_of(step, divisible.times), cluster, device.launch_s)
     return tuple(
         divisible.partitioned(choice.classes, degree, name)
         for degree in degrees(cluster, across_nodes=across_nodes)

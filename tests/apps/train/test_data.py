@@ -143,7 +143,7 @@ def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, grou
     for i in range(12):
         optimality = ExactPlanner().plan(decode(held_out, i)).optimality
         assert optimality is not None
-        optima.append(optimality.bound_s)
+        optima.append(optimality.value)
     assert data.optima.tolist() == pytest.approx(optima, rel=1e-6)
     assert torch.cat(list(data.val_dataloader())).tolist() == list(range(12))
 

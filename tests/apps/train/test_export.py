@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import automap_models
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset

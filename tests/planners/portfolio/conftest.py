@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.partitioned import PartitionedProfile, whole
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan
+from automap_models.core.sharded_profile import ShardedProfile, whole
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.portfolio.space import Space
 
-Plans = Callable[[Space], Iterator[tuple[HybridProblem, HybridPlan]]]
+Plans = Callable[[Space], Iterator[tuple[StagedProblem, StagedPlan]]]
 
 PAIR = Cluster(2, 2, intra=100e9, inter=10e9, memory=32e9, name="pair")
 LAYERS = ("embedding", "block_0/attention", "block_0/mlp", "block_1/attention", "block_1/mlp", "head")
@@ -42,7 +42,7 @@ def model(seed: int = 0, *, partitioned: bool = True, scale: float = 1e9) -> Pro
     return ProfiledModel(profile, ways, launch_s=1e-5, batch_dims={"batch/x": 0} if partitioned else None)
 
 
-def divided(profile: Profile, degree: int, rng: np.random.Generator) -> PartitionedProfile:
+def divided(profile: Profile, degree: int, rng: np.random.Generator) -> ShardedProfile:
     n = len(profile)
     return replace(
         whole(profile),
@@ -62,16 +62,16 @@ def divided(profile: Profile, degree: int, rng: np.random.Generator) -> Partitio
     )
 
 
-def every_plan(space: Space) -> Iterator[tuple[HybridProblem, HybridPlan]]:
+def every_plan(space: Space) -> Iterator[tuple[StagedProblem, StagedPlan]]:
     """All valid plans of up to 4 stages, whether they fit or not."""
     n, devices = len(space.model.profile), space.cluster.devices
     for stages, count in product(range(1, min(devices, n) + 1), space.counts):
         problem = space.split(stages, count)
-        ways = range(len(problem.choices))
+        ways = range(len(problem.all_shardings))
         for device_cuts in combinations(range(1, devices), stages - 1):
             for chosen in product(ways, repeat=stages):
                 for cuts in combinations(range(n - 1), stages - 1):
-                    plan = HybridPlan(StagedPlan(cuts, device_cuts, count, "brute force"), chosen)
+                    plan = StagedPlan(cuts, device_cuts, count, "brute force", shardings=chosen)
                     if not plan.check_valid(problem)[0]:
                         break  # it is the devices and ways that are at fault
                     yield problem, plan

@@ -11,8 +11,9 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.portfolio.auto import AutoPlanner, choose, default_stages
@@ -51,7 +52,7 @@ def problem(
     return StagedProblem(profile, replace(CLUSTER, memory=memory), stages=stages, micro_batches=8, granularity=n)
 
 
-def plan(cut: int, device: int, planner: str, **more: Optimality) -> StagedPlan:
+def plan(cut: int, device: int, planner: str, **more: Bound) -> StagedPlan:
     return StagedPlan((cut,), (device,), 8, planner, coarse_cuts=(cut,), **more)
 
 
@@ -103,14 +104,14 @@ def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster
 def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
     asked = problem(**PIPELINE_WINS)
-    exact = plan(3, 2, "exact", optimality=Optimality(length(asked, plan(3, 2, "x")), "exact"))
+    exact = plan(3, 2, "exact", optimality=Bound(length(asked, plan(3, 2, "x")), "exact"))
     choice = choose([asked], make=scripted({"policy": never, "exact": Scripted(exact)}))
     assert choice.plan == exact
     assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
 
 
 def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
-    exact = plan(3, 2, "exact", optimality=Optimality(1.0, "exact"))
+    exact = plan(3, 2, "exact", optimality=Bound(1.0, "exact"))
     planners = {"policy": Scripted(None), "exact": Scripted(exact)}
     choice = choose([problem(**PIPELINE_WINS)], make=scripted(planners))
     assert choice.plan.planner == "exact"
@@ -121,13 +122,13 @@ def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
     choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.optimality is not None
     assert choice.plan.optimality.proof == "relaxation"
-    assert choice.plan.optimality.bound_s <= choice.length_s * (1 + 1e-12)
+    assert choice.plan.optimality.value <= choice.length_s * (1 + 1e-12)
 
 
 def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
     choice = choose([problem(**PIPELINE_WINS)], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
     assert choice.plan.planner == "policy"
-    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+    assert choice.plan.optimality == Bound(choice.length_s, "exact")
 
 
 def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
@@ -145,7 +146,7 @@ def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stag
     make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
     choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], make=make)
     assert choice.plan.planner == "data-parallel"
-    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+    assert choice.plan.optimality == Bound(choice.length_s, "exact")
 
 
 def off_grid_problem() -> StagedProblem:
@@ -161,7 +162,7 @@ def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they
     on_grid = choose([asked], replace(endless, refine_s=0.0))
     refined = choose([asked], endless)
     assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
-    assert refined.plan.optimality == on_grid.plan.optimality == Optimality(on_grid.length_s, "exact")
+    assert refined.plan.optimality == on_grid.plan.optimality == Bound(on_grid.length_s, "exact")
     before, after = (objective_s(asked, each.plan, schedule) for each in (on_grid, refined))
     assert after < before
     what = "the length" if schedule is None else f"the simulated length under {schedule}"
@@ -185,7 +186,7 @@ def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule(
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
     choice = choose([problem(stages=1)], make=scripted({"policy": Scripted(None)}))
     assert choice.plan.planner == "data-parallel"
-    assert choice.plan.optimality == Optimality(choice.length_s, "exact")
+    assert choice.plan.optimality == Bound(choice.length_s, "exact")
 
 
 def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
@@ -226,7 +227,7 @@ def test_the_default_is_never_worse_than_the_baselines(seed: int) -> None:
     assert best.length_s <= min(length(asked, uniform), length(single, data_parallel))
     assert best.length_s == length(best.problem, best.plan)
     assert best.plan.optimality is not None
-    assert best.plan.optimality.bound_s <= best.length_s * (1 + 1e-9)
+    assert best.plan.optimality.value <= best.length_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("n", "nodes", "stages"), [(2, 4, 2), (3, 4, 3), (500, 4, 4), (500, 1, 1)])

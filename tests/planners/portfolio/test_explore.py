@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.cost.hybrid import hybrid_cost
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
@@ -26,7 +25,7 @@ FORBIDDEN = [(), ("operator",), ("pipeline",), ("data",), ("operator", "pipeline
 
 def decisions(exploration: Exploration) -> list[object]:
     """All of an exploration but how long it took."""
-    plans = [(each.plan, each.problem.pipeline.micro_batches, each.proven) for each in exploration.candidates]
+    plans = [(each.plan, each.problem.micro_batches, each.proven) for each in exploration.candidates]
     return [plans, exploration.absent, exploration.proven, exploration.notes]
 
 
@@ -34,7 +33,7 @@ def shortest(space, every_plan, constraints):
     """Length of the shortest plan that fits by brute force, of all kinds and of each."""
     best = dict.fromkeys(("all", *KINDS), math.inf)
     for problem, plan in every_plan(space):
-        cost = hybrid_cost(problem, plan)
+        cost = plan_cost(problem, plan)
         if cost.feasible and constraints.satisfied(problem, plan)[0]:
             for kind in ("all", Candidate(problem, plan).kind):
                 best[kind] = min(best[kind], cost.length_s)
@@ -56,7 +55,7 @@ def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, 
     assert found.best.fits
     assert found.best.length_s == pytest.approx(expected["all"], rel=1e-9)
     assert found.proven.proof == "exact"
-    assert found.proven.bound_s == pytest.approx(expected["all"], rel=1e-9)
+    assert found.proven.value == pytest.approx(expected["all"], rel=1e-9)
     for kind in ("data", "operator", "pipeline"):  # hybrids only matter where they win
         lengths = [each.length_s for each in found.candidates if each.kind == kind and each.fits]
         assert min(lengths, default=math.inf) == pytest.approx(expected[kind], rel=1e-9)
@@ -70,12 +69,12 @@ def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
     assert {each.kind for each in found.candidates} >= {"data", "operator", "pipeline"}
     for each in found.candidates:
         assert each.plan.check_valid(each.problem) == (True, "")
-        again = hybrid_cost(each.problem, each.plan)
+        again = plan_cost(each.problem, each.plan)
         assert (each.length_s, each.memory_bytes) == (again.length_s, again.memory_bytes.max())
         assert each.parts.length_s == pytest.approx(again.length_s)
         assert each.parts.memory_bytes == pytest.approx(again.memory_bytes.max())
         if each.kind in ("data", "pipeline"):
-            assert plan_cost(each.problem.pipeline, each.plan.pipeline).length_s == pytest.approx(each.length_s)
+            assert plan_cost(each.problem, each.plan).length_s == pytest.approx(each.length_s)
 
 
 def test_data_parallelism_by_hand(make_model, pair):
@@ -84,7 +83,7 @@ def test_data_parallelism_by_hand(make_model, pair):
     (data,) = (each for each in explore(space, PATIENT).candidates if each.kind == "data")
     profile = space.model.profile
     ring = 2 * 0.5 / 100e9 + 2 * 0.5 / 10e9
-    assert data.plan.pipeline.micro_batches == 1  # of equal lengths the largest micro-batches
+    assert data.plan.micro_batches == 1  # of equal lengths the largest micro-batches
     assert data.length_s == pytest.approx(profile.C.sum() + ring * profile.W.sum())
     assert data.parts.gradients_s == pytest.approx(ring * profile.W.sum())
     assert data.parts.state_bytes == pytest.approx(4 * profile.W.sum())
@@ -100,7 +99,7 @@ def test_one_stage_takes_smaller_micro_batches_where_memory_is_short(make_model,
         if each.kind == "data"
     )
     assert data.fits
-    assert data.plan.pipeline.micro_batches == 4
+    assert data.plan.micro_batches == 4
 
 
 def test_the_same_question_has_the_same_answer(make_model, pair):
@@ -130,7 +129,7 @@ def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
     model = make_model()
     silent = replace(model, profile=replace(model.profile, meta={}))
     found = explore(Space(silent, pair), PATIENT)
-    assert {each.plan.pipeline.micro_batches for each in found.candidates} == {16}
+    assert {each.plan.micro_batches for each in found.candidates} == {16}
     with pytest.raises(BadInput, match="--microbatch-size"):
         Space(silent, pair, 16)
 
@@ -191,7 +190,7 @@ def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, ever
     space = Space(make_model(seed), replace(pair, memory=1e9), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
     needs = [
-        hybrid_cost(problem, plan).memory_bytes.max()
+        plan_cost(problem, plan).memory_bytes.max()
         for problem, plan in every_plan(space)
         if constraints.satisfied(problem, plan)[0]
     ]
@@ -227,7 +226,7 @@ def test_a_search_without_time_claims_no_more_than_it_knows(make_model, pair):
     space = Space(make_model(2), pair, 16)
     hasty, patient = explore(space, ExploreOptions(budget_s=1e-9)), explore(space, PATIENT)
     assert hasty.proven.proof == "relaxation"
-    assert hasty.proven.bound_s <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
+    assert hasty.proven.value <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
 
 
 def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pair, monkeypatch):
@@ -240,7 +239,7 @@ def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pa
     hasty = search_staged(space, Constraints(), math.inf, Deadline(600.0))
     assert hasty.unfinished == 0
     assert hasty.best is not None and bounded.best is not None
-    assert hasty.best.length_s == bounded.best.length_s == hasty.proven.bound_s
+    assert hasty.best.length_s == bounded.best.length_s == hasty.proven.value
 
 
 def test_clusters_beyond_the_tables_are_refused(make_model, pair):

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.staged import Optimality, StagedProblem
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
@@ -37,7 +38,7 @@ def found(problem: StagedProblem) -> float:
     assert plan.coarse_cuts is not None
     assert cost.feasible
     assert plan.optimality is not None
-    assert (plan.optimality.bound_s, plan.optimality.proof) == (cost.length_s, "exact")
+    assert (plan.optimality.value, plan.optimality.proof) == (cost.length_s, "exact")
     return cost.length_s
 
 
@@ -216,17 +217,17 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
     best_s = found(problem)
     bound = certify(problem, uniform, 0.0)
     assert bound.plan is None
-    assert bound.optimality.bound_s <= best_s
+    assert bound.optimality.value <= best_s
     assert bound.optimality.proof == ("relaxation" if problem.stages > 1 else "exact")
     proven = certify(problem, uniform, np.inf)
-    assert proven.optimality == Optimality(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
+    assert proven.optimality == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
     if proven.plan is None:
         assert plan_cost(problem, uniform).length_s == pytest.approx(best_s, rel=1e-11)
     else:
         assert plan_cost(problem, proven.plan).length_s == pytest.approx(best_s, rel=1e-12)
     nothing_shorter = certify(problem, uniform, np.inf, 0.9 * best_s)
     assert nothing_shorter.plan is None
-    assert nothing_shorter.optimality.bound_s == pytest.approx(0.9 * best_s)
+    assert nothing_shorter.optimality.value == pytest.approx(0.9 * best_s)
 
 
 def test_the_registry_knows_it(make_problem):

@@ -10,7 +10,7 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.pipeline import plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.grouping import grouped

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem, Optimality, StagedPlan, StagedProblem
-from automap_models.cost.hybrid import hybrid_cost, stage_rates
+from automap_models.core.result import Bound
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
@@ -32,7 +33,7 @@ SHAPES = ((1, 4), (2, 2), (3, 2), (1, 6), (2, 3), (2, 4), (3, 4), (2, 6))
 LAYERS = ("stem", "body/one", "body/two", "head")
 
 
-def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> PartitionedProfile:
+def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> ShardedProfile:
     """Each instruction divided or not; results all-reduced here and there."""
     n = len(profile)
     share = np.where(rng.uniform(size=n) < 0.85, 1.0 / degree, 1.0)
@@ -42,7 +43,7 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> Par
 
     speed = rng.uniform(0.8, 1.4)  # relative to t times as many samples on each device
     nbytes = profile.A.mean() * 10 ** rng.uniform(-3, 0)
-    return PartitionedProfile(
+    return ShardedProfile(
         name=f"ways {degree}",
         degree=degree,
         C=profile.C * share / speed,
@@ -59,7 +60,7 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> Par
     )
 
 
-def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> HybridProblem:
+def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> StagedProblem:
     """A random pipeline problem whose stages may run in up to three further ways."""
     rng = np.random.default_rng(seed)
     pipeline = make_problem(seed, **sizes)
@@ -73,49 +74,49 @@ def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> Hybrid
     degrees = rng.choice([2, 2, 3, 4], size=rng.integers(1, 4))
     ways = tuple(partitioning(rng, pipeline.profile, int(t)) for t in degrees)
     launch_s = pipeline.profile.C.mean() * 10 ** rng.uniform(-3, 0) * (rng.uniform() < 0.7)
-    return HybridProblem(pipeline, ways, launch_s)
+    return replace(pipeline, shardings=ways, launch_s=launch_s)
 
 
-def every_plan(problem: HybridProblem, anywhere: bool = False) -> Iterator[HybridPlan]:
+def every_plan(problem: StagedProblem, anywhere: bool = False) -> Iterator[StagedPlan]:
     """All that are valid, on the grid or anywhere."""
-    pipeline = problem.pipeline
+    pipeline = problem
     grid, stages, devices = pipeline.grid, pipeline.stages, pipeline.cluster.devices
     places = range(len(pipeline.profile) - 1) if anywhere else grid.to_instructions(grid.cut_points.tolist())
     for device_cuts in combinations(range(1, devices), stages - 1):
-        for chosen in product(range(len(problem.choices)), repeat=stages):
+        for chosen in product(range(len(problem.all_shardings)), repeat=stages):
             for cuts in combinations(places, stages - 1):
-                plan = HybridPlan(StagedPlan(cuts, device_cuts, pipeline.micro_batches, "brute force"), chosen)
+                plan = StagedPlan(cuts, device_cuts, pipeline.micro_batches, "brute force", shardings=chosen)
                 if not plan.check_valid(problem)[0]:
                     break  # it is the devices and ways that are at fault
                 yield plan
 
 
-def length(problem: HybridProblem, plan: HybridPlan) -> float:
+def length(problem: StagedProblem, plan: StagedPlan) -> float:
     """Inf where it does not fit."""
-    cost = hybrid_cost(problem, plan)
+    cost = plan_cost(problem, plan)
     return cost.length_s if cost.feasible else np.inf
 
 
-def brute_force(problem: HybridProblem, constraints: Constraints | None = None) -> float:
+def brute_force(problem: StagedProblem, constraints: Constraints | None = None) -> float:
     plans = every_plan(problem, anywhere=constraints is not None)
     demands = constraints or Constraints()
     return min((length(problem, plan) for plan in plans if demands.satisfied(problem, plan)[0]), default=np.inf)
 
 
-def found(problem: HybridProblem, result: SearchResult[HybridPlan]) -> float:
+def found(problem: StagedProblem, result: SearchResult) -> float:
     """The length that a finished search found, checked against the model; inf when nothing fits."""
     assert result.finished
     if result.plan is None:
         return np.inf
     assert result.plan.check_valid(problem) == (True, "")
-    cost = hybrid_cost(problem, result.plan)
+    cost = plan_cost(problem, result.plan)
     assert cost.feasible
-    assert result.plan.pipeline.optimality == Optimality(cost.length_s, "exact")
+    assert result.plan.optimality == Bound(cost.length_s, "exact")
     assert result.bound_s == cost.length_s
     return cost.length_s
 
 
-def search(problem: HybridProblem, constraints: Constraints | None = None) -> float:
+def search(problem: StagedProblem, constraints: Constraints | None = None) -> float:
     return found(problem, hybrid_search(problem, Deadline(), constraints=constraints))
 
 
@@ -152,11 +153,11 @@ def test_the_random_problems_need_every_kind_of_way(make_problem):
         if plan is None:
             continue
         stages |= 1 << plan.stages
-        partitioned += any(plan.chosen)
-        replicated += not any(plan.chosen)
-        mixed += len(set(plan.chosen)) > 1
-        roomy = replace(problem.pipeline, cluster=replace(problem.pipeline.cluster, memory=1e18))
-        bound_by_memory += search(replace(problem, pipeline=roomy)) < length(problem, plan) * (1 - 1e-9)
+        partitioned += any(plan.shardings)
+        replicated += not any(plan.shardings)
+        mixed += len(set(plan.shardings)) > 1
+        roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
+        bound_by_memory += search(roomy) < length(problem, plan) * (1 - 1e-9)
     assert stages == 0b11110
     assert min(mixed, partitioned, replicated) >= 5
     assert bound_by_memory >= 3
@@ -166,20 +167,18 @@ def test_the_random_problems_need_every_kind_of_way(make_problem):
 def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
     pipeline = make_problem(seed, max_n=20, max_devices=8)
     theirs = exact_search(pipeline)
-    ours = hybrid_search(HybridProblem(pipeline), Deadline()).plan
+    ours = hybrid_search(pipeline, Deadline()).plan
     assert (ours is None) == (theirs is None)
     if ours is not None:
         assert theirs is not None
-        assert hybrid_cost(HybridProblem(pipeline), ours).length_s == pytest.approx(
-            theirs.optimality.bound_s, rel=1e-12
-        )
+        assert plan_cost(pipeline, ours).length_s == pytest.approx(theirs.optimality.value, rel=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_more_ways_are_never_worse(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
-    lengths = [search(replace(problem, partitionings=problem.partitionings[:count])) for count in range(3)]
+    lengths = [search(replace(problem, shardings=problem.shardings[:count])) for count in range(3)]
     assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(lengths))
 
 
@@ -201,7 +200,7 @@ def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
         return
     assert hybrid_search(problem, Deadline(), best.bound_s).plan is None
     assert found(problem, hybrid_search(problem, Deadline(), 1.01 * best.bound_s)) == best.bound_s
-    first = next(plan for plan in every_plan(problem) if hybrid_cost(problem, plan).feasible)
+    first = next(plan for plan in every_plan(problem) if plan_cost(problem, plan).feasible)
     start_s = length(problem, first) * (1 + 1e-9)
     assert found(problem, hybrid_search(problem, Deadline(), start_s, first)) == pytest.approx(best.bound_s, rel=1e-12)
 
@@ -243,7 +242,7 @@ def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
     pipeline = replace(make_problem(1, max_n=9), cluster=cluster, stages=stages)
     rng = np.random.default_rng(0)
     ways = tuple(partitioning(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
-    problem = HybridProblem(pipeline, ways)
+    problem = replace(pipeline, shardings=ways)
     tables = ConstrainedTables(problem, Constraints()).tables()
     spans = combinations(range(cluster.devices + 1), 2) if stages > 1 else [(0, cluster.devices)]
     for a, q in spans:
@@ -253,10 +252,10 @@ def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
                 assert way.all_reduce[a, q] == pytest.approx(expected, rel=1e-14)
 
 
-def demands(seed: int, problem: HybridProblem) -> Constraints:
+def demands(seed: int, problem: StagedProblem) -> Constraints:
     rng = np.random.default_rng(seed)
-    layers = sorted(set(problem.pipeline.profile.layers))
-    pins = [Pin(str(rng.choice(layers)), int(rng.integers(problem.pipeline.stages))) for _ in range(rng.integers(3))]
+    layers = sorted(set(problem.profile.layers))
+    pins = [Pin(str(rng.choice(layers)), int(rng.integers(problem.stages))) for _ in range(rng.integers(3))]
     together = [str(rng.choice(layers)) for _ in range(rng.integers(2))]
     forbidden = frozenset(each for each in ("data", "operator") if rng.uniform() < 0.15)
     return Constraints(tuple(pins), tuple(together), forbidden=forbidden)  # type: ignore[arg-type]
@@ -266,8 +265,8 @@ def demands(seed: int, problem: HybridProblem) -> Constraints:
 def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_problem):
     """The grid is every instruction, so that the search sees every plan that satisfies them."""
     problem = hybrid_problem(seed, make_problem, max_n=7)
-    n = len(problem.pipeline.profile)
-    problem = replace(problem, pipeline=replace(problem.pipeline, granularity=n))
+    n = len(problem.profile)
+    problem = replace(problem, granularity=n)
     constraints = demands(seed, problem)
     possible = [plan for plan in every_plan(problem, anywhere=True) if constraints.satisfied(problem, plan)[0]]
     if not possible:
@@ -284,7 +283,7 @@ def test_the_random_constraints_are_of_every_kind(make_problem):
     refused = changed = 0
     for seed in range(80):
         problem = hybrid_problem(seed, make_problem, max_n=7)
-        problem = replace(problem, pipeline=replace(problem.pipeline, granularity=len(problem.pipeline.profile)))
+        problem = replace(problem, granularity=len(problem.profile))
         try:
             changed += np.isfinite(s := search(problem, demands(seed, problem))) and s > search(problem) * (1 + 1e-9)
         except BadInput:
@@ -297,9 +296,9 @@ def test_the_random_constraints_are_of_every_kind(make_problem):
 def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_problem):
     """A pin rarely falls on a grid of a few points: the points that it needs are added."""
     problem = hybrid_problem(seed, make_problem, max_n=9)
-    problem = replace(problem, pipeline=replace(problem.pipeline, granularity=problem.pipeline.stages + 1))
-    roomy = replace(problem.pipeline, cluster=replace(problem.pipeline.cluster, memory=1e18))
-    problem, constraints = replace(problem, pipeline=roomy), replace(demands(seed, problem), forbidden=frozenset())
+    problem = replace(problem, granularity=problem.stages + 1)
+    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
+    problem, constraints = roomy, replace(demands(seed, problem), forbidden=frozenset())
     if not any(constraints.satisfied(problem, plan)[0] for plan in every_plan(problem, anywhere=True)):
         return
     best = hybrid_search(problem, Deadline(), constraints=constraints).plan
@@ -310,7 +309,7 @@ def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_probl
 def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make_problem):
     problem = hybrid_problem(3, make_problem)
     cluster = Cluster(1, 6, 1e9, 1e9, 1e18)
-    problem = replace(problem, pipeline=replace(problem.pipeline, cluster=cluster, stages=2), partitionings=())
+    problem = replace(problem, cluster=cluster, stages=2, shardings=())
     with pytest.raises(BadInput, match=r"--forbid data and --stages 2: 2 stage.* 6 devices"):
         search(problem, Constraints(forbidden=frozenset({"data"})))
     with pytest.raises(BadInput, match="--forbid data and --forbid operator"):
@@ -324,7 +323,7 @@ def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would
     rng = np.random.default_rng(0)
     halves = replace(partitioning(rng, profile, 2), W=profile.W / 2)
     with pytest.raises(Infeasible, match=r"2 stage\(s\) fits the 50 GB of cluster tiny.*stage 0 needs 62 GB.*0…1"):
-        make_planner("exact", None, "hybrid").plan(HybridProblem(pipeline, (halves,)))
+        make_planner("exact", None, "hybrid").plan(replace(pipeline, shardings=(halves,)))
     roomy = replace(pipeline, cluster=replace(pipeline.cluster, memory=63e9))
-    plan = make_planner("exact", None, "hybrid").plan(HybridProblem(roomy, (halves,)))
-    assert plan.chosen[0] == 1
+    plan = make_planner("exact", None, "hybrid").plan(replace(roomy, shardings=(halves,)))
+    assert plan.shardings[0] == 1

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from automap_models.core.staged import Optimality, StagedPlan, StagedProblem
-from automap_models.cost.pipeline import pipeline_cost, plan_cost
+from automap_models.core.result import Bound
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.exact import exact_search
@@ -98,7 +99,7 @@ def test_coarse_cuts_are_null_exactly_when_a_cut_left_the_grid(make_problem: Mak
 
 def test_one_stage_has_nothing_to_refine(make_problem: MakeProblem) -> None:
     problem = replace(make_problem(0), stages=1)
-    plan = StagedPlan((), (), problem.micro_batches, "data-parallel", (), Optimality(1.0, "exact"))
+    plan = StagedPlan((), (), problem.micro_batches, "data-parallel", (), Bound(1.0, "exact"))
     assert refine(problem, plan, 1.0, "1f1b") is plan
 
 
@@ -115,8 +116,8 @@ def test_many_costs_at_once_are_those_of_the_cost_model(seed: int, make_problem:
     boundaries, device_cuts = draw(n), draw(devices)
     costs = many_costs(stage_tables(problem, np.arange(n - 1)), boundaries, device_cuts)
     for j in range(40):
-        args = ((boundaries[j] - 1).tolist(), device_cuts[j].tolist(), problem.micro_batches, problem.state_factor)
-        cost = pipeline_cost(problem.profile, problem.cluster, *args)
+        shape = (tuple((boundaries[j] - 1).tolist()), tuple(device_cuts[j].tolist()))
+        cost = plan_cost(problem, StagedPlan(*shape, problem.micro_batches, "random"))
         assert costs.length_s[j] == pytest.approx(cost.length_s, rel=1e-9)
         assert costs.span_s[j] == pytest.approx(cost.span_s, rel=1e-9)
         assert costs.transfer_s[j] == pytest.approx(cost.transfer_s, rel=1e-9)

@@ -17,12 +17,13 @@ pytest.importorskip("flax")
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
-from automap_models.core.partitioned import PartitionedProfile
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
-from automap_models.cost.hybrid import hybrid_cost
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.sharding_work import ShardingWork
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.roofline import Device, roofline_times
 from automap_models.cost.sharding import UNUSED, ShardingPrice, axis_costs, sharding_price
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
@@ -32,9 +33,10 @@ from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
-from automap_models.hlo.sharding_work import sharding_work
+from automap_models.hlo.sharding_work import step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
+from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.staged.stage_shardings import degrees, ways
 from automap_models.workloads import build
 from automap_models.workloads.t5 import T5Config
@@ -71,14 +73,20 @@ def small(name: str) -> Step:
     return prepared(training_step(name, architecture, labels, "float32"), DEVICE)
 
 
+def microbatch_work(step: Step, device: Device) -> ShardingWork:
+    """The work of one micro-batch: of the whole step without its update."""
+    times = step_times(step.graph, device).in_microbatch(step.graph)
+    return work_of(StepClasses(step.module, step.sharding, step.graph), times)
+
+
 def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...], degree: int) -> ShardingPrice:
-    work = sharding_work(step.module, step.sharding, step.graph, device)
+    work = microbatch_work(step, device)
     axis_of = np.full(len(work), UNUSED)
     axis_of[list(classes)] = 0
     return sharding_price(work, axis_costs(cluster, [degree], device.launch_s), axis_of)
 
 
-def price_of(step: Step, device: Device, cluster: Cluster, way: PartitionedProfile) -> ShardingPrice:
+def price_of(step: Step, device: Device, cluster: Cluster, way: ShardedProfile) -> ShardingPrice:
     """The price of the classes that hold a way's dimensions."""
     dims = [way.dims.get(variable.name, -1) for variable in step.sharding.classes.variables]
     return price(step, device, cluster, tuple(step.sharding.classes.sharded(dims).tolist()), way.degree)
@@ -101,7 +109,7 @@ def every_choice(step: Step, degree: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("degree", [2, 4])
 def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_than_any(degree: int) -> None:
     step = small("vgg")
-    work = sharding_work(step.module, step.sharding, step.graph, DEVICE)
+    work = microbatch_work(step, DEVICE)
     axes = axis_costs(CLUSTER, [degree], DEVICE.launch_s)
     prices = []
     for chosen in every_choice(step, degree):
@@ -129,12 +137,18 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
     for way in found:
         nodes = max(1, way.degree // 4)
         cluster = replace(CLUSTER, nodes=nodes, devices_per_node=way.degree // nodes, memory=1e12)
-        problem = HybridProblem(
-            StagedProblem(step.profile, cluster, stages=1, micro_batches=1, state_factor=2.0), (way,), DEVICE.launch_s
+        problem = StagedProblem(
+            step.profile,
+            cluster,
+            stages=1,
+            micro_batches=1,
+            state_factor=2.0,
+            shardings=(way,),
+            launch_s=DEVICE.launch_s,
         )
-        plan = HybridPlan(StagedPlan((), (), 1, "test"), (1,))
+        plan = StagedPlan((), (), 1, "test", shardings=(1,))
         assert plan.check_valid(problem) == (True, "")
-        cost, expected = hybrid_cost(problem, plan), price_of(step, DEVICE, cluster, way)
+        cost, expected = plan_cost(problem, plan), price_of(step, DEVICE, cluster, way)
         assert cost.length_s == pytest.approx(expected.time_s)
         variables = step.sharding.classes.variables
         others = [v.nbytes / (way.degree if v.name in way.dims else 1) for v in variables if v.kind != "parameter"]

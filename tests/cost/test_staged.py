@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.partitioned import PartitionedProfile, whole
 from automap_models.core.profile import Profile
-from automap_models.core.staged import HybridPlan, HybridProblem, StagedPlan, StagedProblem
-from automap_models.cost.hybrid import hybrid_cost
-from automap_models.cost.pipeline import plan_cost
+from automap_models.core.sharded_profile import ShardedProfile, whole
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import _sharded_stage, plan_cost
 from automap_models.errors import BadInput
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e9, name="pair")
@@ -30,26 +31,41 @@ def draw(seed: int, n: int = 9) -> Profile:
     return Profile.create(C, A, W, C * forward, stash)
 
 
-def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: int) -> HybridPlan:
-    return HybridPlan(StagedPlan(cuts, device_cuts, micro_batches, "test"), chosen)
+def plan(cuts: Numbers, device_cuts: Numbers, chosen: Numbers, micro_batches: int) -> StagedPlan:
+    return StagedPlan(cuts, device_cuts, micro_batches, "test", shardings=chosen)
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.sets(st.integers(0, 7), max_size=3), st.data())
-def test_without_partitioning_it_is_the_pipeline_model(seed: int, cuts: set[int], data: st.DataObject) -> None:
+def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[int], data: st.DataObject) -> None:
+    """The two ways in which a stage is costed, all stages at once and one by one with shardings, agree where t = 1."""
     devices = data.draw(st.sets(st.integers(1, 7), min_size=len(cuts), max_size=len(cuts)))
     problem = StagedProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
     made = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
-    hybrid = HybridProblem(problem)
-    assert made.check_valid(hybrid) == (True, "")
-    ours, theirs = hybrid_cost(hybrid, made), plan_cost(problem, made.pipeline)
-    for name in ("forward_s", "backward_s", "transfer_s", "all_reduce_s", "memory_bytes", "span_s", "length_s"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-12)
-    assert (ours.pivot, ours.feasible) == (theirs.pivot, theirs.feasible)
-    assert not ours.reduce_s.any() and not ours.gather_s.any()
+    assert made.check_valid(problem) == (True, "")
+    assert_stages_alone_cost_the_same(problem, made)
 
 
-def two_layers() -> HybridProblem:
+def test_a_stage_on_its_own_costs_the_same_on_every_reference_vector(shared_data: Path) -> None:
+    for case in json.loads((shared_data / "cost_vectors.json").read_text())["cost"]:
+        cuts, profile = tuple(case["cuts"]), Profile.create(**case["profile"])
+        problem = StagedProblem(profile, Cluster(**case["cluster"]), len(cuts) + 1, case["micro_batches"])
+        made = StagedPlan(cuts, tuple(case["device_cuts"]), problem.micro_batches, "given")
+        assert_stages_alone_cost_the_same(problem, made)
+
+
+def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) -> None:
+    cost, n = plan_cost(problem, plan), len(problem.profile)
+    spans, devices = plan.stage_instructions(n), plan.stage_devices(problem.cluster.devices)
+    for s, ((first, last), (begin, end)) in enumerate(zip(spans, devices, strict=True)):
+        in_flight = min(problem.micro_batches, plan.stages - s)
+        alone = _sharded_stage(problem, 0, slice(first, last + 1), (begin, end + 1), in_flight)
+        for name, value in alone._asdict().items():
+            assert getattr(cost, name)[s] == value, (name, s)
+    assert not cost.reduce_s.any() and not cost.gather_s.any()
+
+
+def two_layers() -> StagedProblem:
     """Two dense layers of 10 s; over two devices half of each, with one all-reduce forward and one backward."""
     profile = Profile.create(C=[10.0, 10.0], C_fwd=[4.0, 4.0], A=[2e9, 0.0], W=[8e8, 4e8], stash=[1e8, 3e8])
     halves = replace(
@@ -67,7 +83,7 @@ def two_layers() -> HybridProblem:
         starts_bwd=np.array([1.0, 0.0]),
         gradients=np.array([1e9, 0.0]),
     )
-    return HybridProblem(StagedProblem(profile, CLUSTER, stages=2, micro_batches=3), (halves,), launch_s=0.5)
+    return StagedProblem(profile, CLUSTER, stages=2, micro_batches=3, shardings=(halves,), launch_s=0.5)
 
 
 def test_two_stages_worked_out_by_hand() -> None:
@@ -78,7 +94,7 @@ def test_two_stages_worked_out_by_hand() -> None:
     AR over two replicas in the node, no link shared: 4e8·(2·½/100e9) = 0.004, and 1e9·1e-11 = 0.01 for gradients.
     """
     problem = two_layers()
-    cost = hybrid_cost(problem, plan((0,), (4,), (1, 0), 3))
+    cost = plan_cost(problem, plan((0,), (4,), (1, 0), 3))
     np.testing.assert_allclose(cost.forward_s, [1.0, 1.0])
     np.testing.assert_allclose(cost.backward_s, [2.525, 1.5])
     np.testing.assert_allclose(cost.compute_s, [2.5, 2.5])
@@ -96,8 +112,8 @@ def test_two_stages_worked_out_by_hand() -> None:
 def test_replicas_across_nodes_share_the_links() -> None:
     """One stage of 4 replicas of 2 devices: two groups leave each node at a time."""
     problem = two_layers()
-    one = replace(problem, pipeline=replace(problem.pipeline, stages=1))
-    cost = hybrid_cost(one, plan((), (), (1,), 3))
+    one = replace(problem, stages=1)
+    cost = plan_cost(one, plan((), (), (1,), 3))
     ring = 2 * 0.5 / 100e9 + 2 * (2 * 0.5 / 10e9)
     assert cost.all_reduce_s[0] == pytest.approx(6e8 * ring + 1e9 * 1e-11)
     assert cost.gather_s[0] == 0.0
@@ -112,23 +128,23 @@ def test_groups_must_lie_inside_nodes() -> None:
     assert plan((0,), (4,), (1, 0), 3).degrees(problem) == ((2, 2), (4, 1))
 
 
-def test_a_partitioning_of_another_profile_is_refused() -> None:
+def test_a_sharding_of_another_profile_is_refused() -> None:
     problem, other = two_layers(), draw(1)
     with pytest.raises(BadInput, match="other instructions"):
-        HybridProblem(StagedProblem(other, CLUSTER, 2), problem.partitionings)
+        StagedProblem(other, CLUSTER, 2, shardings=problem.shardings)
     with pytest.raises(BadInput, match="degree 1"):
-        HybridProblem(problem.pipeline, (whole(problem.pipeline.profile),))
+        replace(problem, shardings=(whole(problem.profile),))
 
 
 def test_another_number_of_micro_batches_scales_all_but_parameters() -> None:
     problem = two_layers()
-    sized = replace(problem.pipeline.profile, meta={"microbatch_size": 4})
-    problem = replace(problem, pipeline=replace(problem.pipeline, profile=sized))
+    sized = replace(problem.profile, meta={"microbatch_size": 4})
+    problem = replace(problem, profile=sized)
     split = problem.with_split(stages=1, micro_batches=2, global_batch=16)
-    (halves,) = split.partitionings
-    assert isinstance(halves, PartitionedProfile)
+    (halves,) = split.shardings
+    assert isinstance(halves, ShardedProfile)
     np.testing.assert_array_equal(halves.C, [10.0, 10.0])
     np.testing.assert_array_equal(halves.reduced_fwd, [0.0, 12e9])
-    np.testing.assert_array_equal(halves.W, problem.partitionings[0].W)
+    np.testing.assert_array_equal(halves.W, problem.shardings[0].W)
     np.testing.assert_array_equal(halves.starts_bwd, [1.0, 0.0])
-    assert (split.pipeline.stages, split.pipeline.micro_batches) == (1, 2)
+    assert (split.stages, split.micro_batches) == (1, 2)

@@ -18,7 +18,7 @@ _IN_PROPORTION = ("C", "C_fwd", "A", "held", "stash", "reduced_fwd", "reduced_bw
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedProfile:
+class ShardedProfile:
     """One micro-batch of a training step on `degree` devices that share every instruction, n instructions.
 
     It is a profile's instructions one for one, under a sharding plan that needs no resharding: results that are summed
@@ -61,7 +61,7 @@ class PartitionedProfile:
     def __len__(self) -> int:
         return int(self.C.size)
 
-    def rescaled(self, factor: float) -> PartitionedProfile:
+    def rescaled(self, factor: float) -> ShardedProfile:
         """The same for micro-batches of so many times the samples, see core.microbatch."""
         return replace(self, **{name: factor * getattr(self, name) for name in _IN_PROPORTION})
 
@@ -79,10 +79,10 @@ class PartitionedProfile:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
 
-def whole(profile: Profile) -> PartitionedProfile:
+def whole(profile: Profile) -> ShardedProfile:
     """The profile itself, on one device."""
     nothing = np.zeros(len(profile))
-    return PartitionedProfile(
+    return ShardedProfile(
         WHOLE,
         1,
         C=profile.C,
@@ -99,7 +99,7 @@ def whole(profile: Profile) -> PartitionedProfile:
     )
 
 
-def require_alike(profile: Profile, partitioned: PartitionedProfile) -> PartitionedProfile:
+def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfile:
     """The partitioning itself if it divides this profile.
 
     Raises:

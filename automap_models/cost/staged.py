@@ -1,0 +1,251 @@
+"""The cost of a staged plan: the one definition that everything else is held against (cost-model.md).
+
+A stage of r = d·t devices splits a micro-batch over d replicas, and t devices share each replica's instructions. With
+t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, operator partitioning, or both.
+
+- f_s = (ΣC_fwd + ρ·ΣR_fwd + g_in/β) / d + λ·Σstarts_fwd, and b_s likewise with the backward parts and g_out: the
+  instructions, the all-reduces of what is summed over a partitioned dimension (ρ seconds a byte on t devices, λ for
+  each that starts), and what a device gathers of the slices that other stages hand over (β bytes a second in a node).
+- Every device sends and receives its slice in a transfer between stages, whatever the stages' shardings.
+- AR_s = ΣW·(seconds a byte over d replicas, whose t groups share the links) + ρ·Σgradients.
+- mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds.
+
+Nothing overlaps inside a stage. From the times of its stages and transfers follow the span T and the length L of a
+plan, forwards (`span_and_length`) or from the last stage to the first (`before_transfer` and `before_stage`):
+
+    stage 0 → transfer 0 → stage 1 → … → transfer S-2 → stage S-1       u = f + b of a stage, 2·x of a transfer
+    T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))                T(S-1) = M·u_{S-1}
+    R(s) = max(AR_s, R(s+1) - x_s - b_s)                                R(S-1) = AR_{S-1}
+    L = T(0) + R(0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.memory import stage_memory_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class StagedCost:
+    """What a plan costs; seconds and bytes.
+
+    Attributes:
+        forward_s, backward_s: [S] what keeps a stage's devices busy for one micro-batch, f_s and b_s.
+        transfer_s: [S-1] time of one micro-batch over the boundary after stage s, one direction, x_s.
+        all_reduce_s: [S] gradient all-reduce of a stage, AR_s.
+        memory_bytes: [S] on each device of a stage.
+        span_s: T, until the last backward of the first stage.
+        length_s: L, until the last all-reduce.
+        pivot: index of the pseudo-stage (stages even, transfers odd) whose steady phase sets T.
+        feasible: whether every stage fits the device memory.
+        compute_s: [S] the instructions' part of forward_s + backward_s.
+        reduce_s: [S] the part of the all-reduces of activations and their gradients.
+        gather_s: [S] the part of putting together what other stages hand over in slices.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    transfer_s: FloatArray
+    all_reduce_s: FloatArray
+    memory_bytes: FloatArray
+    span_s: float
+    length_s: float
+    pivot: int
+    feasible: bool
+    compute_s: FloatArray
+    reduce_s: FloatArray
+    gather_s: FloatArray
+
+    def as_tuple(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """forward_s, backward_s, transfer_s, all_reduce_s: what a simulation needs."""
+        return self.forward_s, self.backward_s, self.transfer_s, self.all_reduce_s
+
+
+def span_and_length(
+    forward_s: FloatArray, backward_s: FloatArray, transfer_s: FloatArray, all_reduce_s: FloatArray, micro_batches: int
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """Span T, length L and the pivot of pipelines from their stage, transfer and all-reduce times.
+
+    Pseudo-stages e_0 … e_{2S-2}: T = max_e (Σ_{j<e} u_j + M·u_e); L = max_s (T - Σ_{j<2s} B_j + AR_s).
+
+    Args:
+        forward_s, backward_s, all_reduce_s: [..., S].
+        transfer_s: [..., S-1].
+        micro_batches: M.
+
+    Returns:
+        [...] each of T, L and the index of the pseudo-stage that sets T; scalars for one pipeline.
+    """
+    both, back = np.zeros((2, *forward_s.shape[:-1], 2 * forward_s.shape[-1] - 1))
+    both[..., 0::2], both[..., 1::2] = forward_s + backward_s, 2.0 * transfer_s
+    back[..., 0::2], back[..., 1::2] = backward_s, transfer_s
+    candidates = both.cumsum(-1) - both + micro_batches * both
+    span = candidates.max(-1)
+    hidden = (back.cumsum(-1) - back)[..., 0::2]
+    return span, (span[..., None] - hidden + all_reduce_s).max(-1), candidates.argmax(-1)
+
+
+def before_transfer(
+    transfer_s: FloatArray, span: FloatArray, exposed: FloatArray, micro_batches: int
+) -> tuple[FloatArray, FloatArray]:
+    """T and R of the stages after a transfer, as they are before it: max(2M·x, 2x + T) and R - x.
+
+    Args:
+        transfer_s: x, one direction, of any shape that goes with the others.
+        span, exposed: T and R of the stages after it.
+        micro_batches: M.
+    """
+    return np.maximum(2.0 * micro_batches * transfer_s, 2.0 * transfer_s + span), exposed - transfer_s
+
+
+def before_stage(
+    both_s: FloatArray,
+    backward_s: FloatArray,
+    all_reduce_s: FloatArray,
+    span: FloatArray,
+    exposed: FloatArray,
+    micro_batches: int,
+) -> tuple[FloatArray, FloatArray]:
+    """T and R of a stage and all after it: max(M·u, u + T) and max(AR, R - b).
+
+    Args:
+        both_s, backward_s, all_reduce_s: u, b and AR of the stage.
+        span, exposed: T and R of what comes after it, the transfer included (`before_transfer`); 0 and -∞ after the
+            last stage.
+        micro_batches: M.
+    """
+    return np.maximum(micro_batches * both_s, both_s + span), np.maximum(all_reduce_s, exposed - backward_s)
+
+
+def all_reduce_start_s(degree: int, launch_s: float) -> float:
+    """What an all-reduce of activations costs whatever its size: the launches of a tree, up and down."""
+    return 2 * math.ceil(math.log2(degree)) * launch_s
+
+
+def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[float, float]:
+    """Seconds per byte of all-reduces over the replicas, and over the devices that share a replica.
+
+    Args:
+        first, stop: the stage's devices are first … stop-1.
+        degree: how many neighbours share a replica.
+    """
+    over_replicas, inside = mesh_all_reduce_s_per_byte(cluster, ((stop - first) // degree, degree), first)
+    return over_replicas, inside
+
+
+def plan_cost(
+    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
+) -> StagedCost:
+    """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so).
+
+    Where devices are unequal, a stage without a sharding waits for the slowest of its devices that work.
+
+    Args:
+        problem: with the times of healthy devices.
+        plan: valid for it.
+        slowdown: [D] time of the device at each position over that of a healthy one; None is 1 for all of them.
+        idle: positions whose devices hold nothing and do not work; of every stage one works at least. Transfers and
+            all-reduces are those of all devices all the same.
+    """
+    profile, cluster, stages = problem.profile, problem.cluster, plan.stages
+    first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
+    bounds = (0, *plan.device_cuts, cluster.devices)
+    replicas, slowest = _working(bounds, slowdown, idle)
+    compute_fwd = np.add.reduceat(profile.C_fwd, first) * slowest
+    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
+    weights, stash = np.add.reduceat(profile.W, first), np.add.reduceat(profile.stash, first)
+    forward, backward = compute_fwd / replicas, compute_bwd / replicas
+    compute, reduce, gather = (compute_fwd + compute_bwd) / replicas, np.zeros(stages), np.zeros(stages)
+    transfer = np.array(
+        [
+            profile.A[cut] * transfer_s_per_byte(cluster, bounds[s], bounds[s + 1], bounds[s + 2])
+            for s, cut in enumerate(plan.cuts)
+        ],
+        dtype=np.float64,
+    )
+    all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
+    in_flight = np.minimum(plan.micro_batches, np.arange(stages, 0, -1))
+    memory = stage_memory_bytes(weights, stash, replicas, in_flight, problem.state_factor)
+    for s in np.flatnonzero(plan.shardings).tolist():
+        stop = int(first[s + 1]) if s + 1 < stages else len(profile)
+        devices = (bounds[s], bounds[s + 1])
+        stage = _sharded_stage(problem, plan.shardings[s], slice(int(first[s]), stop), devices, int(in_flight[s]))
+        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s] = stage
+    span, length, pivot = span_and_length(forward, backward, transfer, all_reduce, plan.micro_batches)
+    return StagedCost(
+        forward,
+        backward,
+        transfer,
+        all_reduce,
+        memory,
+        float(span),
+        float(length),
+        int(pivot),
+        feasible=bool((memory <= cluster.memory).all()),
+        compute_s=compute,
+        reduce_s=reduce,
+        gather_s=gather,
+    )
+
+
+def _working(
+    bounds: tuple[int, ...], slowdown: FloatArray | None, idle: Collection[int]
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """[S] how many devices of each stage work, and [S] the slowdown of the slowest of them."""
+    works = np.ones(bounds[-1], dtype=np.int64)
+    works[list(idle)] = 0
+    first = np.array(bounds[:-1])
+    slowness = works.astype(np.float64) if slowdown is None else works * slowdown
+    return np.add.reduceat(works, first), np.maximum.reduceat(slowness, first)
+
+
+class _StageCost(NamedTuple):
+    """The fields of StagedCost for one stage."""
+
+    forward_s: float
+    backward_s: float
+    all_reduce_s: float
+    memory_bytes: float
+    compute_s: float
+    reduce_s: float
+    gather_s: float
+
+
+def _sharded_stage(
+    problem: StagedProblem, index: int, own: slice, devices: tuple[int, int], in_flight: int
+) -> _StageCost:
+    """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
+    sharding = problem.all_shardings[index]
+    replicas = (devices[1] - devices[0]) // sharding.degree
+    over_replicas, inside = stage_rates(problem.cluster, *devices, sharding.degree)
+    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+
+    def total(array: FloatArray) -> float:
+        return float(np.add.reduceat(array[own], [0])[0])
+
+    gathered, intra = sharding.gathered, problem.cluster.intra
+    gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
+    compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
+    reduce_fwd = inside * total(sharding.reduced_fwd) / replicas + start_s * total(sharding.starts_fwd)
+    reduce_bwd = inside * total(sharding.reduced_bwd) / replicas + start_s * total(sharding.starts_bwd)
+    weights = total(sharding.W)
+    return _StageCost(
+        forward_s=(compute_fwd + gather_in) / replicas + reduce_fwd,
+        backward_s=(compute_bwd + gather_out) / replicas + reduce_bwd,
+        all_reduce_s=weights * over_replicas + inside * total(sharding.gradients),
+        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), replicas, in_flight, problem.state_factor),
+        compute_s=(compute_fwd + compute_bwd) / replicas,
+        reduce_s=reduce_fwd + reduce_bwd,
+        gather_s=(gather_in + gather_out) / replicas,
+    )
