@@ -78,7 +78,7 @@ def model_from_npz(content: bytes) -> ProfiledModel:
     """
     where = "cache"
     with Archive(io.BytesIO(content), where) as archive:
-        arrays = {name: archive.read(name, LARGEST_LABELS_BYTES) for name in archive.names}
+        arrays: dict[str, Any] = {name: archive.read(name, LARGEST_LABELS_BYTES) for name in archive.names}
     try:
         document = decode_json(str(arrays["document"]).encode(), ModelDocument, where=where)
         profile = Profile.create(
