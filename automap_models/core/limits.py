@@ -1,4 +1,4 @@
-"""The largest and smallest numbers that a profile or a cluster may hold (docs/how-to/plan.md, "What goes in").
+"""The largest and smallest numbers that a profile or a cluster may hold (docs/reference/files.md).
 
 They are far beyond every model and every machine, and far enough from the range of a float that no sum, product or
 ratio of them overflows.
