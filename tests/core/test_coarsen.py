@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ grids = st.builds(Grid, st.integers(2, 500), st.integers(2, 200))
 CLUSTER = Cluster(nodes=2, devices_per_node=4, intra=130e9, inter=3.125e9, memory=32e9)
 
 
-def test_the_reference_maps_are_met(shared_data: Path) -> None:
-    maps = json.loads((shared_data / "cost_vectors.json").read_text())["coarsening"]
+def test_the_reference_maps_are_met(vectors: dict[str, list[dict[str, Any]]]) -> None:
+    maps = vectors["coarsening"]
     assert maps
     for case in maps:
         assert Grid(case["n"], case["granularity"]).instruction_of_point.tolist() == case["instruction_of_point"]
