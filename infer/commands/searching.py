@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import time
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
-from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.hlo.rule_sets import read_rule_set
@@ -23,14 +21,18 @@ from automap_models.planners.watch import Progress
 
 from ..mesh_argument import one_axis
 from ..reports.progress import Steps
-from ..sources import STEPS, kind_of, module_of, require_applicable
-from ..sources import Kind as Source
+from ..requests import SearchRequest
+from ..sources import module_of
 from .search_options import search_options
 
 if TYPE_CHECKING:
     from automap_models.hlo.adapter import Module
     from automap_models.hlo.rule_sets import RuleSet
     from automap_models.hlo.sharding_classes import ModuleSharding
+
+
+KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
+"""Search → kind of the plans that it makes."""
 
 
 class Inserted(NamedTuple):
@@ -55,14 +57,14 @@ class Found:
     rounds: tuple[Round, ...] = ()
 
 
-def found(arguments: argparse.Namespace, kind: PlanKind) -> Found:
+def found(arguments: SearchRequest) -> Found:
     """The plan that was asked for.
 
     Raises:
         BadInput: an argument means nothing for this input, or the model cannot be read, traced or partitioned.
         UserCodeError: the user's own code raised.
     """
-    begun = time.perf_counter()
+    begun, kind = time.perf_counter(), KINDS[arguments.search]
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
     mesh = one_axis(arguments.mesh, kind, cluster)
     steps = Steps()
@@ -71,10 +73,9 @@ def found(arguments: argparse.Namespace, kind: PlanKind) -> Found:
         steps.begin(news.what)
 
     planner = make_planner(arguments.planner, kind="sharding", **search_options(arguments))
-    source = source_of(arguments)
     with contextlib.redirect_stdout(sys.stderr), steps:
-        steps.begin(f"tracing {arguments.what}")
-        module = module_of(source, arguments)
+        steps.begin(f"tracing {arguments.source.what}")
+        module = module_of(arguments.source)
         steps.begin(f"propagating through {len(module.operations):,} operations")
         sharding = sharding_of(module, rule_set)
         problem = ShardingProblem(module.name, sharding.classes, cluster, mesh, rules=rule_set.name)
@@ -84,23 +85,6 @@ def found(arguments: argparse.Namespace, kind: PlanKind) -> Found:
         steps.begin("checking the plan with Shardy")
         inserted = inserted_by_shardy(module, result.required_plan())
     return Found(ShardingReport(result, planning_s, _notes(result, inserted)), inserted, result.search_log)
-
-
-def source_of(arguments: argparse.Namespace) -> Source:
-    """What the positional argument is, which the other arguments apply to.
-
-    Raises:
-        BadInput: it is no step of a model, or an argument does not apply to it.
-    """
-    source = kind_of(arguments.what)
-    if source not in STEPS:
-        raise BadInput(
-            "is a profile, without operations to partition",
-            where=arguments.what,
-            do="give a model, a factory or an HLO file",
-        )
-    require_applicable(source, arguments)
-    return source
 
 
 def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
