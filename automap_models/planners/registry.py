@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal, overload
 
+from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     OptionsPlanner,
     PipelinePlanner,
-    PlacementPlanner,
     Planner,
     PlannerOptions,
     PricedPlanner,
@@ -70,7 +70,9 @@ def make_planner(
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["placement"]) -> PlacementPlanner: ...
+def make_planner(
+    name: str, options: None = None, *, kind: Literal["placement"], **config: Any
+) -> Planner[PlacementProblem, PlacementPlan, Any]: ...
 
 
 @overload
