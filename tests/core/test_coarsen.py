@@ -123,7 +123,7 @@ def test_ratios_survive_normalisation(profile: Profile, granularity: int) -> Non
 
 
 @LAW
-@given(profiles(), st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**30]))
+@given(profiles(), st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**10]))
 def test_normalised_arrays_do_not_depend_on_the_unit_of_time(profile: Profile, factor: float) -> None:
     scaled = Profile.create(factor * profile.C, factor * profile.A, factor * profile.W, stash=profile.stash)
     ours, theirs = (coarse_arrays(p, CLUSTER) for p in (profile, scaled))
