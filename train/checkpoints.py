@@ -79,7 +79,7 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
             do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
         )
     for name in ("replay", "branches"):
-        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.learner, name)
+        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if saved != asked:
             raise BadInput(
                 f"was written with {name} {saved}, not {asked}",

@@ -61,9 +61,9 @@ class ImitationModule(RainbowModule):
     ) -> None:
         super().__init__(network, size, agent, learner, seed)
         self.imitation = ImitationConfig(**imitation)
-        if self.learner.branches != 1:
+        if self.settings.branches != 1:
             raise BadInput(
-                f"is {self.learner.branches}", where="agent.learner.branches", do="set 1: there is one exact plan"
+                f"is {self.settings.branches}", where="agent.learner.branches", do="set 1: there is one exact plan"
             )
 
     def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:

@@ -79,7 +79,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             KeyboardInterrupt: before there was any plan.
         """
         from automap_models.planners.online.search import OnlineSearch
-        from automap_models.rl.threads import one_thread
+        from automap_models.rl.learner import one_thread
 
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)

@@ -22,9 +22,8 @@ from automap_models.planners.rounds import Round
 from automap_models.planners.sharding.config import SearchConfig
 from automap_models.planners.sharding.rounds import Search
 from automap_models.rl.agent import Agent, Moment
-from automap_models.rl.learner import Learner
+from automap_models.rl.learner import OnlineLearner, one_thread
 from automap_models.rl.sharding_network import ShardingQNetwork
-from automap_models.rl.threads import one_thread
 
 
 class AgentSearch(Search):
@@ -51,7 +50,7 @@ class AgentSearch(Search):
         self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
         self.generator = torch.Generator().manual_seed(seeds[1])
         like, rng = self.env.reset(self.tables), np.random.default_rng(seeds[2])
-        self.learner = Learner(self.agent, self.tables, like, Decided, config.learner, rng)
+        self.learner = OnlineLearner(self.agent, self.tables, like, Decided, config.learner, rng)
         self._patience = config.patience
         self._best_greedy = -1
 
