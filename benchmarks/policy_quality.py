@@ -138,7 +138,7 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
     ]
     rows, kinds = [features(problem) for problem in problems], [names[i] for i in distribution]
     for name, own in plans.items():
-        ratios = np.array([ratio(*each) for each in zip(problems, own, optima, strict=True)])
+        ratios = np.array([ratio(*case) for case in zip(problems, own, optima, strict=True)])
         table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, {name}")
         summary(table, "all", ratios)
         for s in np.unique(stages):

@@ -88,14 +88,14 @@ def make(config: DictConfig) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     indices = range(config.part, job.shards, config.parts)
-    started, made = time.perf_counter(), 0
+    started, drawn = time.perf_counter(), 0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(str(job.folder), total=sum(map(job.shard_count, indices)))
         for count, new in produce(job, config.part, config.parts):
             progress.advance(bar, count)
-            made += new * count
-    rate = made / (time.perf_counter() - started)
-    print(f"{job.folder}: {len(indices)} shard(s), {made:,} groups made at {rate:,.0f}/s")
+            drawn += new * count
+    rate = drawn / (time.perf_counter() - started)
+    print(f"{job.folder}: {len(indices)} shard(s), {drawn:,} groups made at {rate:,.0f}/s")
     if config.plot and (job.folder / MANIFEST).exists():  # the part that finishes last draws
         print(f"picture: {write_summary(job.folder)}")
 

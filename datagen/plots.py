@@ -75,13 +75,13 @@ def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest
 
 def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int, wanted: int = 5) -> list[int]:
     """One group of each distribution, or several of different sizes where there are few distributions."""
-    each = -(-wanted // names) if names < wanted else 1
+    examples = -(-wanted // names) if names < wanted else 1
     chosen: list[int] = []
     for kind in range(names):
         rows = np.flatnonzero(kinds == kind)[:200]
         by_size = rows[np.argsort(groups.instructions[rows], kind="stable")]
         if rows.size:
-            at = np.linspace(0.15, 0.85, each) if each > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
+            at = np.linspace(0.15, 0.85, examples) if examples > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
             chosen += [int(by_size[int(q * (rows.size - 1))]) for q in at]
     return chosen
 

@@ -72,10 +72,10 @@ def produce(job: Job, part: int = 0, parts: int = 1) -> Iterator[tuple[int, bool
     with _at_work(job.folder):
         _claim(job)
         for index in range(part, job.shards, parts):
-            made = finished_entry(job, index) is None
-            if made:
+            missing = finished_entry(job, index) is None
+            if missing:
                 _make_shard(job, index)
-            yield job.shard_count(index), made
+            yield job.shard_count(index), missing
         _write_manifest(job)
 
 

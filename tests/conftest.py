@@ -116,5 +116,5 @@ def draw_sharding_problem(seed: int, classes: tuple[int, int] = (1, 10)) -> Shar
     variables = tuple(
         Variable(f"p{i}", (4,), "f32", float(random.integers(1, 100)), "parameter") for i in range(own.size)
     )
-    made = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-    return ShardingProblem("drawn", "operator", made, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+    linked = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+    return ShardingProblem("drawn", "operator", linked, Cluster(1, 8, 1e9, 1e9, 1e9), 4)

@@ -111,10 +111,10 @@ def _problem(arguments: argparse.Namespace) -> StagedProblem:
     """
     from automap_models.core.staged import StagedProblem
     from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.planners.online.planner import agent_options, at_instructions
+    from automap_models.planners.online.planner import agent_config, at_instructions
 
     cluster = read_cluster(arguments.topo)
-    agent_options(arguments.agent)
+    agent_config(arguments.agent)
     profile = _profile(arguments)
     given = {name: getattr(arguments, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}

@@ -22,7 +22,7 @@ from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.planners.watch import SILENT, Progress, Watch
 
 if TYPE_CHECKING:
-    from automap_models.planners.online.config import OnlineConfig as AgentOptions
+    from automap_models.planners.online.config import OnlineAgentConfig
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
 
@@ -67,7 +67,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
 
     def __init__(self, config: OnlineConfig | None = None) -> None:
         super().__init__(config)
-        self.agent = agent_options(self.config.agent)
+        self.agent = agent_config(self.config.agent)
 
     def solve(
         self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
@@ -177,20 +177,20 @@ def _restricted(possible: Candidates, bounds: PrefixBounds) -> PrefixBounds:
     return PrefixBounds(np.where(never, np.inf, bounds.busy), np.where(never, np.inf, bounds.forward))
 
 
-def agent_options(name_or_path: str | Path) -> AgentOptions:
+def agent_config(name_or_path: str | Path) -> OnlineAgentConfig:
     """The shipped agent of that name, or the one in that YAML file.
 
     Raises:
         BadInput: there is none, the file cannot be used, or torch is not installed.
     """
     try:
-        from automap_models.planners.online.config import read_online_config
+        from automap_models.planners.online.config import read_online_agent
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
         do = "pip install 'automap-models[train]'"
         raise BadInput("torch is not installed", where="planner online", do=do) from None
-    return read_online_config(name_or_path)
+    return read_online_agent(name_or_path)
 
 
 def at_instructions(problem: StagedProblem) -> StagedProblem:

@@ -15,7 +15,7 @@ from automap_models.envs.online_costs import final_length_s
 from automap_models.envs.online_pipeline import OnlinePipelineEnv
 from automap_models.envs.online_pivots import Candidates
 from automap_models.envs.online_tables import Chosen, Pivots
-from automap_models.planners.online.config import OnlineConfig
+from automap_models.planners.online.config import OnlineAgentConfig
 from automap_models.planners.online.exploration import bounds_s, draw_exploration, explore, first_plans
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import OnlineLearner
@@ -60,7 +60,7 @@ class OnlineSearch:
     """
 
     def __init__(
-        self, candidates: Candidates, config: OnlineConfig, seed: int, warm_start: StagedPlan | None = None
+        self, candidates: Candidates, config: OnlineAgentConfig, seed: int, warm_start: StagedPlan | None = None
     ) -> None:
         self.candidates, self.config = candidates, config
         pivots = Pivots.from_candidates(candidates, reward_s=1.0)

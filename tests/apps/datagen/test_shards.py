@@ -25,7 +25,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def make(job: Job, part: int = 0, parts: int = 1) -> list[bool]:
-    return [made for _, made in produce(job, part, parts)]
+    return [missing for _, missing in produce(job, part, parts)]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(make_job: MakeJob) -> None:

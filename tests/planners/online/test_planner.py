@@ -20,7 +20,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_options
+from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.relaxation import lower_bound_s
@@ -181,7 +181,7 @@ def test_an_unknown_agent_names_the_known_ones() -> None:
 
 def test_the_papers_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
-    paper = agent_options("paper")
+    paper = agent_config("paper")
     agent, learner = paper.agent, paper.learner
     assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
     assert agent.epsilon_iterations == 10_000
@@ -223,4 +223,4 @@ def test_a_wrong_file_is_refused(wrong: str, tmp_path: Path) -> None:
     spoil(document)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(BadInput, match=words):
-        agent_options(tmp_path / "mine.yaml")
+        agent_config(tmp_path / "mine.yaml")

@@ -25,7 +25,7 @@ def test_the_page_s_commands_print_what_it_says(
     printed, seen = "", 0
     for language, code in BLOCK.findall((ROOT / "docs" / "how-to" / "replan.md").read_text(encoding="utf-8")):
         if language == "python":
-            exec(compile(code, "adjusting.md", "exec"), {})
+            exec(compile(code, "replan.md", "exec"), {})
             shutil.copy("times.json", "later.json")
         elif language == "bash":
             assert main(shlex.split(code.replace("\\\n", " "))[1:]) == 0

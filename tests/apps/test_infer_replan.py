@@ -14,7 +14,7 @@ from automap_models.formats.npz import read_npz
 from automap_models.infer.commands.infer import main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-ADJUST = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")
+REPLAN = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")
 
 
 def write_times(plan: dict[str, Any], slow: dict[int, float], path: str = "times.json") -> None:
@@ -31,14 +31,24 @@ def write_times(plan: dict[str, Any], slow: dict[int, float], path: str = "times
     Path(path).write_text(json.dumps({"schema": 1, "kind": "observed", "devices": devices}), encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile, its plan on A, and times with a straggler."""
+    source = tmp_path_factory.mktemp("prepared")
+    shutil.copy(EXAMPLES / "vgg19_v100.npz", source / "vgg.npz")
+    planned = [str(source / "vgg.npz"), "--topo", "A", "--stages", "2", "--out", str(source / "plan.json")]
+    assert main([*planned, "--certify-budget", "0"]) == 0
+    plan = json.loads((source / "plan.json").read_text(encoding="utf-8"))
+    write_times(plan, {3: 2.5}, str(source / "times.json"))
+    return source
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A working folder with a profile, its plan on A, and times with a straggler."""
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A working folder with a copy of these files."""
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    shutil.copy(EXAMPLES / "vgg19_v100.npz", "vgg.npz")
-    assert main(["vgg.npz", "--topo", "A", "--stages", "2", "--out", "plan.json", "--certify-budget", "0"]) == 0
     capsys.readouterr()
-    write_times(json.loads(Path("plan.json").read_text(encoding="utf-8")), {3: 2.5})
     return tmp_path
 
 
@@ -49,7 +59,7 @@ def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callabl
 
 
 def test_a_straggler_is_reported_with_what_to_do_about_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(ADJUST) == 0
+    assert main(REPLAN) == 0
     out, err = capsys.readouterr()
     assert err == ""
     for words in ("3: × 2.50", "running", "shorter", "idle  device 3", "moving", "pays"):
@@ -58,10 +68,10 @@ def test_a_straggler_is_reported_with_what_to_do_about_it(folder: Path, capsys: 
 
 
 def test_the_new_plan_goes_on_from_the_corrected_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*ADJUST, "--out", "next.json", "--corrected", "measured.npz", "--json", "--restart", "20"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads((folder / "next.json").read_text(encoding="utf-8"))
-    adjustment = told["adjustment"]
+    assert main([*REPLAN, "--out", "next.json", "--corrected", "measured.npz", "--json", "--restart", "20"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads((folder / "next.json").read_text(encoding="utf-8"))
+    adjustment = document["adjustment"]
     assert (adjustment["idle"], len(adjustment["slowdown"])) == ([3], 16)
     assert adjustment["slowdown"][3] == pytest.approx(2.5, rel=0.01)
     assert adjustment["length_s"] < adjustment["running_length_s"]
@@ -70,16 +80,16 @@ def test_the_new_plan_goes_on_from_the_corrected_profile(folder: Path, capsys: p
     assert adjustment["pays_after_steps"] - 1 < took / saved <= adjustment["pays_after_steps"]
     assert read_npz("measured.npz").meta["corrected_under"]
     assert main(["measured.npz", "--plan", "next.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cuts"] == told["cuts"]
+    assert json.loads(capsys.readouterr().out)["cuts"] == document["cuts"]
 
 
 def test_what_an_adjustment_knows_is_known_to_the_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody measures device 3, which stands idle: it stays as slow as it was."""
-    assert main([*ADJUST, "--out", "next.json", "--corrected", "measured.npz"]) == 0
-    told = json.loads((folder / "next.json").read_text(encoding="utf-8"))
-    order, position = told["adjustment"]["device_order"], told["adjustment"]["device_order"].index(3)
+    assert main([*REPLAN, "--out", "next.json", "--corrected", "measured.npz"]) == 0
+    document = json.loads((folder / "next.json").read_text(encoding="utf-8"))
+    order, position = document["adjustment"]["device_order"], document["adjustment"]["device_order"].index(3)
     times = []
-    for stage in told["stages"]:
+    for stage in document["stages"]:
         first, last = stage["devices"]
         working = [order[p] for p in range(first, last + 1) if p != position]
         share = stage["replicas"] / len(working)
@@ -90,7 +100,7 @@ def test_what_an_adjustment_knows_is_known_to_the_next(folder: Path, capsys: pyt
     capsys.readouterr()
     assert main(["measured.npz", "--plan", "next.json", "--observed", "later.json", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)["adjustment"]
-    assert again["slowdown"][3] == pytest.approx(told["adjustment"]["slowdown"][3])
+    assert again["slowdown"][3] == pytest.approx(document["adjustment"]["slowdown"][3])
     assert again["pays_after_steps"] is None
     assert again["device_order"] == order
 
@@ -108,16 +118,16 @@ def test_a_trace_will_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "words"),
     [
         (("vgg.npz", "--topo", "A", "--observed", "times.json"), "needs the plan that was running"),
-        ((*ADJUST, "--stages", "3"), "--stages: an adjustment has no use for it"),
-        ((*ADJUST, "--planner", "exact"), "--planner: an adjustment has no use for it"),
-        ((*ADJUST, "--no-refine"), "--no-refine: an adjustment has no use for it"),
-        ((*ADJUST, "--plot", "p.png"), "--plot: an adjustment has no use for it"),
-        ((*ADJUST, "--restart", "-1"), "--restart: -1 seconds"),
-        ((*ADJUST, "--restart", "nan"), "--restart: nan seconds"),
-        ((*ADJUST, "--attribute", "weather"), "invalid choice"),
-        ((*ADJUST, "--corrected", "times.json"), "is an input, too"),
-        ((*ADJUST[:3], "--observed", "absent.json"), "absent.json: cannot be read"),
-        ((*ADJUST[:3], "--observed", "plan.json"), "kind is 'pipeline'"),
+        ((*REPLAN, "--stages", "3"), "--stages: an adjustment has no use for it"),
+        ((*REPLAN, "--planner", "exact"), "--planner: an adjustment has no use for it"),
+        ((*REPLAN, "--no-refine"), "--no-refine: an adjustment has no use for it"),
+        ((*REPLAN, "--plot", "p.png"), "--plot: an adjustment has no use for it"),
+        ((*REPLAN, "--restart", "-1"), "--restart: -1 seconds"),
+        ((*REPLAN, "--restart", "nan"), "--restart: nan seconds"),
+        ((*REPLAN, "--attribute", "weather"), "invalid choice"),
+        ((*REPLAN, "--corrected", "times.json"), "is an input, too"),
+        ((*REPLAN[:3], "--observed", "absent.json"), "absent.json: cannot be read"),
+        ((*REPLAN[:3], "--observed", "plan.json"), "kind is 'pipeline'"),
         (("vgg.npz", "--plan", "plan.json", "--restart", "3"), "--restart: is about measured times"),
         (("vgg.npz", "--topo", "A", "--corrected", "x.npz"), "--corrected: is about measured times"),
         (("vgg.npz", "--sweep", "s.yaml", "--observed", "times.json"), "--observed: is about one plan"),
@@ -131,7 +141,7 @@ def test_times_of_another_cluster_are_refused(folder: Path, refused: Callable[..
     times = json.loads(Path("times.json").read_text(encoding="utf-8"))
     times["devices"][0]["device"] = 77
     Path("times.json").write_text(json.dumps(times), encoding="utf-8")
-    assert "device 77 is measured, but the plan has devices 0 to 15" in refused(*ADJUST)
+    assert "device 77 is measured, but the plan has devices 0 to 15" in refused(*REPLAN)
 
 
 @pytest.mark.parametrize(
@@ -149,4 +159,4 @@ def test_an_adjustment_that_was_tampered_with_is_refused(
     plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
     plan["adjustment"] = {"device_order": list(range(16)), "idle": [], "slowdown": [1.0] * 16, **change}
     Path("plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    assert words in refused(*ADJUST)
+    assert words in refused(*REPLAN)
