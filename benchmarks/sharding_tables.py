@@ -103,7 +103,7 @@ def measured(model: str, kind: Kind, devices: int, rules: str) -> Row:
 def step_time_s(problem: object) -> float:
     """Seconds of one decision with everything that follows, over an episode that decides every dimension both ways."""
     from automap_models.core.sharding import ShardingProblem
-    from automap_models.envs.propagation import Propagation, State
+    from automap_models.envs.sharding.propagation import Propagation, State
 
     assert isinstance(problem, ShardingProblem)
     propagation = Propagation(problem)

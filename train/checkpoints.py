@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
-from automap_models.rl.q_network import NetworkSize
+from automap_models.rl.networks.pipeline import NetworkSize
 from automap_models.train.data import PipelineData
 from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule, require_processes

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Problems
+from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
 from automap_models.rl.imitation import as_episodes, imitation_loss
 from automap_models.rl.replay import Items

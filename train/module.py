@@ -15,13 +15,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from automap_models.envs.cost_to_go import POINTS, UNITS, CostToGo, levels
-from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
+from automap_models.envs.pipeline.cost_to_go import POINTS, UNITS, CostToGo, levels
+from automap_models.envs.pipeline.env import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.branching import branch, branch_loss, empty_branches
 from automap_models.rl.learner import Learner, LearnerConfig
-from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 

@@ -8,7 +8,7 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from automap_models.envs.pipeline import REWARDS
+from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
 
@@ -16,7 +16,7 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_numbers
 from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule

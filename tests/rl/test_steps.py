@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
 from automap_models.rl.agent import Agent, AgentConfig, Moment
 from automap_models.rl.learner import LearnerConfig, OnlineLearner
+from automap_models.rl.networks.sharding import ShardingQNetwork
 from automap_models.rl.replay import PrioritisedReplay
-from automap_models.rl.sharding_network import ShardingQNetwork
 from automap_models.rl.steps import empty_step, n_step_sums, replayed, returns, transitions
 
 EPISODES = 6

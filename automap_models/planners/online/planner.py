@@ -12,7 +12,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
+from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline, OutOfTime

@@ -11,15 +11,15 @@ import torch
 
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_costs import final_length_s
-from automap_models.envs.online_pipeline import OnlinePipelineEnv
-from automap_models.envs.online_pivots import Candidates
-from automap_models.envs.online_tables import Chosen, Pivots
+from automap_models.envs.online.costs import final_length_s
+from automap_models.envs.online.env import OnlinePipelineEnv
+from automap_models.envs.online.pivots import Candidates
+from automap_models.envs.online.tables import Chosen, Pivots
 from automap_models.planners.online.config import OnlineAgentConfig
 from automap_models.planners.online.exploration import bounds_s, draw_exploration, explore, first_plans
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import OnlineLearner
-from automap_models.rl.pivot_network import PivotQNetwork
+from automap_models.rl.networks.online import PivotQNetwork
 from automap_models.rl.targets import log_rescale
 
 NAME = "online"

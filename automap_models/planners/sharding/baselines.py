@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
 from automap_models.planners.rounds import Round
 from automap_models.planners.sharding.rounds import Search, SearchPlanner
 
@@ -56,7 +56,7 @@ class GreedySearch(OrderedSearch):
 
 
 class RandomSearch(OrderedSearch):
-    """Episodes of random decisions in the environment of the agent (envs.sharding): with linkage groups none that
+    """Episodes of random decisions in the environment of the agent (envs.sharding.env): with linkage groups none that
     conflicts by itself, without them until the first conflict.
 
     Args:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.sharding import ShardingOptimality, ShardingPlan, ShardingProblem
-from automap_models.envs.propagation import Propagation, sharded_classes
+from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.planners.base import ShardingPlanner
 
 TIME_LIMIT_S = 60.0

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, UNDECIDED
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
 from automap_models.planners.rounds import Round
 from automap_models.planners.sharding.config import SearchConfig
 from automap_models.planners.sharding.rounds import Search
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import OnlineLearner, one_thread
-from automap_models.rl.sharding_network import ShardingQNetwork
+from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
 class AgentSearch(Search):
