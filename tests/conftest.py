@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import signal
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -36,6 +40,27 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference data folder is not beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference_model() -> ModuleType:
+    """tests/reference_model.py, the cost model once more: `evaluate`, `coarsened` and `reference_vectors`."""
+    path = Path(__file__).with_name("reference_model.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def vectors(reference_model: ModuleType) -> dict[str, list[dict[str, Any]]]:
+    """`cost` and `coarsening` cases with expected values: the reference data's, or else the reference model's own."""
+    path = Path(__file__).resolve().parents[2] / "shared" / "data" / "cost_vectors.json"
+    cases: dict[str, list[dict[str, Any]]] = (
+        json.loads(path.read_text()) if path.is_file() else reference_model.reference_vectors()
+    )
+    return cases
 
 
 @pytest.fixture(scope="session")

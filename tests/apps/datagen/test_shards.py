@@ -148,14 +148,14 @@ def test_the_manifest_says_what_the_shards_hold(make_job: MakeJob) -> None:
     make(job)
     manifest = read_manifest(job.folder)
     groups = EncodedProblems.from_mapping(read_dataset(job.folder))
-    assert [shard["count"] for shard in manifest["shards"]] == [100, 100, 50]
-    assert manifest["groups"] == len(groups) == 250
-    assert manifest["granularity"] == groups.arrays.shape[2]
-    assert manifest["seed"] == 5
-    assert manifest["config"]["problem"]["instructions"] == [16, 4096]
+    assert [shard.count for shard in manifest.shards] == [100, 100, 50]
+    assert manifest.groups == len(groups) == 250
+    assert manifest.granularity == groups.arrays.shape[2]
+    assert manifest.seed == 5
+    assert manifest.config["problem"]["instructions"] == [16, 4096]
     for name, values in groups.as_dict().items():
         if values.ndim == 1:
-            assert manifest["ranges"][name] == [values.min(), values.max()]
+            assert manifest.ranges[name] == (values.min(), values.max())
     assert json.loads((job.folder / "settings.json").read_text())["seed"] == 5
 
 
