@@ -1,4 +1,4 @@
-"""Auto-MAP's step on a sharding problem: decide one dimension of one variable, and everything that follows is decided.
+"""Auto-MAP's step on a sharding problem along one axis: decide one dimension of a variable, and what follows from it.
 
 Sharding a dimension shards its class and replicates every class that conflicts with it; replicating a dimension
 replicates its class (Auto-MAP §3.2). A conflict is a decision that contradicts what is decided already, or that shards
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import IntArray
-from automap_models.core.sharding import ShardingProblem
+from automap_models.core.sharding import AxisCandidates
 
 PARTITIONED, REPLICATED, UNDECIDED = 1, 0, -1
 PARTITION_REWARD, REPLICATE_REWARD, CONFLICT_REWARD = 0.4, 0.1, -1.0
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class LinkageGroup(NamedTuple):
-    """Everything that one decision alone decides; positions among `problem.candidate_dims`, the own one among them."""
+    """Everything that one decision alone decides, itself included; positions among the axis's `candidate_dims`."""
 
     partitioned: IntArray
     replicated: IntArray
@@ -66,24 +66,24 @@ class Replay(NamedTuple):
 
 
 class Propagation:
-    """The m dimensions that a problem decides on, and how decisions on them spread.
+    """The m dimensions to decide on along one axis, and how decisions on them spread.
 
     Attributes:
-        problem: whose candidates' dimensions are decided.
-        dim_classes: [m] class of each dimension, by its position among `problem.candidate_dims`.
+        along: whose candidates' dimensions are decided.
+        dim_classes: [m] class of each dimension, by its position among `along.candidate_dims`.
         sizes: [k] how many of those dimensions each class holds.
     """
 
-    def __init__(self, problem: ShardingProblem) -> None:
-        classes = problem.classes
-        self.problem = problem
-        self.dim_classes: list[int] = classes.dim_classes[problem.candidate_dims].tolist()
+    def __init__(self, along: AxisCandidates) -> None:
+        classes = along.classes
+        self.along = along
+        self.dim_classes: list[int] = classes.dim_classes[along.candidate_dims].tolist()
         self.sizes: list[int] = np.bincount(self.dim_classes, minlength=len(classes)).tolist()
         self._excluded = [0] * len(classes)
         for first, second in classes.conflicts.tolist():
             self._excluded[first] |= 1 << second
             self._excluded[second] |= 1 << first
-        self._live = sum(1 << c for c in np.flatnonzero(problem.live).tolist())
+        self._live = sum(1 << c for c in np.flatnonzero(along.live).tolist())
 
     def __len__(self) -> int:
         return len(self.dim_classes)
@@ -92,7 +92,7 @@ class Propagation:
         """Partition (1) or replicate (0) a dimension, and whatever follows.
 
         Args:
-            dim: position among `problem.candidate_dims`; one that is decided already may be decided the same again.
+            dim: position among `along.candidate_dims`; one that is decided already may be decided the same again.
         """
         number = self.dim_classes[dim]
         bit = 1 << number
@@ -104,8 +104,8 @@ class Propagation:
         excluded = self._excluded[number]
         if not self._live & bit or (state.replicated & bit) or (state.sharded & excluded):
             return Step(state, 0, 0, conflict=True)
-        made = State(state.sharded | bit, state.replicated | excluded)
-        return Step(made, self._dims(bit & ~state.sharded), self._dims(excluded & ~state.replicated))
+        after = State(state.sharded | bit, state.replicated | excluded)
+        return Step(after, self._dims(bit & ~state.sharded), self._dims(excluded & ~state.replicated))
 
     def decided(self, state: State, dim: int) -> bool:
         """Whether a dimension is decided."""
@@ -128,12 +128,9 @@ class Propagation:
 
     def group_sizes(self) -> IntArray:
         """[m, 2] dimensions in the linkage group of replicating and of partitioning each; 0 where that conflicts."""
-        of_class = np.zeros((len(self.sizes), 2), dtype=np.int64)
-        for number, dim in {number: dim for dim, number in enumerate(self.dim_classes)}.items():
-            for decision in (REPLICATED, PARTITIONED):
-                step = self.decide(State(), dim, decision)
-                of_class[number, decision] = step.partitioned + step.replicated
-        return of_class[self.dim_classes]
+        replicating = np.array(self.sizes)
+        partitioning = np.where(self.along.live, replicating + self.along.classes.adjacency @ replicating, 0)
+        return np.stack([replicating, partitioning], axis=1)[self.dim_classes]
 
     def by_group_size(self) -> IntArray:
         """[m] the dimensions in descending size of their largest linkage group: the order in which to decide them."""

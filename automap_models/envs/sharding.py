@@ -62,14 +62,15 @@ class ShardingTables(NamedTuple):
 
     @classmethod
     def from_problem(cls, problem: ShardingProblem, *, linkage_groups: bool) -> ShardingTables:
-        """The tables of a problem, with linkage groups or without."""
-        propagation = Propagation(problem)
+        """The tables of a problem of one axis, with linkage groups or without."""
+        (along,) = problem.along
+        propagation = Propagation(along)
         order = torch.from_numpy(propagation.by_group_size()) if linkage_groups else torch.arange(len(propagation))
         return cls(
             order=order,
             dim_classes=torch.tensor(propagation.dim_classes)[order],
             excludes=torch.from_numpy(problem.classes.adjacency),
-            live=torch.from_numpy(problem.live),
+            live=torch.from_numpy(along.live),
             sizes=torch.tensor(propagation.sizes, dtype=torch.float32),
             prunes=linkage_groups,
         )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.envs.propagation import (
@@ -33,9 +34,8 @@ def problems(draw: st.DrawFn) -> ShardingProblem:
     pairs = [(a, b) for a in live for b in live if a < b and draw(st.booleans())]
     variables = tuple(Variable(f"p{i}", (2,), "f32", 8.0, "parameter") for i in range(len(own)))
     conflicts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return ShardingProblem(
-        "drawn", "operator", ShardingClasses(variables, np.array(own), divisors, conflicts), CLUSTER, 2
-    )
+    classes = ShardingClasses(variables, np.array(own), divisors, conflicts)
+    return ShardingProblem("drawn", classes, CLUSTER, (MeshAxis("model", 2),))
 
 
 def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decision: int) -> list[int] | None:
@@ -49,7 +49,7 @@ def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decisi
         own = int(classes.dim_classes[i])
         if vector[i] == value:
             continue
-        if vector[i] != UNDECIDED or (value == PARTITIONED and classes.divisors[own] % problem.axis_size):
+        if vector[i] != UNDECIDED or (value == PARTITIONED and classes.divisors[own] % problem.mesh[0].size):
             return None
         vector[i] = value
         for j, other in enumerate(classes.dim_classes.tolist()):
@@ -63,7 +63,7 @@ def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decisi
 @given(problems(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_step_does_what_its_definition_says(problem: ShardingProblem, data: st.DataObject) -> None:
-    propagation, state = Propagation(problem), State()
+    propagation, state = Propagation(problem.along[0]), State()
     vector: list[int] | None = [UNDECIDED] * len(propagation)
     for _ in range(len(propagation)):
         dim = data.draw(st.integers(0, len(propagation) - 1))
@@ -86,7 +86,7 @@ def test_a_step_does_what_its_definition_says(problem: ShardingProblem, data: st
 @given(problems())
 @settings(deadline=None)
 def test_a_linkage_group_is_what_one_decision_alone_decides(problem: ShardingProblem) -> None:
-    propagation = Propagation(problem)
+    propagation = Propagation(problem.along[0])
     sizes = propagation.group_sizes()
     for dim in range(len(propagation)):
         for decision in (REPLICATED, PARTITIONED):
@@ -108,9 +108,9 @@ def test_a_linkage_group_is_what_one_decision_alone_decides(problem: ShardingPro
 @given(problems())
 @settings(deadline=None)
 def test_a_replay_ends_with_the_classes_it_was_given(problem: ShardingProblem) -> None:
-    propagation = Propagation(problem)
+    propagation = Propagation(problem.along[0])
     chosen: list[int] = []
-    for c in np.flatnonzero(problem.live).tolist():
+    for c in np.flatnonzero(problem.along[0].live).tolist():
         if not problem.classes.adjacency[c, chosen].any():
             chosen.append(c)
     replay = propagation.replay(chosen)

@@ -48,7 +48,7 @@ def test_a_batch_of_steps_is_the_step_of_propagation_one_by_one(
 ) -> None:
     problem = random_sharding_problem(seed)
     env, tables = ShardingEnv(EPISODES), ShardingTables.from_problem(problem, linkage_groups=linkage_groups)
-    propagation = Propagation(problem)
+    propagation = Propagation(problem.along[0])
     order = propagation.by_group_size().tolist() if linkage_groups else list(range(len(propagation)))
     for states, action in played(env, tables, data)[:-1]:
         after, reward, ended = env.step(tables, states, action)
@@ -92,7 +92,7 @@ def test_a_state_is_always_a_legal_plan(
     for states, _ in played(env, tables, data):
         for row in (states.classes == PARTITIONED).numpy():
             sharded = np.flatnonzero(row)
-            assert problem.live[sharded].all()
+            assert problem.along[0].live[sharded].all()
             assert not problem.classes.adjacency[np.ix_(sharded, sharded)].any()
 
 
@@ -113,7 +113,7 @@ def test_with_linkage_groups_the_largest_comes_first_and_without_the_first(
     random_sharding_problem: Draw, seed: int
 ) -> None:
     problem = random_sharding_problem(seed)
-    sizes = Propagation(problem).group_sizes().max(axis=1)
+    sizes = Propagation(problem.along[0]).group_sizes().max(axis=1)
     grouped = ShardingTables.from_problem(problem, linkage_groups=True).order.numpy()
     assert (np.diff(sizes[grouped]) <= 0).all()
     assert ShardingTables.from_problem(problem, linkage_groups=False).order.tolist() == list(range(len(sizes)))
