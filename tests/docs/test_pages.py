@@ -22,6 +22,8 @@ sys.modules["pages"] = pages
 spec.loader.exec_module(pages)
 
 DOCS = pages.ROOT / "docs"
+AMPLE = ("--certify-budget", "20000", "--refine-budget", "20000")
+"""Time enough for a first plan to be what it is on an idle machine, however busy this one is."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,8 +70,8 @@ def test_a_page_prints_what_it_says(
 ) -> None:
     for package in needs:
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / page, skip)
-    assert ran.differences == ()
+    ran = pages.run_page(DOCS / page, skip, AMPLE if page == "how-to/replan.md" else ())
+    assert not ran.differences, "\n\n".join(ran.differences)
     assert ran.outputs == outputs
 
 
