@@ -107,7 +107,7 @@ def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
 
 def step_time_s(along: AxisCandidates) -> float:
     """Seconds of one decision with everything that follows, over an episode that decides every dimension both ways."""
-    from automap_models.envs.propagation import Propagation, State
+    from automap_models.envs.sharding.propagation import Propagation, State
 
     propagation = Propagation(along)
     begun = time.perf_counter()

@@ -9,8 +9,8 @@ from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.cost.sharding import ShardingPrice, objective_value
-from automap_models.envs.propagation import PARTITIONED, Propagation
-from automap_models.envs.propagation import REPLICATED as REPLICATE
+from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
+from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 
 from ..shardings import Inserted, Sharded

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
 from automap_models.planners.base import NoConfig
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.sharding.episodes import EpisodesConfig, EpisodesPlanner, Search

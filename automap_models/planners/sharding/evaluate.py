@@ -9,7 +9,7 @@ from typing import Any
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import objective_value, sharding_cost
-from automap_models.envs.propagation import Propagation
+from automap_models.envs.sharding.propagation import Propagation
 
 _EQUAL = 1e-9
 """Relative difference up to which a plan reaches a bound."""

@@ -16,16 +16,15 @@ import torch._dynamo  # torch's first optimiser imports it: a second that no dea
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, UNDECIDED
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.sharding.config import SearchConfig
 from automap_models.planners.sharding.episodes import Search
 from automap_models.planners.watch import SILENT, Watch
 from automap_models.rl.agent import Agent, Moment
-from automap_models.rl.learner import Learner
-from automap_models.rl.sharding_network import ShardingQNetwork
-from automap_models.rl.threads import one_thread
+from automap_models.rl.learner import OnlineLearner, one_thread
+from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
 class AgentSearch(Search):
@@ -50,7 +49,7 @@ class AgentSearch(Search):
         self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
         self.generator = torch.Generator().manual_seed(seeds[1])
         like, rng = self.env.reset(self.tables), np.random.default_rng(seeds[2])
-        self.learner = Learner(self.agent, self.tables, like, Decided, config.learner, rng)
+        self.learner = OnlineLearner(self.agent, self.tables, like, Decided, config.learner, rng)
         self._patience = config.patience
         self._best_greedy = -1
 

@@ -19,8 +19,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs import pipeline
-from automap_models.envs.encoding import encode
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.staged.policy import CHUNK, Policy, PolicyPlanner

@@ -1,8 +1,9 @@
 """What the next decision would lead to: a one-step look-ahead by the cost model, scale-free.
 
-For every candidate (end the current stage at point k, give it the devices up to a') the stage's own times are
-exact; what follows comes from the tables of envs.cost_to_go. With one stage left nothing is estimated: the look-ahead
-is the length itself. All times are in units of the ideal length ΣC·M / D, so that 1 / estimate estimates the reward.
+For every candidate (end the current stage at point k, give it the devices up to a') the stage's own times are exact.
+What follows comes from the tables of envs.pipeline.cost_to_go. With one stage left nothing is estimated: the
+look-ahead is the length itself. All times are in units of the ideal length ΣC·M / D, so that 1 / estimate estimates
+the reward.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.staged_torch import all_reduce_factor, pipeline_cost_batch, transfer_factor
-from automap_models.envs.cost_to_go import IMPOSSIBLE, CostToGo, Rest, devices_per_unit, first_devices
-from automap_models.envs.known_rests import rest_after_points, rest_from_devices
-from automap_models.envs.pipeline import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
-from automap_models.envs.scaled import Scaled
+from automap_models.envs.pipeline.completions import rest_after_points, rest_from_devices
+from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, CostToGo, Rest, Scaled, devices_per_unit, first_devices
+from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
 
 TAILS = (4, 12, 32, 64)
 GLOBAL_FEATURES = 10 + 2 * len(TAILS)

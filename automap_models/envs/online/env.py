@@ -3,14 +3,14 @@
 Specification:
     state    the pivots chosen so far, front to back, and what the stages that they finish come to
     action   one of the candidate pivots of the current cut: the instruction that the stage ends with and the first
-             device of the next one (envs.online_pivots)
+             device of the next one (envs.online.pivots)
     legal    later instruction and device than the last pivot's; a trainable variable in this stage and each later one
     reward   0 until the end; then `reward_s` / L; -1 if a stage is out of memory
     end      after S-1 pivots; or, where pivots were pruned by a known length (`within`), when none is legal: then no
              plan from here is shorter than that length, and what such a plan would earn is the reward
 
-Everything is float64. Tables and states are values (envs.online_tables); `reset`, `legal` and `step` are pure functions
-of them, and what they cost is the matter of envs.online_costs.
+Everything is float64. Tables and states are values (envs.online.tables); `reset`, `legal` and `step` are pure functions
+of them, and what they cost is the matter of envs.online.costs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from automap_models.envs.online_costs import final_length_s, finish_current, of_stage, places
-from automap_models.envs.online_tables import NOTHING, Behind, Chosen, Pivots, Place
+from automap_models.envs.online.costs import final_length_s, finish_current, of_stage, places
+from automap_models.envs.online.tables import NOTHING, Behind, Chosen, Pivots, Place
 
 OUT_OF_MEMORY_REWARD = -1.0
 

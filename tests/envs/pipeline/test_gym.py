@@ -12,9 +12,9 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import EncodedProblems, encode
-from automap_models.envs.gym_pipeline import PipelineGymEnv
-from automap_models.envs.pipeline import Problems, terminal_reward
+from automap_models.envs.pipeline.encoding import EncodedProblems, encode
+from automap_models.envs.pipeline.env import Problems, terminal_reward
+from automap_models.envs.pipeline.gym import PipelineGymEnv
 from automap_models.errors import BadInput
 
 ENV_ID = "automap-test/Pipeline-v0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from automap_models.envs.sharding import Decided, ShardingTables
-from automap_models.rl.q_network import dueling
+from automap_models.envs.sharding.env import Decided, ShardingTables
+from automap_models.rl.networks.pipeline import dueling
 
 ACTIONS = 2
 

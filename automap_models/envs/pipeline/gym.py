@@ -4,7 +4,7 @@ Specification:
     observation  a Dict of float32 boxes in [0, 1]: `arrays` [5, P] (C, A, W, F as encoded; stash x as x / (1 + x)),
                  `interconnect` [D_max, D_max], `cuts` and `device_cuts` [S_max-1] (0 where not made yet),
                  `scalars` [4] (S / S_max, 1 / M, share of the steps made, σ·inter·MAX / memory = x as x / (1 + x))
-    action       Discrete(P + D_max - 1), as in envs.pipeline
+    action       Discrete(P + D_max - 1), as in envs.pipeline.env
     mask         `action_masks()` and info["action_mask"]: bool [P + D_max - 1]; none is legal after the end
     reward       0 until the end; then ideal / L in (0, 1], or -1 if a stage is out of memory
     illegal      an action outside the mask ends the episode with -1 and leaves the plan as it was
@@ -12,7 +12,7 @@ Specification:
     reset        draws one of the problems from the seed; options={"problem": i} picks problem i;
                  info["problem"] says which it is
 
-The numbers are those of the batched functions in envs.pipeline, which this wraps.
+The numbers are those of the batched functions in envs.pipeline.env, which this wraps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from automap_models.envs import pipeline
-from automap_models.envs.encoding import EncodedProblems
-from automap_models.envs.pipeline import Partial, Problems
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline.encoding import EncodedProblems
+from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.errors import BadInput
 
 Observation = dict[str, Any]
@@ -40,7 +40,7 @@ class PipelineGymEnv(gymnasium.Env[Observation, np.int64]):
     """One pipeline planning episode at a time, on one problem drawn from a batch.
 
     Args:
-        encoded: at least one problem (envs.encoding.encode).
+        encoded: at least one problem (envs.pipeline.encoding.encode).
         max_stages: S_max; the largest S among the problems where not given.
         max_devices: D_max; the largest D among the problems where not given.
 

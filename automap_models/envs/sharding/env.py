@@ -4,7 +4,8 @@ Specification:
     state    the decision vector: 1 partitioned, 0 replicated, -1 undecided for each (variable, dimension), and the
              position of the dimension that comes next
     action   0 replicates that dimension, 1 partitions it
-    step     the decision and everything that follows from it (envs.propagation); then the next undecided dimension
+    step     the decision and everything that follows from it (envs.sharding.propagation);
+             then the next undecided dimension
     order    with linkage groups, dimensions in descending size of theirs; without, as the variables come
     legal    with linkage groups, known beforehand, no decision that conflicts by itself; without, both always
     reward   +0.4 per dimension partitioned and +0.1 per dimension replicated by the step, its consequences counted;
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import (
+from automap_models.envs.sharding.propagation import (
     CONFLICT_REWARD,
     PARTITION_REWARD,
     PARTITIONED,

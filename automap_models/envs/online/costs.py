@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
-from automap_models.envs.online_tables import ROUNDING, Behind, Chosen, Pivots, Place
+from automap_models.envs.online.tables import ROUNDING, Behind, Chosen, Pivots, Place
 
 
 class PivotCosts(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.online_pivots import Candidates
+from automap_models.envs.online.pivots import Candidates
 
 ROUNDING = 1e-12
 """Relative error allowed to a difference of prefix sums where a stage is held against the memory."""

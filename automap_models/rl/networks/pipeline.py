@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from automap_models.envs import pipeline, pipeline_features
-from automap_models.envs.pipeline import Partial, Problems
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline import features as pipeline_features
+from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.rl import targets
 
 
@@ -50,7 +51,7 @@ class NetworkSize:
     """Sizes of a Q-network. `atoms` = 1 is a scalar head.
 
     `residual` adds the look-ahead's estimate to the values: "none", "linear" as a reward, "log" as its rescaled value.
-    `reward` is the environment's (one of envs.pipeline.REWARDS), in which estimates and values are.
+    `reward` is the environment's (one of envs.pipeline.env.REWARDS), in which estimates and values are.
     """
 
     points: int = 128
@@ -152,7 +153,7 @@ class Description(NamedTuple):
 
 
 class LookAheadQNetwork(nn.Module):
-    """Action values from look-ahead features (envs.pipeline_features); the same weights for every cluster size.
+    """Action values from look-ahead features (envs.pipeline.features); the same weights for every cluster size.
 
     Only the half of the action space that a step can choose from is computed; the other half is zero.
     """

@@ -18,11 +18,12 @@ from torch import Tensor
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
-from automap_models.envs import pipeline, pipeline_features
-from automap_models.envs.cost_to_go import IMPOSSIBLE, UNITS, Rest, first_devices, last_stage
-from automap_models.envs.encoding import encode
-from automap_models.envs.known_rests import rest_after_points
-from automap_models.envs.pipeline import Partial, Problems
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline import features as pipeline_features
+from automap_models.envs.pipeline.completions import rest_after_points
+from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, UNITS, Rest, first_devices, last_stage
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.planners.staged.exact import ExactPlanner
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from automap_models.envs.online_costs import pivot_costs
-from automap_models.envs.online_pipeline import legal_pivots
-from automap_models.envs.online_tables import Behind, Chosen, Pivots
-from automap_models.rl.q_network import HOPELESS, best_legal, dueling
+from automap_models.envs.online.costs import pivot_costs
+from automap_models.envs.online.env import legal_pivots
+from automap_models.envs.online.tables import Behind, Chosen, Pivots
+from automap_models.rl.networks.pipeline import HOPELESS, best_legal, dueling
 from automap_models.rl.targets import log_rescale
 
 PAPER, LOOK_AHEAD, STATE = 3, 4, 3
@@ -99,7 +99,7 @@ class PivotQNetwork(nn.Module):
         )
 
     def floor(self, described: Described) -> Tensor:
-        """[B] values below this need not be told apart (q_network.HOPELESS); -∞ without a look-ahead."""
+        """[B] values below this need not be told apart (networks.pipeline.HOPELESS); -∞ without a look-ahead."""
         if not self.look_ahead:
             return described.base.new_full((len(described.which),), -torch.inf)
         return best_legal(described.base, described.legal).squeeze(1)[described.which] - HOPELESS

@@ -14,16 +14,16 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_costs import final_length_s, pivot_costs
-from automap_models.envs.online_pipeline import OnlinePipelineEnv, chosen, legal_pivots
-from automap_models.envs.online_pivots import (
+from automap_models.envs.online.costs import final_length_s, pivot_costs
+from automap_models.envs.online.env import OnlinePipelineEnv, chosen, legal_pivots
+from automap_models.envs.online.pivots import (
     Candidates,
     candidate_device_cuts,
     candidates,
     centre_solution,
     distinct_cuts,
 )
-from automap_models.envs.online_tables import Pivots
+from automap_models.envs.online.tables import Pivots
 from automap_models.errors import BadInput, Infeasible
 
 

@@ -14,7 +14,7 @@ from automap_models.core.coarsen import Grid, coarse_arrays
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
-from automap_models.envs.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
 FLOAT32 = 1e-5

@@ -1,4 +1,4 @@
-"""The sharding environment against the step of envs.propagation, one episode at a time, and its laws."""
+"""The sharding environment against the step of envs.sharding.propagation, one episode at a time, and its laws."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, UNDECIDED, Propagation, State
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED, Propagation, State
 
 EPISODES = 5
 SEEDS = st.integers(0, 10_000)

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
-from automap_models.envs.cost_to_go import CostToGo, cost_to_go
-from automap_models.envs.encoding import EncodedProblems, cut_masks
-from automap_models.envs.scaled import Scaled
+from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
+from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
 
 OUT_OF_MEMORY_REWARD = -1.0
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
@@ -38,7 +37,7 @@ GIVEN = ("arrays", "cut_mask", *SCALARS)
 
 
 class Problems(NamedTuple):
-    """B encoded problems as tensors; scalars are float32 [B] (see envs.encoding.EncodedProblems).
+    """B encoded problems as tensors; scalars are float32 [B] (see envs.pipeline.encoding.EncodedProblems).
 
     cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
     """

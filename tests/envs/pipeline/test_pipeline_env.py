@@ -15,9 +15,9 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs import pipeline
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from automap_models.core.coarsen import Grid
 from automap_models.core.staged import StagedProblem
-from automap_models.envs import cost_to_go, pipeline, pipeline_features
-from automap_models.envs.cost_to_go import END_POINTS, POINTS, UNITS, choose_points
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Problems
+from automap_models.envs.pipeline import cost_to_go
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline import features as pipeline_features
+from automap_models.envs.pipeline.cost_to_go import END_POINTS, POINTS, UNITS, choose_points
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Problems
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 FLOAT32 = 1e-5

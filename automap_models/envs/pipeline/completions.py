@@ -1,8 +1,9 @@
-"""What may follow any cut of a problem: the plans of its cost-to-go tables, costed from where they are wanted.
+"""Completions: what may follow any cut of a problem, from the plans of its cost-to-go tables.
 
-The tables (envs.cost_to_go) know a plan for the rest of a pipeline from a few points and devices on. Such a plan
-serves the points and devices nearby, too: only its first stage grows or shrinks, and the transfer to it changes. So the
-plans known next to a cut are costed exactly from it, and the best of them is taken: following it ends no later.
+The tables (envs.pipeline.cost_to_go) hold a plan for the rest of a pipeline from a few points and devices on. Such a
+plan serves the points and devices nearby, too: only its first stage grows or shrinks, and the transfer to it changes.
+So the plans of the tables next to a cut are costed exactly from it, and the best of them is taken. Following it ends no
+later than its cost says.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import torch
 from torch import Tensor
 
 from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
-from automap_models.envs.cost_to_go import (
+from automap_models.envs.pipeline.cost_to_go import (
     IMPOSSIBLE,
     UNITS,
     CostToGo,
     Rest,
+    Scaled,
     devices_per_unit,
     first_devices,
     gather_points,
     one_more_stage,
 )
-from automap_models.envs.scaled import Scaled
 
 OF_STAGES = (0, 2, 3, 4)
 """Channels that add up over a stage: computation, parameters, forward computation and stash."""

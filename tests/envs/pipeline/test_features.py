@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
-from automap_models.envs import pipeline, pipeline_features
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, Problems
-from automap_models.envs.pipeline_features import Progress
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline import features as pipeline_features
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, Problems
+from automap_models.envs.pipeline.features import Progress
 
 LAW = settings(max_examples=25, deadline=None, derandomize=True)
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18

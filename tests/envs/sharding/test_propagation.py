@@ -11,7 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
-from automap_models.envs.propagation import (
+from automap_models.envs.sharding.propagation import (
     PARTITIONED,
     REPLICATED,
     UNDECIDED,
