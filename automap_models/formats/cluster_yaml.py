@@ -13,15 +13,27 @@ RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
 
 
-class ClusterDocument(Document):
+class ClusterDocument(Document, kw_only=True):
     """A cluster as YAML files and plans write it; the keys are the attributes of `core.cluster.Cluster`."""
 
+    name: Text = ""
     nodes: Whole
     devices_per_node: Whole
     intra: float
     inter: float
     memory: float
-    name: Text = ""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> ClusterDocument:
+        """The document that describes a cluster."""
+        return cls(
+            name=cluster.name,
+            nodes=int(cluster.nodes),
+            devices_per_node=int(cluster.devices_per_node),
+            intra=float(cluster.intra),
+            inter=float(cluster.inter),
+            memory=float(cluster.memory),
+        )
 
     def cluster(self, where: str, name: str = "cluster") -> Cluster:
         """The cluster, under the given name where the document has none.

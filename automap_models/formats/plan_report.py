@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, profiled_fingerprint, profiled_size
 from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
+from automap_models.formats.cluster_yaml import ClusterDocument
 
 SCHEMA = 1
 KIND = "pipeline"
@@ -92,14 +95,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
     """The cluster as plan.json keeps it."""
-    return {
-        "name": cluster.name,
-        "nodes": cluster.nodes,
-        "devices_per_node": cluster.devices_per_node,
-        "intra": float(cluster.intra),
-        "inter": float(cluster.inter),
-        "memory": float(cluster.memory),
-    }
+    return msgspec.structs.asdict(ClusterDocument.of(cluster))
 
 
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:
