@@ -50,6 +50,8 @@ LARGEST_YAML_BYTES = 64 << 10
 """Of a YAML description; PyYAML needs about a second for as much."""
 LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
+_DEEPEST_YAML = 32
+"""Of lists and mappings in each other in a YAML description."""
 _LARGEST_SHOWN_BYTES = 1 << 20
 """Of a JSON document that is read a second time to show the value at fault."""
 
@@ -246,6 +248,17 @@ def _loader() -> type[yaml.SafeLoader]:
 
     class Loader(yaml.SafeLoader):
         """A whole number may be written as `1e3`: it is one wherever a whole number belongs."""
+
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            """The next node; PyYAML takes seconds for a thousand brackets, which no description has."""
+            self.depth += 1
+            if self.depth > _DEEPEST_YAML:
+                raise yaml.composer.ComposerError(None, None, "it is nested too deeply")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
             """Merge nothing: `<<` is a key like any other, as thirty lines of merged merges would fill the memory."""

@@ -203,5 +203,10 @@ def _name(label: str, chosen: Mapping[str, float], several: list[str]) -> str:
 
 def _named(name: str, folder: Path) -> Cluster:
     """A shipped cluster, or a file, looked for beside the sweep first."""
-    beside = folder / name
-    return read_cluster(beside if name not in shipped_names("topo") and beside.is_file() else name)
+    if name in shipped_names("topo"):
+        return read_cluster(name)
+    try:
+        beside = (folder / name).is_file()
+    except (OSError, ValueError):  # no file can have that name
+        beside = False
+    return read_cluster(folder / name if beside else name)
