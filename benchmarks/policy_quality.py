@@ -27,7 +27,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
-from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile

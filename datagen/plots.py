@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.envs.encoding import CHANNELS, EncodedProblems, cut_masks
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import Manifest, read_dataset, read_manifest

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
@@ -141,5 +142,5 @@ def draw_sharding_problem(seed: int, classes: tuple[int, int] = (1, 10)) -> Shar
     variables = tuple(
         Variable(f"p{i}", (4,), "f32", float(random.integers(1, 100)), "parameter") for i in range(own.size)
     )
-    linked = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-    return ShardingProblem("drawn", "operator", linked, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+    drawn = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+    return ShardingProblem("drawn", drawn, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("model", 4),))

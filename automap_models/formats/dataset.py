@@ -1,7 +1,7 @@
 """A data set on disk: a folder of checksummed .npz shards and a manifest.json that says what they hold.
 
 A shard is a mapping from names to arrays with one entry a group along the first axis; what the names mean is the
-business of envs.encoding. Nothing is ever unpickled.
+business of envs.pipeline.encoding. Nothing is ever unpickled.
 """
 
 from __future__ import annotations

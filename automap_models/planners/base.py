@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.result import Result
-from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.rounds import Round
 from automap_models.planners.watch import SILENT, Watch
 
 ProblemT = TypeVar("ProblemT")
@@ -112,10 +109,6 @@ class PlannerOptions:
         schedule: schedule whose simulated length that shall shorten; None is the length L.
         time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
         seed: of every random draw.
-        agent: hyper-parameters of an agent that learns while it searches: a shipped config (conf/search) or a file.
-        episodes: that a search plays, at most; None is as many as it takes.
-        stop_at_optimum: whether a search ends with the first plan that is proven to be as good as any.
-        watch: is told of every round of a search's episodes.
     """
 
     beam: int = 4
@@ -125,10 +118,6 @@ class PlannerOptions:
     schedule: str | None = None
     time_limit_s: float | None = None
     seed: int = 0
-    agent: str | Path = "paper"
-    episodes: int | None = None
-    stop_at_optimum: bool = False
-    watch: Callable[[Round], None] | None = None
 
 
 class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
@@ -157,8 +146,6 @@ class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
 
 
 PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
-ShardingPlanner = OptionsPlanner[ShardingProblem, ShardingPlan]
-PricedPlanner = OptionsPlanner[PricedShardingProblem, PricedShardingPlan]
 
 
 def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:

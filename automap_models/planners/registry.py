@@ -5,15 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal, overload
 
+from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     OptionsPlanner,
     PipelinePlanner,
     Planner,
     PlannerOptions,
-    PricedPlanner,
-    ShardingPlanner,
     config_of,
 )
 
@@ -38,20 +38,11 @@ PLANNERS: dict[str, dict[str, str]] = {
         "expert": "automap_models.planners.placement.heuristics:ExpertPlanner",
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
     },
-    "operator": {
+    "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:GreedyShardingPlanner",
-        "random": "automap_models.planners.sharding.baselines:RandomShardingPlanner",
-    },
-    "data": {
-        "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
-        "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:GreedyShardingPlanner",
-        "random": "automap_models.planners.sharding.baselines:RandomShardingPlanner",
-    },
-    "priced": {
-        "milp": "automap_models.planners.sharding.cost_milp:CheapestPlanner",
+        "greedy": "automap_models.planners.sharding.baselines:ShardingGreedyPlanner",
+        "random": "automap_models.planners.sharding.baselines:ShardingRandomPlanner",
     },
     "hybrid": {
         "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
@@ -76,15 +67,19 @@ def make_planner(
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["operator", "data"]) -> ShardingPlanner: ...
-
-
-@overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
+def make_planner(
+    name: str, options: None = None, *, kind: Literal["sharding"], **config: Any
+) -> Planner[ShardingProblem, ShardingPlan, Any]: ...
 
 
 @overload
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
+
+
+@overload
+def make_planner(
+    name: str, options: PlannerOptions | None = None, *, kind: Literal["replan"], **config: Any
+) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
 
 
 def make_planner(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 REPLAN = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")
@@ -118,10 +118,10 @@ def test_a_trace_will_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "words"),
     [
         (("vgg.npz", "--topo", "A", "--observed", "times.json"), "needs the plan that was running"),
-        ((*REPLAN, "--stages", "3"), "--stages: an adjustment has no use for it"),
-        ((*REPLAN, "--planner", "exact"), "--planner: an adjustment has no use for it"),
-        ((*REPLAN, "--no-refine"), "--no-refine: an adjustment has no use for it"),
-        ((*REPLAN, "--plot", "p.png"), "--plot: an adjustment has no use for it"),
+        ((*REPLAN, "--stages", "3"), "--stages: planning again has no use for it"),
+        ((*REPLAN, "--planner", "exact"), "--planner: planning again has no use for it"),
+        ((*REPLAN, "--no-refine"), "--no-refine: planning again has no use for it"),
+        ((*REPLAN, "--plot", "p.png"), "--plot: planning again has no use for it"),
         ((*REPLAN, "--restart", "-1"), "--restart: -1 seconds"),
         ((*REPLAN, "--restart", "nan"), "--restart: nan seconds"),
         ((*REPLAN, "--attribute", "weather"), "invalid choice"),

@@ -20,7 +20,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.cost.staged_torch import BatchCost, all_reduce_factor, pipeline_cost_batch, transfer_factor
-from automap_models.envs.encoding import CHANNELS, encode
+from automap_models.envs.pipeline.encoding import CHANNELS, encode
 
 LAW = settings(max_examples=60, deadline=None, derandomize=True)
 CASES = range(40)

@@ -12,7 +12,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
+from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
@@ -79,7 +79,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             KeyboardInterrupt: before there was any plan.
         """
         from automap_models.planners.online.search import OnlineSearch
-        from automap_models.rl.threads import one_thread
+        from automap_models.rl.learner import one_thread
 
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)

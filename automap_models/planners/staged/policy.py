@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
+from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible

@@ -11,7 +11,7 @@ from automap_models.cost.memory import stage_memory_bytes
 from automap_models.datagen.generate import draw_groups
 from automap_models.datagen.plots import fullest_stage
 from automap_models.datagen.shards import Job
-from automap_models.envs.encoding import CHANNELS, EncodedProblems, decode, encode
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, decode, encode
 
 MakeJob = Callable[..., Job]
 

@@ -13,7 +13,7 @@ import pytest
 
 from automap_models.datagen import shards
 from automap_models.datagen.shards import Job, produce
-from automap_models.envs.encoding import EncodedProblems
+from automap_models.envs.pipeline.encoding import EncodedProblems
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset, read_manifest
 

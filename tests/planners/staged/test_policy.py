@@ -19,8 +19,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs import pipeline
-from automap_models.envs.encoding import encode
+from automap_models.envs.pipeline import env as pipeline
+from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.staged.policy import CHUNK, Policy, PolicyPlanner
@@ -281,7 +281,7 @@ def test_planning_by_policy_imports_no_torch(trained: Trained) -> None:
     arguments = [str(profile), "--topo", "A", "--planner", "policy", "--policy", str(trained.file), "--json"]
     code = f"""
 import sys
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 assert main({[*arguments, "--granularity", str(POINTS)]!r}) == 0
 assert "onnxruntime" in sys.modules
 print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file=sys.stderr)
