@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import importlib
 import io
 import itertools
 import json
@@ -504,7 +503,6 @@ def _documents(profile: bytes) -> dict[str, Target]:
     from automap_models.formats.placement_json import read_placement
     from automap_models.formats.placement_plan import read_placement_plan
     from automap_models.formats.plan_json import read_plan
-    from automap_models.formats.priced_sharding_json import read_priced_plan
     from automap_models.formats.sharding_json import read_sharding_plan
     from automap_models.formats.split_json import read_split
 
@@ -524,7 +522,6 @@ def _documents(profile: bytes) -> dict[str, Target]:
         "placement": Target([placed], _file(lambda path: read_placement_plan(path, graph), "p.json"), change_json),
         "plan": Target([plan], _file(lambda path: read_plan(path, whole), "p.json"), change_json),
         "sharding plan": Target(_json(SHARDING), _file(read_sharding_plan, "p.json"), change_json),
-        "priced sharding plan": Target(_json(SHARDING), _file(read_priced_plan, "p.json"), change_json),
     }
 
 
@@ -583,12 +580,14 @@ SLOW_OPTIONS = frozenset({"--measure", "--device", "--thorough", "--plot"})
 
 
 def _command(name: str) -> Callable[[list[str]], object]:
-    module = importlib.import_module(f"automap_models.infer.commands.{name}")
+    from automap_models.infer import app
+
+    program = getattr(app, name)
 
     def run(arguments: list[str]) -> object:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.main(arguments)
+            code = program(arguments)
         if code not in (0, 2, 3) or "Traceback" in err.getvalue():
             raise AssertionError(f"exit code {code}: {err.getvalue()[-2000:]}")
         if code:
@@ -641,10 +640,12 @@ def _commands(profile: bytes) -> dict[str, Target]:
 
         return inside
 
+    from automap_models.infer import app
+
     def options(name: str) -> tuple[list[str], list[str]]:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            importlib.import_module(f"automap_models.infer.commands.{name}").main(["--help"])
+            getattr(app, name)(["--help"])
         given = re.findall(r"^ +(?:-\w[^,]*, )?(--[a-z][a-z-]*)( [A-Z{]\S*)?", out.getvalue(), re.MULTILINE)
         valued = {option for option, value in given if value}
         return sorted({option for option, _ in given} - valued - SLOW_OPTIONS), sorted(valued - SLOW_OPTIONS)
@@ -658,7 +659,7 @@ def _commands(profile: bytes) -> dict[str, Target]:
 GROUPS: dict[Callable[[bytes], dict[str, Target]], tuple[str, ...]] = {
     _profiles: ("npz", "graph.txt", "piper", "placement graph as profile"),
     _descriptions: ("cluster", "device", "sweep", "rules", "search agent", "online agent"),
-    _documents: (*("times", "placement graph", "split", "placement", "plan", "sharding plan", "priced sharding plan"),),
+    _documents: (*("times", "placement graph", "split", "placement", "plan", "sharding plan"),),
     _data: ("manifest", "shard"),
     _commands: tuple(f"automap-{name}" for name in COMMANDS),
 }

@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from automap_models.errors import BadInput
-from automap_models.resources import conf_dir
+from automap_models.resources import conf_dir, exists
 
 if TYPE_CHECKING:
     import yaml
@@ -192,11 +192,7 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str) -> Path:
     if str(name_or_path) in known:
         return conf_dir() / group / f"{name_or_path}.yaml"
     path = Path(name_or_path)
-    try:
-        there = path.exists()
-    except (OSError, ValueError):  # a name that is too long or has a null character
-        there = False
-    if not there:
+    if not exists(path):
         raise BadInput(
             f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
             where=kind,
