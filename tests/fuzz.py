@@ -420,7 +420,7 @@ SHARDING = {
         "conflicts": 0,
     },
     **{"reward": 0.9, "search_s": 0.1, "episodes": 0, "interrupted": False, "planning_s": 0.5, "notes": []},
-    **{"optimality": {"bound": 2.0, "proof": "exact"}, "provenance": {"automap_version": "0", "seed": 1}},
+    **{"optimality": {"bound": 1.0, "proof": "exact", "gap": 0.0}, "provenance": {"automap_version": "0", "seed": 1}},
 }
 
 
@@ -570,7 +570,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     ],
     "profile": [["good.npz"], ["graph.txt", "-o", "p.npz"], ["graph.json", "--json"]],
     "search": [
-        ["pp", "good.npz", "--topo", "topo.yaml", "--stages", "1"],
+        ["pp", "good.npz", "--topo", "topo.yaml", "--stages", "2"],
         ["opp", "nothing.hlo", "--topo", "A"],
         ["adp", "x", "--topo", "A"],
     ],
