@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
-from automap_models import __version__
 from automap_models.errors import AutomapError, BadInput, UserCodeError
+from automap_models.version import __version__
 
 from .arguments import file_argument
 

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
-import automap_models
 from automap_models.core.placement import (
     IntArray,
     Objective,
@@ -30,6 +29,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.plan_json import dumps
+from automap_models.version import __version__
 
 SCHEMA = 1
 KIND = "placement"
@@ -79,7 +79,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         "seconds": float(result.taken_s),
         "notes": list(result.notes),
         "provenance": {
-            "automap_version": automap_models.__version__,
+            "automap_version": __version__,
             "graph_fingerprint": problem.graph.fingerprint,
             "seed": facts.get("seed", 0),
             "time_limit_s": facts.get("time_limit_s"),
