@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from automap_models.version import __version__
+from automap_models.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -33,7 +33,6 @@ __all__ = [
     "Profile",
     "StagedPlan",
     "StagedProblem",
-    "__version__",
     "make_planner",
     "plan_batch",
     "plan_cost",
