@@ -12,9 +12,7 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import AutomapError, BadInput
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.rounds import Round
 from automap_models.planners.watch import SILENT, Watch
@@ -82,6 +80,25 @@ class Planner(ABC, Generic[ProblemT, PlanT, ConfigT]):
             BadInput: the planner is not made for one of them.
         """
         return [self.solve(problem, deadline=deadline, watch=watch) for problem in problems]
+
+
+def solve_each(
+    planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT], deadline: Deadline = NEVER
+) -> list[Result[ProblemT, PlanT] | AutomapError]:
+    """A result for each problem, or the error that it raises; together as far as possible."""
+    try:
+        return [*planner.solve_batch(problems, deadline=deadline)]
+    except AutomapError:  # one of them is to blame: the others get their plans one by one
+        return [_attempt(planner, problem, deadline) for problem in problems]
+
+
+def _attempt(
+    planner: Planner[ProblemT, PlanT, Any], problem: ProblemT, deadline: Deadline
+) -> Result[ProblemT, PlanT] | AutomapError:
+    try:
+        return planner.solve(problem, deadline=deadline)
+    except AutomapError as error:
+        return error
 
 
 def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT:
@@ -159,25 +176,6 @@ class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
         return [self.plan(problem) for problem in problems]
 
 
-PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
 PlacementPlanner = OptionsPlanner[PlacementProblem, PlacementPlan]
 ShardingPlanner = OptionsPlanner[ShardingProblem, ShardingPlan]
 PricedPlanner = OptionsPlanner[PricedShardingProblem, PricedShardingPlan]
-
-
-def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
-    """The plan itself when every stage fits the device memory.
-
-    Raises:
-        Infeasible: naming the fullest stage, what it needs and what would help.
-    """
-    cost = plan_cost(problem, plan)
-    if cost.feasible:
-        return plan
-    stage = int(cost.memory_bytes.argmax())
-    raise Infeasible(
-        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
-        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
-        where=f"planner {plan.planner}",
-        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
-    )
