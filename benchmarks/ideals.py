@@ -27,9 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.contraction import contract
-from automap_models.core.placement import PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
-from automap_models.cost.placement import throughput_s
+from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.formats.placement_json import read_placement
 from automap_models.planners.placement.ideal_lattice import ideal_lattice
 from automap_models.planners.placement.ideals import MAX_IDEALS, IdealsPlanner, LinearPlanner
@@ -49,13 +47,13 @@ SHAPES = ((11, 4, 3), (4, 5, 4), (12, 4, 5), (12, 5, 4), (3, 6, 4), (12, 6, 3))
 
 FIRST_PLAN = """
 import numpy as np, time
-from automap_models.core.placement import PlacementProblem
+from automap_models.core.placement import PlacementProblem, PlacementGraph
 from automap_models.planners.registry import make_planner
 from benchmarks.ideals import branchy
 problem = PlacementProblem.of(branchy(1, 2, 2, 0.05))
-began = time.process_time()
-make_planner("ideals", None, "placement").plan(problem)
-print(time.process_time() - began)
+begin_s = time.process_time()
+make_planner("ideals", kind="placement").solve(problem)
+print(time.process_time() - begin_s)
 """
 
 
@@ -98,10 +96,10 @@ def add_row(table: Table, name: str, problem: PlacementProblem, *more: str) -> N
     count = len(ideal_lattice(len(contraction), contraction.order, MAX_IDEALS))
     cells = []
     for planner in (LinearPlanner(), IdealsPlanner()):
-        planner.plan(problem)
-        began = time.process_time()
-        plan = planner.plan(problem)
-        cells += [f"{throughput_s(problem, plan.assignment) * 1e3:.4f}", f"{time.process_time() - began:.4f}"]
+        planner.solve(problem)
+        begin_s = time.process_time()
+        result = planner.solve(problem)
+        cells += [f"{result.cost.value_s * 1e3:.4f}", f"{time.process_time() - begin_s:.4f}"]
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     table.add_row(name, f"{len(problem.graph)}", f"{count:,}", *cells, *more, f"{peak_mb:.0f}")
 

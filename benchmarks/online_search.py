@@ -30,17 +30,17 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
-from automap_models.cost.staged import plan_cost
+from automap_models.core.result import Result
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.online_costs import final_length_s
+from automap_models.envs.online_pivots import Candidates
 from automap_models.envs.online_tables import Pivots
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.deadline import Deadline
-from automap_models.planners.online.candidate_optimum import candidate_optimum
-from automap_models.planners.online.look_ahead import first_plans
-from automap_models.planners.online.planner import OnlineOptions, Trained, at_instructions, train_online
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.online.exploration import first_plans
+from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions, candidate_optimum
 from automap_models.planners.staged.exact import anytime_search
 from automap_models.planners.staged.relaxation import lower_bound_s
 
@@ -74,7 +74,7 @@ HEADS += ("CPU", "wall", "exact", "pruning", "paper")
 class Run:
     """One seed's training and what it took."""
 
-    trained: Trained
+    result: Result[StagedProblem, StagedPlan]
     cpu_s: float
     wall_s: float
 
@@ -96,10 +96,11 @@ def lost_by_pruning(problem: StagedProblem, bound_s: float) -> str:
 
 def runs_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[Run]:
     for seed in range(arguments.seeds):
-        options = OnlineOptions(arguments.agent, seed=seed, time_limit_s=arguments.time_limit, prove_s=0.0)
+        planner = OnlinePlanner(OnlineConfig(arguments.agent, seed=seed))
         cpu, wall = time.process_time(), time.perf_counter()
-        trained = train_online(problem, options)
-        yield Run(trained, time.process_time() - cpu, time.perf_counter() - wall)
+        result = planner.solve(problem, deadline=Deadline(arguments.time_limit) if arguments.time_limit else NEVER)
+        result.required_plan()
+        yield Run(result, time.process_time() - cpu, time.perf_counter() - wall)
 
 
 def fits(problem: StagedProblem) -> bool:
@@ -111,9 +112,9 @@ def fits(problem: StagedProblem) -> bool:
     return True
 
 
-def first_s(trained: Trained) -> float:
+def first_s(candidates: Candidates) -> float:
     """Length of the look-ahead's first plan, which the default agent begins with."""
-    pivots = Pivots.from_candidates(trained.candidates, reward_s=1.0)
+    pivots = Pivots.from_candidates(candidates, reward_s=1.0)
     return float(final_length_s(pivots, first_plans(pivots)).min())
 
 
@@ -124,41 +125,44 @@ def published(model: str, cluster: str) -> str:
     return OUT_OF_MEMORY if row is None else f"{row.device_cuts}; {', '.join(row.near)}"
 
 
-def row(model: str, cluster: str, problem: StagedProblem, said: str, arguments: argparse.Namespace) -> list[str]:
+def row(
+    model: str, cluster: str, problem: StagedProblem, published_as: str, arguments: argparse.Namespace
+) -> list[str]:
     try:
         runs = list(runs_of(problem, arguments))
     except Infeasible:
-        told = "none found that fits" if fits(problem) else OUT_OF_MEMORY
-        return [model, cluster, str(problem.stages), told, *[""] * (len(HEADS) - 5), said]
-    lengths = [plan_cost(problem, each.trained.plan).length_s for each in runs]
-    best = runs[lengths.index(min(lengths))].trained
+        outcome = "none found that fits" if fits(problem) else OUT_OF_MEMORY
+        return [model, cluster, str(problem.stages), outcome, *[""] * (len(HEADS) - 5), published_as]
+    lengths = [run.result.cost.length_s for run in runs]
+    best = runs[lengths.index(min(lengths))].result
+    plan, possible = best.required_plan(), best.facts["candidates"]
     begun = time.process_time()
-    optimum = candidate_optimum(best.candidates, min(lengths), Deadline(PROVE_S))
+    optimum = candidate_optimum(possible, min(lengths), lower_bound_s(problem), Deadline(PROVE_S))
     exact_s = time.process_time() - begun
 
     def above(length_s: float) -> str:
         return f"{100 * (length_s / optimum.value - 1):.2f}"
 
-    greedy = [each.trained.rounds[-1].greedy_s for each in runs]
-    known = [each for each in greedy if each is not None]
+    greedy = [run.result.search_log[-1].greedy_s for run in runs]
+    known = [length_s for length_s in greedy if length_s is not None]
     return [
         model,
         cluster,
         str(problem.stages),
-        f"{best.candidates.pivots:,}",
-        f"{best.pivots:,}",
-        ", ".join(near(problem.profile, cut) for cut in best.plan.cuts),
-        str(best.plan.device_cuts),
+        f"{possible.pivots:,}",
+        f"{best.facts['pivots']:,}",
+        ", ".join(near(problem.profile, cut) for cut in plan.cuts),
+        str(plan.device_cuts),
         f"{min(lengths):.4g} s",
-        f"{above(first_s(best))} %",
+        f"{above(first_s(possible))} %",
         f"{', '.join(map(above, lengths))} %" + ("" if optimum.proof == "exact" else " (of a bound)"),
         f"{above(statistics.median(known))} %" if known else "–",
-        f"{max(each.trained.rounds[-1].episodes for each in runs):,}",
-        f"{max(each.cpu_s for each in runs):.1f} s",
-        f"{max(each.wall_s for each in runs):.1f} s",
+        f"{max(run.result.facts['episodes'] for run in runs):,}",
+        f"{max(run.cpu_s for run in runs):.1f} s",
+        f"{max(run.wall_s for run in runs):.1f} s",
         f"{exact_s:.2f} s",
         lost_by_pruning(problem, optimum.value),
-        said,
+        published_as,
     ]
 
 
@@ -184,8 +188,8 @@ def main() -> None:
     parser.add_argument("--graphs", type=Path, default=None)
     arguments = parser.parse_args()
     table = Table(*HEADS, title=f"Table 7 by online training, agent {arguments.agent}", box=MARKDOWN)
-    for model, cluster, problem, said in cases(arguments):
-        cells = row(model, cluster, problem, said, arguments)
+    for model, cluster, problem, published_as in cases(arguments):
+        cells = row(model, cluster, problem, published_as, arguments)
         print(" | ".join(cells), flush=True)
         table.add_row(*cells)
     Console(width=300).print(table)

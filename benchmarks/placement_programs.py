@@ -13,23 +13,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.cost.placement import placement_cost
+from automap_models.core.placement import PlacementProblem
 from automap_models.formats.placement_json import read_placement
-from automap_models.planners.base import PlannerOptions
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement.milp import (
     DEFAULT_TIME_LIMIT_S,
+    OPTIMAL_GAP,
     MilpContiguousPlanner,
     MilpOrderedPlanner,
     MilpPlanner,
     ProgramPlanner,
+    Turn,
+    solve_in_turns,
 )
-from automap_models.planners.placement.program_search import OPTIMAL_GAP, Solver, Turn, search
+from automap_models.planners.placement.program import Solver
+from automap_models.planners.watch import SILENT
 
 PLANNERS: dict[str, type[ProgramPlanner]] = {
-    each.name: each for each in (MilpPlanner, MilpContiguousPlanner, MilpOrderedPlanner)
+    planner.name: planner for planner in (MilpPlanner, MilpContiguousPlanner, MilpOrderedPlanner)
 }
-SOLVERS: tuple[Solver, ...] = ("cp-sat", "highs")
+SOLVERS: tuple[Solver, ...] = ("cp-sat", "scip")
 
 
 def main() -> None:
@@ -39,16 +42,17 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S)
     parser.add_argument("--turns-only", action="store_true", help="leave out the solvers alone")
     parser.add_argument("--only", default="", help="part of the file names to take")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     print("| graph | program | solver | value ms | bound ms | gap | s |\n|---|---|---|---|---|---|---|")
-    for path in sorted(p for p in asked.folder.glob("*-inputs_*.json") if asked.only in p.name):
+    for path in sorted(p for p in arguments.folder.glob("*-inputs_*.json") if arguments.only in p.name):
         problem = _problem(path)
         for kind in PLANNERS if problem.objective == "throughput" else [MilpPlanner.name]:
-            for solver, plan, seconds in _answers(problem, kind, asked.time_limit, turns_only=asked.turns_only):
-                value_s, bound_s = placement_cost(problem, plan).value_s, plan.bound_s or 0.0
+            for solver, value_s, bound_s, taken_s in _answers(
+                problem, kind, arguments.time_limit, turns_only=arguments.turns_only
+            ):
                 gap = 1 - bound_s / value_s
                 shown = "proven" if gap <= OPTIMAL_GAP else f"{100 * gap:.2f} %"
-                numbers = f"{1e3 * value_s:.3f} | {1e3 * bound_s:.3f} | {shown} | {seconds:.1f}"
+                numbers = f"{1e3 * value_s:.3f} | {1e3 * bound_s:.3f} | {shown} | {taken_s:.1f}"
                 print(f"| {path.stem} | {kind} | {solver} | {numbers} |", flush=True)
 
 
@@ -59,17 +63,19 @@ def _problem(path: Path) -> PlacementProblem:
 
 def _answers(
     problem: PlacementProblem, kind: str, limit_s: float, *, turns_only: bool
-) -> Iterator[tuple[str, PlacementPlan, float]]:
-    """Solver, its plan and its seconds; the planner's include those of the start."""
-    planner = PLANNERS[kind](PlannerOptions(time_limit_s=limit_s))
+) -> Iterator[tuple[str, float, float, float]]:
+    """Solver, value, bound and seconds; the planner's seconds include those of the start."""
+    planner = PLANNERS[kind]()
     for solver in () if turns_only else SOLVERS:
-        starts, state = planner.starting_plans(problem), planner.state(problem)
-        begun = time.perf_counter()
-        plan = search(problem, state, starts, [Turn(solver, 1.0)], time_limit_s=limit_s, seed=0)
-        yield f"{solver} alone", plan, time.perf_counter() - begun
-    begun = time.perf_counter()
-    plan = planner.plan(problem)
-    yield "in turns", plan, time.perf_counter() - begun
+        starts, state = planner.starting_plans(problem, Deadline(limit_s), SILENT), planner.state(problem)
+        begin_s = time.perf_counter()
+        known = solve_in_turns(
+            problem, state, starts, [Turn(solver, 1.0)], deadline=Deadline(limit_s), watch=SILENT, seed=0
+        )
+        yield f"{solver} alone", known.value_s, known.bound_s, time.perf_counter() - begin_s
+    result = planner.solve(problem, deadline=Deadline(limit_s))
+    bound_s = 0.0 if result.bound is None else result.bound.value
+    yield "in turns", result.cost.value_s, bound_s, result.taken_s
 
 
 if __name__ == "__main__":

@@ -158,9 +158,7 @@ class Constraints:
             raise _conflict(demands, profile)
         return windows
 
-    def broken_by(
-        self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]
-    ) -> str | None:
+    def broken_by(self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]) -> str | None:
         """Which of them a plan of that profile breaks; None where it satisfies all.
 
         Args:
@@ -170,9 +168,7 @@ class Constraints:
         """
         return next(self._broken(profile, cuts, degrees), None)
 
-    def _broken(
-        self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]
-    ) -> Iterator[str]:
+    def _broken(self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]) -> Iterator[str]:
         first = [0, *(cut + 1 for cut in cuts)]
         stage_of = np.searchsorted(first, np.arange(len(profile)), side="right") - 1
         for pin in self.pins:

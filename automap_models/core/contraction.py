@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap_models.core.placement import ROUNDING, PlacementProblem
-from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray
+from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +57,13 @@ class Contraction:
 
     def __len__(self) -> int:
         return self.memory_bytes.size
+
+    def successors(self) -> list[list[int]]:
+        """[m] units behind each unit by an order edge, ascending."""
+        after: list[list[int]] = [[] for _ in range(len(self))]
+        for unit, consumer in self.order.tolist():
+            after[unit].append(consumer)
+        return after
 
     def expand(self, unit_devices: IntArray) -> IntArray:
         """[n] device of each node from the [m] devices of the units."""

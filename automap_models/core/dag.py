@@ -1,4 +1,4 @@
-"""What planners ask of a directed acyclic graph: its predecessors, an order, and the cycle where it is none."""
+"""Directed acyclic graphs: predecessors, topological orders, and the cycle where a graph is not acyclic."""
 
 from __future__ import annotations
 
@@ -33,10 +33,31 @@ def topological_order(successors: Edges) -> list[int]:
     while ready:
         node = heappop(ready)
         order.append(node)
-        for after_it in successors[node]:
-            missing[after_it] -= 1
-            if not missing[after_it]:
-                heappush(ready, after_it)
+        for consumer in successors[node]:
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                heappush(ready, consumer)
+    return order
+
+
+def depth_first_order(successors: Edges) -> list[int]:
+    """The nodes with each after its predecessors, going on from the node that was added last where that is possible.
+
+    Args:
+        successors: acyclic; the last of the successors that become ready is the one to go on with.
+    """
+    missing = [0] * len(successors)
+    for after in successors:
+        for consumer in after:
+            missing[consumer] += 1
+    ready = [node for node, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        order.append(ready.pop())
+        for consumer in successors[order[-1]]:
+            missing[consumer] -= 1
+            if not missing[consumer]:
+                ready.append(consumer)
     return order
 
 

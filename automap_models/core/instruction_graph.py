@@ -87,6 +87,12 @@ class InstructionGraph:
         return np.concatenate([np.full(len(self.arguments), -1), made])
 
     @cached_property
+    def in_microbatch(self) -> NDArray[np.bool_]:
+        """[n] whether an instruction runs for every micro-batch; the update runs once for a global batch."""
+        repeated: NDArray[np.bool_] = self.phases != Phase.UPDATE
+        return repeated
+
+    @cached_property
     def consumers(self) -> IntArray:
         """The instruction that reads each entry of `operands`."""
         return np.repeat(np.arange(len(self)), np.diff(self.operand_offsets))

@@ -107,6 +107,10 @@ class ReplanProblem:
         valid, why = self.running.check_valid(self.staged)
         if not valid:
             raise BadInput(why, where="the running plan", do="give the plan with its own profile and cluster")
+        sharded = [s for s, sharding in enumerate(self.running.plan.shardings) if sharding]
+        if sharded:
+            what = f"stage {sharded[0]} shares its operators among devices"
+            raise BadInput(what, where="the running plan", do="give a plan whose stages are replicated")
         if not 0 <= self.restart_s < math.inf:
             raise BadInput(f"{self.restart_s:g} seconds", where="--restart", do="give 0 or more")
         known, devices = self.known_slowdown, self.staged.cluster.devices

@@ -1,4 +1,4 @@
-"""Placing operators on devices: what is asked, and the answer.
+"""Operator graphs, the problem of placing them on devices, and its plan.
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §3: throughput of
 a pipeline, where the most loaded device sets the pace, and latency of one sample.
@@ -6,21 +6,26 @@ a pipeline, where the most loaded device sets the pace, and latency of one sampl
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.dag import find_cycle
-from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray, PlacementGraph
+from automap_models.core.result import Result
 from automap_models.errors import BadInput
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 Objective = Literal["throughput", "latency"]
 Communication = Literal["sum", "max"]
-Status = Literal["optimal", "feasible"]
 
 MAX_DEVICES = 4096
 """Beyond this nobody places operators: larger numbers are mistakes, and plans hold arrays of that length."""
@@ -29,12 +34,82 @@ MAX_PIECES = 64
 """Likewise, of subgraphs that one accelerator may hold."""
 
 ROUNDING = 1e-9
-"""Sums of bytes may pass the memory limit by this share, which is floating-point rounding."""
+"""Sums of bytes and of times may pass a limit by this share, which is floating-point rounding."""
+
+TIE = 1e-9
+"""Values that differ relatively by no more are equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementGraph:
+    """A directed acyclic graph of n operators with e edges, and the devices that they are to be placed on.
+
+    Attributes:
+        ids: [n] numbers of the nodes in the file they come from, ascending.
+        names: [n] what the file calls them; "" where it does not.
+        accelerator_s: [n] time of each on an accelerator.
+        cpu_s: [n] time of each on a CPU.
+        memory_bytes: [n] what each takes on an accelerator.
+        transfer_s: [n] time to move its output between an accelerator and the CPUs' memory, whoever reads it; 0
+            without readers.
+        output_bytes: [n] size of that output; 0 without readers.
+        supported: [n] whether it can be placed on an accelerator.
+        backward: [n] whether it belongs to the backward pass; an inference graph has none that do.
+        classes: [n] nodes of one class must share a device; a node that may stand alone has a class of its own.
+        edges: [e, 2] positions of producer and consumer, in ascending order, each pair once.
+        accelerators: how many there are (K).
+        cpus: how many there are (ℓ).
+        accelerator_bytes: memory of one accelerator.
+        meta: where the graph comes from.
+    """
+
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    accelerator_s: FloatArray
+    cpu_s: FloatArray
+    memory_bytes: FloatArray
+    transfer_s: FloatArray
+    output_bytes: FloatArray
+    supported: BoolArray
+    backward: BoolArray
+    classes: IntArray
+    edges: IntArray
+    accelerators: int
+    cpus: int
+    accelerator_bytes: float
+    meta: Mapping[str, object] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the graph has a backward pass."""
+        return bool(self.backward.any())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over ids, times, sizes, kinds and edges: a plan belongs to exactly these."""
+        digest = hashlib.sha256(np.array(self.ids, dtype=np.int64).tobytes())
+        for times in (self.accelerator_s, self.cpu_s, self.memory_bytes, self.transfer_s):
+            digest.update(np.ascontiguousarray(times, dtype=np.float64).tobytes())
+        for kinds in (self.supported, self.backward, self.classes, self.edges):
+            digest.update(np.ascontiguousarray(kinds, dtype=np.int64).tobytes())
+        return digest.hexdigest()
+
+    def successors(self) -> list[list[int]]:
+        """[n] positions of each node's consumers, ascending."""
+        consumers: list[list[int]] = [[] for _ in self.ids]
+        for producer, consumer in self.edges.tolist():
+            consumers[producer].append(consumer)
+        return consumers
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """A placement problem. Devices 0 … accelerators-1 are accelerators, the others CPUs.
+    """The operators to place, the devices to place them on, and the objective.
+
+    Devices 0 … accelerators-1 are accelerators, the others are CPUs.
 
     Attributes:
         graph: n operators.
@@ -114,15 +189,11 @@ class PlacementPlan:
         assignment: [n] device of each node.
         pieces: [n] which subgraph of its accelerator each node belongs to; one accelerator's run in ascending order.
             Of no meaning on a CPU. None: one each.
-        bound_s: proven lower bound of what the planner minimises, over all plans that it chooses from.
-        status: whether it is proven to be the best of these.
     """
 
     planner: str
     assignment: IntArray
     pieces: IntArray | None = None
-    bound_s: float | None = None
-    status: Status = "feasible"
 
     def check_valid(self, problem: PlacementProblem) -> tuple[bool, str]:
         """Whether this plan solves that problem, memory included, and if not, why not."""
@@ -131,6 +202,10 @@ class PlacementPlan:
             if why:
                 return False, why
         return True, ""
+
+
+PlacementResult = Result[PlacementProblem, PlacementPlan]
+"""What a planner of placements returns; its cost is a `cost.placement.PlacementCost`."""
 
 
 def model_name(graph: PlacementGraph) -> str:

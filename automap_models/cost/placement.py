@@ -18,14 +18,17 @@ import numpy as np
 
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import (
+    FloatArray,
+    IntArray,
+    PlacementGraph,
     PlacementPlan,
     PlacementProblem,
+    PlacementResult,
     device_memory_bytes,
     job_of_nodes,
     job_successors,
     sums_by,
 )
-from automap_models.core.placement_graph import FloatArray, IntArray, PlacementGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,19 @@ def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementC
         memory_bytes=device_memory_bytes(problem, plan.assignment),
         feasible=plan.check_valid(problem)[0],
     )
+
+
+def one_device_s(problem: PlacementProblem) -> float | None:
+    """Value of everything on the first device; None where it does not fit there."""
+    cost = placement_cost(problem, PlacementPlan("single", np.zeros(len(problem.graph), dtype=np.int64)))
+    return cost.value_s if cost.feasible else None
+
+
+def gap(result: PlacementResult) -> float | None:
+    """How far the plan's value may be above the best, relative to the proven bound; None without a positive bound."""
+    if result.cost is None or result.bound is None or result.bound.value <= 0:
+        return None
+    return max(0.0, float(result.cost.value_s) / result.bound.value - 1.0)
 
 
 def device_loads(problem: PlacementProblem, assignment: IntArray) -> FloatArray:

@@ -22,6 +22,7 @@ plan, forwards (`span_and_length`) or from the last stage to the first (`before_
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -143,14 +144,26 @@ def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[f
     return over_replicas, inside
 
 
-def plan_cost(problem: StagedProblem, plan: StagedPlan) -> StagedCost:
-    """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so)."""
+def plan_cost(
+    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
+) -> StagedCost:
+    """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so).
+
+    Where devices are unequal, a stage without a sharding waits for the slowest of its devices that work.
+
+    Args:
+        problem: with the times of healthy devices.
+        plan: valid for it.
+        slowdown: [D] time of the device at each position over that of a healthy one; None is 1 for all of them.
+        idle: positions whose devices hold nothing and do not work; of every stage one works at least. Transfers and
+            all-reduces are those of all devices all the same.
+    """
     profile, cluster, stages = problem.profile, problem.cluster, plan.stages
     first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
     bounds = (0, *plan.device_cuts, cluster.devices)
-    replicas = np.diff(bounds)
-    compute_fwd = np.add.reduceat(profile.C_fwd, first)
-    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first)
+    replicas, slowest = _working(bounds, slowdown, idle)
+    compute_fwd = np.add.reduceat(profile.C_fwd, first) * slowest
+    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
     weights, stash = np.add.reduceat(profile.W, first), np.add.reduceat(profile.stash, first)
     forward, backward = compute_fwd / replicas, compute_bwd / replicas
     compute, reduce, gather = (compute_fwd + compute_bwd) / replicas, np.zeros(stages), np.zeros(stages)
@@ -184,6 +197,17 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan) -> StagedCost:
         reduce_s=reduce,
         gather_s=gather,
     )
+
+
+def _working(
+    bounds: tuple[int, ...], slowdown: FloatArray | None, idle: Collection[int]
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """[S] how many devices of each stage work, and [S] the slowdown of the slowest of them."""
+    works = np.ones(bounds[-1], dtype=np.int64)
+    works[list(idle)] = 0
+    first = np.array(bounds[:-1])
+    slowness = works.astype(np.float64) if slowdown is None else works * slowdown
+    return np.add.reduceat(works, first), np.maximum.reduceat(slowness, first)
 
 
 class _StageCost(NamedTuple):

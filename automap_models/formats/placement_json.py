@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph
 from automap_models.errors import BadInput
 from automap_models.formats.json_fields import Fields, read_json
 from automap_models.formats.json_graph import JsonEdge, amount, edges_between, nodes_by_id, require_acyclic

@@ -10,60 +10,49 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO, get_args
 
 import numpy as np
 
-import automap_models
-from automap_models.core.placement import Objective, PlacementPlan, PlacementProblem, Status, model_name
-from automap_models.core.placement_graph import IntArray, PlacementGraph
-from automap_models.cost.placement import PlacementCost, placement_cost
+from automap_models.core.placement import (
+    IntArray,
+    Objective,
+    PlacementGraph,
+    PlacementPlan,
+    PlacementProblem,
+    PlacementResult,
+    model_name,
+)
+from automap_models.core.result import Bound, Result, Status
+from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.plan_json import dumps
+from automap_models.version import __version__
 
 SCHEMA = 1
 KIND = "placement"
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 
+STATUSES = ("optimal", "feasible")
+"""Of a result that has a plan."""
+
 _STALE = "plan again for this graph"
 
 
-@dataclass(frozen=True, eq=False)
-class PlacementReport:
-    """Everything that is said about a placement.
+def placement_document(result: PlacementResult) -> dict[str, Any]:
+    """The result as the JSON document: plain Python numbers, lists and dictionaries.
 
-    Attributes:
-        problem, plan, cost: what was asked, what was decided, what it costs.
-        planning_s: how long planning took; 0 for a plan read back.
-        one_device_s: value of everything on one device; None where that is no valid plan.
-        seed: of the planner's random draws.
-        time_limit_s: what it was allowed to take; None for its own limit.
-        notes: sentences for people.
+    Args:
+        result: with a plan. Of its facts the document has `one_device_s` (the value of everything on one device, or
+            None where that is no valid plan), `seed` and `time_limit_s` (or None for the planner's own limit).
+
+    Raises:
+        Infeasible: the result has no plan.
     """
-
-    problem: PlacementProblem
-    plan: PlacementPlan
-    cost: PlacementCost
-    planning_s: float
-    one_device_s: float | None
-    seed: int = 0
-    time_limit_s: float | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float | None:
-        """How far the value may be above the best, relative to the proven bound; None without a positive bound."""
-        bound = self.plan.bound_s
-        return None if not bound else max(0.0, self.cost.value_s / bound - 1.0)
-
-
-def placement_document(report: PlacementReport) -> dict[str, Any]:
-    """The report as the JSON document: plain Python numbers, lists and dictionaries."""
-    problem, plan, cost = report.problem, report.plan, report.cost
+    problem, plan, cost, facts = result.problem, result.required_plan(), result.cost, result.facts
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -77,34 +66,34 @@ def placement_document(report: PlacementReport) -> dict[str, Any]:
         "accelerator_bytes": float(problem.memory_bytes),
         "pieces_per_accelerator": problem.pieces,
         "value": float(cost.value_s),
-        "bound": None if plan.bound_s is None else float(plan.bound_s),
-        "gap": report.gap,
-        "status": plan.status,
+        "bound": None if result.bound is None else float(result.bound.value),
+        "gap": gap(result),
+        "status": result.status,
         "loads_s": cost.loads_s.tolist(),
         "compute_s": cost.compute_s.tolist(),
         "transfer_s": cost.transfer_s.tolist(),
         "memory_bytes": cost.memory_bytes.tolist(),
         "assignment": _by_id(problem.graph, plan.assignment),
         "pieces": None if plan.pieces is None else _by_id(problem.graph, plan.pieces),
-        "baselines": {"one_device_s": report.one_device_s},
-        "seconds": float(report.planning_s),
-        "notes": list(report.notes),
+        "baselines": {"one_device_s": facts.get("one_device_s")},
+        "seconds": float(result.taken_s),
+        "notes": list(result.notes),
         "provenance": {
-            "automap_version": automap_models.__version__,
+            "automap_version": __version__,
             "graph_fingerprint": problem.graph.fingerprint,
-            "seed": report.seed,
-            "time_limit_s": report.time_limit_s,
+            "seed": facts.get("seed", 0),
+            "time_limit_s": facts.get("time_limit_s"),
         },
     }
 
 
-def write_placement_plan(path: str | os.PathLike[str], report: PlacementReport) -> None:
-    """Write placement.json.
+def write_placement_plan(path: str | os.PathLike[str], result: PlacementResult) -> None:
+    """Write placement.json; see `placement_document`.
 
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(placement_document(report)) + "\n"
+    text = dumps(placement_document(result)) + "\n"
 
     def write(file: BinaryIO) -> None:
         file.write(text.encode("utf-8", errors="backslashreplace"))
@@ -112,8 +101,8 @@ def write_placement_plan(path: str | os.PathLike[str], report: PlacementReport) 
     write_atomically(path, write)
 
 
-def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> tuple[PlacementProblem, PlacementPlan]:
-    """The plan in a file with its problem, costed again.
+def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> PlacementResult:
+    """What a file says about a placement, which is costed again.
 
     Args:
         path: a placement.json.
@@ -134,14 +123,14 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
         planner=fields.text("planner"),
         assignment=_of_nodes(fields, "assignment", graph),
         pieces=None if fields.any("pieces") is None else _of_nodes(fields, "pieces", graph),
-        bound_s=None if fields.any("bound") is None else fields.number("bound"),
-        status=_choice(fields, "status", get_args(Status)),
     )
-    valid, why = plan.check_valid(problem)
+    valid, objection = plan.check_valid(problem)
     if not valid:
-        raise BadInput(why, where=str(path), do=_STALE)
-    _require_same_cost(fields, problem, plan)
-    return problem, plan
+        raise BadInput(objection, where=str(path), do=_STALE)
+    cost = placement_cost(problem, plan)
+    _require_same_cost(fields, cost)
+    status: Status = _choice(fields, "status", STATUSES)
+    return Result(problem, plan, cost, status, _bound(fields, cost, status))
 
 
 def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
@@ -182,9 +171,8 @@ def _choice(fields: Fields, key: str, known: tuple[str, ...]) -> Any:
     return value if value in known else fields.refuse(key, " or ".join(known))
 
 
-def _require_same_cost(fields: Fields, problem: PlacementProblem, plan: PlacementPlan) -> None:
-    """Value, loads and memory agree with the cost model's, and no proof contradicts them."""
-    cost = placement_cost(problem, plan)
+def _require_same_cost(fields: Fields, cost: PlacementCost) -> None:
+    """Value, loads and memory agree with the cost model's."""
     figures: Mapping[str, list[float]] = {
         "loads_s": cost.loads_s.tolist(),
         "memory_bytes": cost.memory_bytes.tolist(),
@@ -200,5 +188,13 @@ def _require_same_cost(fields: Fields, problem: PlacementProblem, plan: Placemen
         )
         if not same:
             fields.refuse(key, f"{expected!r} as its assignment makes it")
-    if plan.bound_s is not None and not 0 <= plan.bound_s <= cost.value_s * (1.0 + TOLERANCE):
+
+
+def _bound(fields: Fields, cost: PlacementCost, status: Status) -> Bound | None:
+    """The bound, which does not contradict the value."""
+    if fields.any("bound") is None:
+        return None
+    bound_s = fields.number("bound")
+    if not 0 <= bound_s <= cost.value_s * (1.0 + TOLERANCE):
         fields.refuse("bound", "a lower bound of value")
+    return Bound(bound_s, "exact" if status == "optimal" and bound_s >= cost.value_s else "relaxation")

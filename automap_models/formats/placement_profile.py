@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing

@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import automap_models
 from automap_models.core.mesh import AXES, Mesh, MeshAxis
 from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.sharding import ShardingPlan
@@ -19,9 +18,9 @@ from automap_models.cost.sharding import ShardingPrice
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, read_json
-from automap_models.formats.plan_json import dumps
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document, dumps
 from automap_models.formats.sharding_json import SCHEMA, ShardingReport, sharding_document, sharding_plan
+from automap_models.version import __version__
 
 HYBRID = "hybrid"
 _STALE = "plan again for this model and cluster"
@@ -145,7 +144,7 @@ def _hybrid(report: PricedShardingReport, of_axis: dict[str, Any]) -> dict[str, 
         "plans": of_axis,
         "search_s": float(report.plan.search_s),
         "planning_s": float(report.planning_s),
-        "provenance": {"automap_version": automap_models.__version__, "seed": None},
+        "provenance": {"automap_version": __version__, "seed": None},
     }
 
 

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.sharding import CANDIDATES, ShardingOptimality, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, read_json
-from automap_models.formats.plan_json import dumps
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document, dumps
+from automap_models.version import __version__
 
 SCHEMA = 1
 OBJECTIVE = "count"
@@ -75,7 +74,7 @@ def sharding_document(report: ShardingReport) -> dict[str, Any]:
         "optimality": _optimality_document(plan),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
-        "provenance": {"automap_version": automap_models.__version__, "seed": report.seed},
+        "provenance": {"automap_version": __version__, "seed": report.seed},
     }
 
 

@@ -11,8 +11,7 @@ import os
 
 import numpy as np
 
-from automap_models.core.placement import PlacementProblem
-from automap_models.core.placement_graph import IntArray
+from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.errors import BadInput
 from automap_models.formats.json_fields import read_json
 

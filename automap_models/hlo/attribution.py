@@ -1,7 +1,7 @@
-"""Which forward instruction the time of a backward or update instruction belongs to.
+"""Which forward instruction a backward or update instruction belongs to.
 
-A pipeline stage runs the backward pass and the update of what it runs forward, so every instruction of a training
-step is given a home among the forward ones:
+A device runs the backward pass and the update of what it runs forward, so every instruction of a training step is
+given a home among the forward ones:
 
 - backward: the forward instruction of the same layer, and there the one with the same opcode that reads the same
   value, or else the last; without its layer, the last forward instruction that made something it reads.

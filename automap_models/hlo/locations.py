@@ -23,8 +23,6 @@ _AFTER_WHILE = {"body", "cond"}
 _BRANCH = re.compile(r"branch_\d+_fun")
 _BACKWARD = re.compile(r"(?:^|/)(?:transpose\(|gradient_tape(?:/|$)|gradients(?:/|$))")
 _DIFFERENTIATED = re.compile(r"(?:^|[/(])jvp\(")
-UPDATE_SCOPE = "optimizer"
-"""`jax.named_scope` of the update."""
 
 
 def is_backward(path: str) -> bool:
@@ -35,11 +33,6 @@ def is_backward(path: str) -> bool:
 def is_differentiated(path: str) -> bool:
     """Whether an operation belongs to a function that is being differentiated, in either direction."""
     return _DIFFERENTIATED.search(path) is not None
-
-
-def is_update(path: str) -> bool:
-    """Whether an operation stands in the scope of the update."""
-    return UPDATE_SCOPE in scopes(path)
 
 
 @lru_cache(maxsize=1 << 16)

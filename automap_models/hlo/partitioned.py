@@ -27,7 +27,7 @@ class DivisibleProfile:
 
     Attributes:
         step: the classes of the step's instructions and values, and the sums over them.
-        times: of the step's n instructions.
+        times: of the step's n instructions in one micro-batch: those of the update take none.
         profile: that `profile_from_graph` makes of the step's graph and these times.
 
     Raises:
@@ -35,10 +35,10 @@ class DivisibleProfile:
     """
 
     def __init__(self, step: StepClasses, times: StepTimes, profile: Profile) -> None:
-        self.step, self.times, self.profile = step, times, profile
+        self.step, self.times, self.profile = step, times.in_microbatch(step.graph), profile
         self._home = homes(step.liveness)
         same = len(profile) == step.liveness.forward.size and np.array_equal(profile.A, step.liveness.crossing_bytes)
-        if not same or not np.allclose(self._at_home(times.total_s), profile.C, rtol=1e-6, atol=0.0):
+        if not same or not np.allclose(self._at_home(self.times.total_s), profile.C, rtol=1e-6, atol=0.0):
             what = "the profile has other instructions or times than the step that is to be partitioned"
             raise BadInput(what, where=profile.model, do="make it of the same model, micro-batch size and times")
 

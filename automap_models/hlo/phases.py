@@ -1,81 +1,87 @@
-"""Forward, backward or update: which part of the training step an operation belongs to."""
+"""Forward, backward or update: which part of the training step an operation belongs to.
+
+    batch ──┐            loss                         One micro-batch: forward and backward.
+            ├─ forward ───┴── backward ── gradients   One global batch: the update, which reads the gradients
+    params ─┘                                 │       of all its micro-batches and makes new parameters and state.
+      └──────────── update ───────────────────┘
+
+The marks that automatic differentiation leaves in locations tell forward from backward. The update has no mark: it is
+what only dataflow can tell, the operations after the gradients that no gradient needs, and what these alone read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import Argument, Phase
-from automap_models.hlo.locations import is_backward, is_differentiated, is_update
+from automap_models.hlo.locations import is_backward, is_differentiated
 from automap_models.hlo.operation import Operation, producing_operations
 
 
 def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> NDArray[np.int8]:
-    """The phase of each operation, int8 [n]; no operation reads what an earlier phase than its own needs later.
+    """The phase of each operation, int8 [n]; no operation reads what a later phase than its own makes.
 
     1. What automatic differentiation's transposition made (`transpose(…)`, TensorFlow's `gradient_tape`) is backward;
-       what stands in the scope "optimizer" is update; what is differentiated itself (`jvp(…)`) is forward.
-    2. Everything else that depends on a gradient is update.
-    3. What is left (constants, masks, random keys, step counters) belongs to the phase of its first reader; what only
-       the caller reads is update where it depends on state alone, else forward.
+       what is differentiated itself (`jvp(…)`) is forward, or backward where it depends on a gradient.
+    2. Everything else that depends on a gradient is backward if a backward operation reads it, else update.
+    3. What is left (constants, masks, random keys, step counters, weight decay) belongs to the first phase that reads
+       it. What only the caller reads is update where it depends on parameters or state but on no input, else forward.
 
     Args:
         operations: in a topological order.
         arguments: of the module.
     """
-    stated, late, state_only = _from_operands(operations, arguments)
-    first_reader = np.full(len(operations), _NEVER, dtype=np.int8)
-    made = np.empty(len(operations), dtype=np.int8)
+    facts = _facts(operations, arguments)
+    first_readers = np.full(len(operations), _NEVER, dtype=np.int8)
+    result = np.empty(len(operations), dtype=np.int8)
     producers = producing_operations(operations, len(arguments))
     for i in range(len(operations) - 1, -1, -1):
-        phase = stated[i]
-        if phase is None:
-            phase = first_reader[i] if first_reader[i] != _NEVER else Phase.UPDATE if state_only[i] else Phase.FORWARD
-        made[i] = phase if late[i] else min(phase, first_reader[i])
+        result[i] = phase = _phase(facts[i], first_readers[i])
         for value in operations[i].operands:
-            before = producers[value]
-            if before >= 0:
-                first_reader[before] = min(first_reader[before], made[i])
-    return made
+            if producers[value] >= 0:
+                first_readers[producers[value]] = min(first_readers[producers[value]], phase)
+    return result
 
 
 _NEVER = np.int8(len(Phase))
-_NEW, _STATE, _LATE = 1, 2, 4
+_INPUT, _KEPT, _GRADIENT = 1, 2, 4
+"""What a value depends on: an input of the step, parameters or state, a gradient."""
 
 
-def _from_operands(
-    operations: Sequence[Operation], arguments: Sequence[Argument]
-) -> tuple[list[Phase | None], list[bool], list[bool]]:
-    """What is known of each operation from its location and from what it reads.
+class _Facts(NamedTuple):
+    """What an operation's location and operands tell."""
 
-    Returns:
-        Its phase where that settles it, whether it depends on a gradient, and whether it depends on state alone.
-    """
-    depends = [_STATE if argument.kind == "state" else _NEW for argument in arguments]
-    phase: list[Phase | None] = []
-    late: list[bool] = []
-    state_only: list[bool] = []
+    marked: Phase | None
+    depends: int
+
+
+def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[_Facts]:
+    depends = [_INPUT if argument.kind == "input" else _KEPT for argument in arguments]
+    facts: list[_Facts] = []
     for op in operations:
-        found = 0
+        own = 0
         for value in op.operands:
-            found |= depends[value]
-        said = _stated(op)
-        if found & _LATE and said in {None, Phase.FORWARD}:
-            said = Phase.UPDATE if said is None else Phase.BACKWARD
-        if said is Phase.BACKWARD:
-            found |= _LATE
-        phase.append(said)
-        late.append(bool(found & _LATE))
-        state_only.append(found == _STATE)
-        depends += [found] * len(op.results)
-    return phase, late, state_only
+            own |= depends[value]
+        marked = Phase.BACKWARD if is_backward(op.path) else Phase.FORWARD if is_differentiated(op.path) else None
+        if marked is Phase.FORWARD and own & _GRADIENT:
+            marked = Phase.BACKWARD
+        if marked is Phase.BACKWARD:
+            own |= _GRADIENT
+        facts.append(_Facts(marked, own))
+        depends += [own] * len(op.results)
+    return facts
 
 
-def _stated(op: Operation) -> Phase | None:
-    if is_update(op.path):
-        return Phase.UPDATE
-    if is_backward(op.path):
-        return Phase.BACKWARD
-    return Phase.FORWARD if is_differentiated(op.path) else None
+def _phase(facts: _Facts, first_reader: np.int8) -> int:
+    """The phase of an operation, given the first phase that reads its results."""
+    if facts.depends & _GRADIENT:
+        return Phase.BACKWARD if Phase.BACKWARD in {facts.marked, first_reader} else Phase.UPDATE
+    if facts.marked is not None:
+        return min(int(facts.marked), int(first_reader))
+    if first_reader != _NEVER:
+        return int(first_reader)
+    return Phase.UPDATE if facts.depends == _KEPT else Phase.FORWARD

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.groups import Parts, Reads, parts_of

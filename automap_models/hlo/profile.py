@@ -22,15 +22,16 @@ def profile_from_graph(
 ) -> Profile:
     """The profile of a training step, one entry per forward instruction in execution order.
 
-    - C: forward time plus that of the backward and update instructions that belong to it (attribution.py). What
-      belongs nowhere is spread in proportion, so that ΣC is the sum of all times.
+    - C: forward time plus that of the backward instructions that belong to it (attribution.py). What belongs nowhere
+      is spread in proportion, so that ΣC is the time of the forward and the backward pass of one micro-batch. The
+      update is no part of it: it comes once for a global batch, not with every micro-batch.
     - A: bytes of activations alive across the cut, each once; W: bytes of each parameter at its first use; stash:
       bytes of activations that the backward pass reads. liveness.py says what an activation is.
 
-    Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_s`; `unattributed_s` and
-    `unattributed_share`; `shared_parameters`, used in more than one layer with others between them (a cut between the
-    first and the last must keep two copies in step); `unused_parameters`, counted with the first instruction;
-    `long_lived_values`, alive across more than an eighth of all cuts.
+    Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_per_step_s`; `unattributed_s` and
+    `unattributed_share`, of C; `shared_parameters`, used in more than one layer with others between them (a cut
+    between the first and the last must keep two copies in step); `unused_parameters`, counted with the first
+    instruction; `long_lived_values`, alive across more than an eighth of all cuts.
 
     Args:
         graph: of a whole step: forward, backward, update.
@@ -44,9 +45,13 @@ def profile_from_graph(
     _require(graph, times)
     liveness = Liveness(graph)
     forward_s = times[liveness.forward]
-    C, unattributed_s = _attributed(times, homes(liveness), forward_s)
-    reported = {f"{phase.name.lower()}_s": float(times[graph.phases == phase].sum()) for phase in Phase}
-    reported |= {"unattributed_s": unattributed_s, "unattributed_share": unattributed_s / float(times.sum())}
+    microbatch_s = np.where(graph.in_microbatch, times, 0.0)
+    C, unattributed_s = _attributed(microbatch_s, homes(liveness), forward_s)
+    reported = {
+        key: float(times[graph.phases == phase].sum())
+        for key, phase in zip(("forward_s", "backward_s", "update_per_step_s"), Phase, strict=True)
+    }
+    reported |= {"unattributed_s": unattributed_s, "unattributed_share": unattributed_s / float(microbatch_s.sum())}
     return Profile.create(
         C=C,
         A=liveness.crossing_bytes,
@@ -72,7 +77,7 @@ def _require(graph: InstructionGraph, times: FloatArray) -> None:
         )
     if not any(argument.kind == "parameter" for argument in graph.arguments):
         raise BadInput("has no trainable parameters", where=graph.model, do="give a whole training step")
-    if not times.any():
+    if not times[graph.in_microbatch].any():
         raise BadInput("all times are zero", where=graph.model, do="measure the model again")
 
 

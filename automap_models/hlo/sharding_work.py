@@ -34,6 +34,10 @@ class StepTimes(NamedTuple):
         """[n] both."""
         return self.work_s + self.launch_s
 
+    def in_microbatch(self, graph: InstructionGraph) -> StepTimes:
+        """The same without the update of this graph, which runs once for a global batch."""
+        return StepTimes(*(np.where(graph.in_microbatch, times_s, 0.0) for times_s in self))
+
 
 def step_times(graph: InstructionGraph, device: Device, times_s: ArrayLike | None = None) -> StepTimes:
     """The times of a graph's instructions, by the roofline of a device if they are not given.

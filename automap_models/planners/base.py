@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
@@ -130,7 +129,6 @@ class PlannerOptions:
         schedule: schedule whose simulated length that shall shorten; None is the length L.
         time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
         seed: of every random draw.
-        split: an expert's placement in a file (formats.split_json); None is one that needs no expert.
         agent: hyper-parameters of an agent that learns while it searches: a shipped config (conf/search) or a file.
         episodes: that a search plays, at most; None is as many as it takes.
         stop_at_optimum: whether a search ends with the first plan that is proven to be as good as any.
@@ -144,7 +142,6 @@ class PlannerOptions:
     schedule: str | None = None
     time_limit_s: float | None = None
     seed: int = 0
-    split: Path | None = None
     agent: str | Path = "paper"
     episodes: int | None = None
     stop_at_optimum: bool = False
@@ -176,6 +173,5 @@ class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
         return [self.plan(problem) for problem in problems]
 
 
-PlacementPlanner = OptionsPlanner[PlacementProblem, PlacementPlan]
 ShardingPlanner = OptionsPlanner[ShardingProblem, ShardingPlan]
 PricedPlanner = OptionsPlanner[PricedShardingProblem, PricedShardingPlan]

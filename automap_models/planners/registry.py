@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal, overload
 
+from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     OptionsPlanner,
-    PipelinePlanner,
-    PlacementPlanner,
     Planner,
     PlannerOptions,
     PricedPlanner,
@@ -18,12 +18,13 @@ from automap_models.planners.base import (
 )
 
 PLANNERS: dict[str, dict[str, str]] = {
-    "pipeline": {
+    "staged": {
         "policy": "automap_models.planners.staged.policy:PolicyPlanner",
         "exact": "automap_models.planners.staged.exact:ExactPlanner",
         "uniform": "automap_models.planners.staged.baselines:UniformPlanner",
         "data-parallel": "automap_models.planners.staged.baselines:DataParallelPlanner",
         "auto": "automap_models.planners.portfolio.auto:AutoPlanner",
+        "explore": "automap_models.planners.portfolio.explore:ExplorePlanner",
         "online": "automap_models.planners.online.planner:OnlinePlanner",
     },
     "placement": {
@@ -53,9 +54,6 @@ PLANNERS: dict[str, dict[str, str]] = {
     "priced": {
         "milp": "automap_models.planners.sharding.cost_milp:CheapestPlanner",
     },
-    "hybrid": {
-        "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
-    },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
     },
@@ -65,12 +63,14 @@ PLANNERS: dict[str, dict[str, str]] = {
 
 @overload
 def make_planner(
-    name: str, options: PlannerOptions | None = None, kind: Literal["pipeline"] = "pipeline"
-) -> PipelinePlanner: ...
+    name: str, options: None = None, kind: Literal["staged"] = "staged", **config: Any
+) -> Planner[StagedProblem, StagedPlan, Any]: ...
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["placement"]) -> PlacementPlanner: ...
+def make_planner(
+    name: str, options: None = None, *, kind: Literal["placement"], **config: Any
+) -> Planner[PlacementProblem, PlacementPlan, Any]: ...
 
 
 @overload
@@ -81,12 +81,8 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["opera
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
 
 
-@overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
-
-
 def make_planner(
-    name: str, options: PlannerOptions | None = None, kind: str = "pipeline", **config: Any
+    name: str, options: PlannerOptions | None = None, kind: str = "staged", **config: Any
 ) -> Planner[Any, Any, Any]:
     """The planner of that name for problems of that kind.
 

@@ -1,7 +1,14 @@
-"""Discrete-event simulation: stages and links are resources (cost-model.md, "Simulation").
+"""Discrete-event simulation of one global batch: stages and links are resources (cost-model.md, "Simulation").
 
-A stage runs its passes in its schedule's fixed order; a link is one half-duplex queue per boundary,
-served in the order in which messages get ready.
+A stage runs its passes in the fixed order of its schedule. Between two neighbouring stages there is one link, which
+carries one message at a time in either direction, in the order in which the messages get ready. A pass starts when the
+stage is free and its input has arrived; a stage's all-reduce starts after its last pass.
+
+`1f1b` on two stages with two micro-batches, one column a second; forward and backward take 1 s, a transfer 3 s:
+
+    stage 0   F0 F1 .. .. .. .. .. .. .. .. B0 .. .. B1
+    link      .. F0 F0 F0 F1 F1 F1 B0 B0 B0 B1 B1 B1
+    stage 1   .. .. .. .. F0 B0 .. F1 B1
 """
 
 from __future__ import annotations
@@ -10,11 +17,22 @@ import heapq
 
 from automap_models.core.profile import FloatArray
 from automap_models.simulate.schedules import Op, schedule
-from automap_models.simulate.timeline import Interval, Kind, Timeline
+from automap_models.simulate.timeline import Interval, PassKind, Timeline
 
 
 class _Run:
-    """The state of one simulation."""
+    """The state of one simulation.
+
+    Attributes:
+        duration: [2][S] seconds of a forward and of a backward pass.
+        transfer: [S-1] seconds of a message over each link.
+        orders: [S][2M] passes of each stage.
+        next_op: [S] how many of them each stage has run.
+        stage_free, link_free: [S], [S-1] when each is free.
+        arrival: (stage, pass) → when its input is there.
+        sends: queue of messages (ready, number, link, micro-batch, backward); the number keeps equal times in order.
+        intervals: what happened so far.
+    """
 
     def __init__(
         self, forward_s: FloatArray, backward_s: FloatArray, transfer_s: FloatArray, orders: tuple[tuple[Op, ...], ...]
@@ -52,7 +70,7 @@ class _Run:
             end = start + self.duration[op.backward][stage]
             self.stage_free[stage] = end
             self.next_op[stage] += 1
-            kind: Kind = "backward" if op.backward else "forward"
+            kind: PassKind = "backward" if op.backward else "forward"
             self.intervals.append(Interval(kind, stage, op.micro_batch, start, end))
             self._finished(stage, op, end)
 
@@ -69,7 +87,7 @@ class _Run:
         start = max(ready, self.link_free[link])
         end = start + self.transfer[link]
         self.link_free[link] = end
-        kind: Kind = "send-backward" if backward else "send-forward"
+        kind: PassKind = "send-backward" if backward else "send-forward"
         self.intervals.append(Interval(kind, link, micro_batch, start, end))
         receiver = link if backward else link + 1
         self.arrival[receiver, Op(backward, micro_batch)] = end
@@ -84,9 +102,16 @@ def simulate(
     micro_batches: int,
     schedule_name: str,
 ) -> Timeline:
-    """Run one global batch under a schedule of `schedules.SCHEDULES`.
+    """Run one global batch under a schedule.
 
-    The length is the largest over stages of the end of its last backward plus its all-reduce.
+    The length is the largest over stages of the end of its last backward pass plus its all-reduce.
+
+    Args:
+        forward_s, backward_s: [S] seconds of one micro-batch's passes.
+        transfer_s: [S-1] seconds of one micro-batch over each link, one direction.
+        all_reduce_s: [S] seconds.
+        micro_batches: M.
+        schedule_name: a key of `schedules.SCHEDULES`.
     """
     run = _Run(forward_s, backward_s, transfer_s, schedule(schedule_name, forward_s.size, micro_batches))
     run.run()

@@ -1,10 +1,21 @@
 """A schedule is data: for every stage, the fixed order of its forward and backward passes.
 
-`1f1b` on 3 stages with 4 micro-batches (F0 = forward of micro-batch 0), one row a stage:
+The schedules differ in one number, the warm-up: how many forward passes a stage runs before its first backward pass.
+From then on it alternates, and it ends with the backward passes that are left. As many micro-batches as the warm-up
+has are in flight on the stage at once, and it keeps their activations.
 
-    F0 F1 F2 B0 F3 B1 B2 B3
-    F0 F1 B0 F2 B1 F3 B2 B3
-    F0 B0 F1 B1 F2 B2 F3 B3
+    1f1b        min(M, S - s) on stage s: as many as there are stages from s on
+    1f1b-deep   min(M, 2(S - s) - 1): more micro-batches in flight, which hide transfers between stages
+    gpipe       M: all forward passes before the first backward pass
+
+3 stages, 4 micro-batches, one row a stage (F0 and B0 are the forward and backward passes of micro-batch 0):
+
+    1f1b                          1f1b-deep                     gpipe
+    F0 F1 F2 B0 F3 B1 B2 B3       F0 F1 F2 F3 B0 B1 B2 B3       F0 F1 F2 F3 B0 B1 B2 B3
+    F0 F1 B0 F2 B1 F3 B2 B3       F0 F1 F2 B0 F3 B1 B2 B3       F0 F1 F2 F3 B0 B1 B2 B3
+    F0 B0 F1 B1 F2 B2 F3 B3       F0 B0 F1 B1 F2 B2 F3 B3       F0 F1 F2 F3 B0 B1 B2 B3
+
+A row is an order, not a time: when a pass starts is for the simulation (simulate.engine) to say.
 """
 
 from __future__ import annotations
@@ -21,6 +32,7 @@ class Op(NamedTuple):
 
 
 def _warm_up_then_alternate(warm_up: int, micro_batches: int) -> list[Op]:
+    """The order of a stage with so many forward passes before its first backward pass."""
     order = [Op(False, m) for m in range(warm_up)]
     for m in range(micro_batches - warm_up):
         order += [Op(True, m), Op(False, warm_up + m)]
@@ -44,9 +56,15 @@ SCHEDULES: dict[str, Callable[[int, int, int], list[Op]]] = {
     "1f1b-deep": _one_f_one_b_deep,
     "gpipe": _gpipe,
 }
-"""Schedules by name: (stage, stages, micro_batches) → the stage's order of passes."""
+"""Schedules by name: function of (stage, stages, micro_batches) → the stage's order of passes."""
 
 
 def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...], ...]:
-    """The order of passes of every stage, [S][2M]."""
+    """The order of passes of every stage, [S][2M].
+
+    Args:
+        name: a key of SCHEDULES.
+        stages: S.
+        micro_batches: M.
+    """
     return tuple(tuple(SCHEDULES[name](stage, stages, micro_batches)) for stage in range(stages))

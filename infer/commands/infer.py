@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from automap_models import __version__
 from automap_models.errors import BadInput
+from automap_models.simulate.schedules import SCHEDULES
 
 from ..runner import CommandParser, print_json, run_command
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from automap_models.formats.plan_json import PlanReport
 
 NAME = "automap-infer"
-SCHEDULE_NAMES = ("1f1b", "1f1b-deep", "gpipe")  # simulate.schedules.SCHEDULES; a test holds them together
+DEFAULT_SCHEDULE = "1f1b"
 EXAMPLES = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
@@ -116,9 +117,9 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
     how.add_argument(
         "--schedule",
-        choices=SCHEDULE_NAMES,
+        choices=SCHEDULES,
         help="refine for the simulated length under this schedule instead of the length; also that of plot and trace "
-        f"(default {SCHEDULE_NAMES[0]})",
+        f"(default {DEFAULT_SCHEDULE})",
     )
     how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
     how.add_argument(
@@ -223,7 +224,7 @@ def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]
     if arguments.plot or arguments.trace:
         from automap_models.planners.staged.evaluate import timeline
 
-        seen = timeline(report.problem, report.plan, arguments.schedule or SCHEDULE_NAMES[0])
+        seen = timeline(report.problem, report.plan, arguments.schedule or DEFAULT_SCHEDULE)
     if arguments.plot:
         from ..plots.pipeline import write_plot
 

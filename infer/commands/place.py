@@ -14,7 +14,7 @@ from ..arguments import add_step_arguments, at_least
 from ..runner import CommandParser, print_json, run_command
 
 if TYPE_CHECKING:
-    from automap_models.formats.placement_plan import PlacementReport
+    from automap_models.core.placement import PlacementResult
 
 NAME = "automap-place"
 EXAMPLES = """GRAPH is one of
@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(arguments: argparse.Namespace, report: PlacementReport) -> None:
+def _write(arguments: argparse.Namespace, report: PlacementResult) -> None:
     """Write what was asked for, each file whole or not at all."""
     if arguments.plot:
         from ..plots.placement import write_placement_plot

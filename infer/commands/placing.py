@@ -6,21 +6,18 @@ import argparse
 import contextlib
 import math
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
-from automap_models.cost.placement import placement_cost
+from automap_models.core.placement import PlacementGraph, PlacementProblem, PlacementResult
+from automap_models.cost.placement import one_device_s
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.json_fields import read_json
 from automap_models.formats.placement_json import looks_like_placement, parse_placement
-from automap_models.formats.placement_plan import PlacementReport, read_placement_plan
-from automap_models.planners.base import PlannerOptions
+from automap_models.formats.placement_plan import read_placement_plan
+from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.registry import make_planner
 
 from ..reports.progress import Steps
@@ -35,34 +32,25 @@ DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp"}
 _PROBLEM = ("devices", "cpus", "memory", "objective", "communication", "pieces")
 
 
-def placed(arguments: argparse.Namespace) -> PlacementReport:
+def placed(arguments: argparse.Namespace) -> PlacementResult:
     """Read or make the graph, place it, cost it.
 
     Raises:
         BadInput: an argument or a file cannot be used, or the planner is not made for the problem.
         Infeasible: no placement fits the memory.
     """
-    objective = arguments.objective or "throughput"
-    options = _options(arguments)
-    planner = make_planner(arguments.planner or DEFAULT_PLANNERS[objective], options, "placement")
+    name = arguments.planner or DEFAULT_PLANNERS[arguments.objective or "throughput"]
+    planner = make_planner(name, kind="placement", **_config(arguments))
+    limit_s = arguments.time_limit
     problem = _problem(_graph(arguments), arguments)
     with Steps() as steps:
         steps.begin(f"placing {len(problem.graph):,} nodes by {planner.name}")
-        start = time.perf_counter()
-        plan = planner.plan(problem)
-        planning_s = time.perf_counter() - start
-    return PlacementReport(
-        problem,
-        plan,
-        placement_cost(problem, plan),
-        planning_s=planning_s,
-        one_device_s=_one_device_s(problem),
-        seed=options.seed,
-        time_limit_s=options.time_limit_s,
-    )
+        result = planner.solve(problem, deadline=NEVER if limit_s is None else Deadline(limit_s))
+    result.required_plan()
+    return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
 
 
-def shown(arguments: argparse.Namespace) -> PlacementReport:
+def shown(arguments: argparse.Namespace) -> PlacementResult:
     """Read a placement back and cost it again.
 
     Raises:
@@ -71,18 +59,20 @@ def shown(arguments: argparse.Namespace) -> PlacementReport:
     for name in (*_PROBLEM, "planner", "time_limit", "seed", "split", "split_passes"):
         if getattr(arguments, name) not in (None, False):
             raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
-    problem, plan = read_placement_plan(arguments.plan, _graph(arguments))
+    result = read_placement_plan(arguments.plan, _graph(arguments))
     note = f"read from {arguments.plan}, costed again"
-    return PlacementReport(problem, plan, placement_cost(problem, plan), 0.0, _one_device_s(problem), notes=(note,))
+    return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
 
 
-def _options(arguments: argparse.Namespace) -> PlannerOptions:
+def _config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of the planner that were given."""
     limit = arguments.time_limit
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise BadInput(f"{limit:g} seconds", where="--time-limit", do="give a positive number")
     if arguments.split is not None and arguments.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
-    return PlannerOptions(time_limit_s=limit, seed=arguments.seed or 0, split=arguments.split)
+    given = {"seed": arguments.seed, "split": arguments.split}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _problem(graph: PlacementGraph, arguments: argparse.Namespace) -> PlacementProblem:
@@ -96,13 +86,6 @@ def _problem(graph: PlacementGraph, arguments: argparse.Namespace) -> PlacementP
     }
     overrides = {name: value for name, value in given.items() if value is not None}
     return PlacementProblem.of(graph, split_passes=arguments.split_passes, **overrides)
-
-
-def _one_device_s(problem: PlacementProblem) -> float | None:
-    """Value of everything on the first device; None where it does not fit there."""
-    plan = PlacementPlan("single", np.zeros(len(problem.graph), dtype=np.int64))
-    cost = placement_cost(problem, plan)
-    return cost.value_s if cost.feasible else None
 
 
 def _graph(arguments: argparse.Namespace) -> PlacementGraph:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,10 @@ from ..arguments import add_step_arguments, at_least
 
 if TYPE_CHECKING:
     from automap_models.core.profile import Profile
+    from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.formats.plan_report import PlanReport
-    from automap_models.planners.online.planner import OnlineOptions, Trained
-    from automap_models.planners.online.search import OnlineRound
+    from automap_models.planners.watch import Progress
 
 ABOUT = (
     "Pipeline parallelism by online training: an agent learns on the one profile where to cut it into stages, "
@@ -26,6 +25,8 @@ ABOUT = (
 )
 POLICY = "policy"
 """The planner whose plan is a warm start by name."""
+PROVE_S = 10.0
+"""How long the exact search on the candidates may take after the training."""
 
 
 def add_pipeline_arguments(made: argparse.ArgumentParser) -> None:
@@ -68,7 +69,8 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, train, then write: after a mistake nothing is written."""
     files = _files(arguments)
     problem = _problem(arguments)
-    trained, report = _trained(arguments, problem)
+    result = _trained(arguments, problem)
+    report = _report(arguments, result)
     if arguments.out:
         from automap_models.formats.plan_json import write_plan
 
@@ -76,7 +78,7 @@ def run_pipeline(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         from ..plots.online import write_online_plot
 
-        write_online_plot(arguments.plot, trained)
+        write_online_plot(arguments.plot, result)
     _print(arguments, report, files)
     return 0
 
@@ -109,10 +111,10 @@ def _problem(arguments: argparse.Namespace) -> StagedProblem:
     """
     from automap_models.core.staged import StagedProblem
     from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.planners.online.planner import agent_config, at_instructions
+    from automap_models.planners.online.planner import agent_options, at_instructions
 
     cluster = read_cluster(arguments.topo)
-    agent_config(arguments.agent)
+    agent_options(arguments.agent)
     profile = _profile(arguments)
     given = {name: getattr(arguments, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -128,39 +130,38 @@ def _profile(arguments: argparse.Namespace) -> Profile:
     return profile_of(source, asked)
 
 
-def _trained(arguments: argparse.Namespace, problem: StagedProblem) -> tuple[Trained, PlanReport]:
-    from automap_models.planners.online.planner import train_online
-    from automap_models.planners.staged.evaluate import evaluate
+def _trained(arguments: argparse.Namespace, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
+    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
 
-    options = _options(arguments, problem)
-    begun = time.perf_counter()
     from ..reports.progress import Steps
 
-    with Steps() as steps:
-        steps.begin("training")
-
-        def watch(each: OnlineRound, total: int) -> None:
-            steps.advance(each.episodes, total, f"training, best so far {each.best_s:.4g} s")
-
-        trained = train_online(problem, replace(options, watch=watch))
-    report = evaluate(problem, trained.plan, planning_s=time.perf_counter() - begun, notes=notes(trained))
-    return trained, replace(report, seed=arguments.seed)
-
-
-def _options(arguments: argparse.Namespace, problem: StagedProblem) -> OnlineOptions:
-    from automap_models.planners.online.planner import OnlineOptions
-
-    return OnlineOptions(
+    config = OnlineConfig(
         agent=arguments.agent,
         radius=arguments.radius,
         episodes=arguments.episodes,
         seed=arguments.seed,
         warm_start=_warm_start(arguments.warm_start, problem),
+        prove_s=PROVE_S,
     )
+    with Steps() as steps:
+        steps.begin("training")
+
+        def watch(news: Progress) -> None:
+            steps.advance(news.done or 0, news.total, news.what)
+
+        return OnlinePlanner(config).solve(problem, watch=watch)
+
+
+def _report(arguments: argparse.Namespace, result: Result[StagedProblem, StagedPlan]) -> PlanReport:
+    from automap_models.planners.staged.evaluate import evaluate
+
+    plan = result.required_plan()
+    report = evaluate(result.problem, plan, planning_s=result.taken_s, notes=result.notes)
+    return replace(report, seed=arguments.seed)
 
 
 def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
-    """The policy's plan, or that in a file, on this problem's grid.
+    """The policy's plan, or that in a file.
 
     Raises:
         BadInput: the plan belongs to another profile or cluster, or has other numbers of stages or micro-batches; or
@@ -169,8 +170,7 @@ def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
     """
     if given is None:
         return None
-    plan = _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
-    return replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts), optimality=None)
+    return _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
 
 
 def _policy_plan(problem: StagedProblem) -> StagedPlan:
@@ -186,29 +186,10 @@ def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     own, plan = read_plan(path, problem.profile, problem.cluster)
     for what in ("stages", "micro_batches", "state_factor"):
         if getattr(own, what) != getattr(problem, what):
-            told = f"has {what.replace('_', '-')} {getattr(own, what):g}, not {getattr(problem, what):g}"
-            raise BadInput(told, where=f"--warm-start {path}", do=f"give --{what.replace('_', '-')} as the plan has it")
+            option = what.replace("_", "-")
+            differs = f"has {option} {getattr(own, what):g}, not {getattr(problem, what):g}"
+            raise BadInput(differs, where=f"--warm-start {path}", do=f"give --{option} as the plan has it")
     return plan
-
-
-def notes(trained: Trained) -> tuple[str, ...]:
-    """Sentences on what was searched, how far the plan is from the best there, and what the pruning may cost."""
-    possible, optimum = trained.candidates, trained.optimum
-    episodes = trained.rounds[-1].episodes if trained.rounds else 0
-    searched = (
-        f"{possible.pivots:,} candidate pivots (device cuts within {possible.radius} of the centre solution), "
-        f"{trained.pivots:,} of them played on in {episodes:,} episodes"
-    )
-    beside = "the shortest plan" if optimum.proof == "exact" else "a lower bound"
-    proven = f"{100 * trained.gap:.2f} % above {beside} on these candidates ({optimum.value:.4g} s)"
-    if not possible.contain(trained.plan.cuts, trained.plan.device_cuts):  # the plan that it started from
-        proven = "the plan it started from, which is not on these candidates"
-        if optimum.proof == "exact":
-            proven += ": none on them is shorter"
-    told = [searched, proven]
-    if trained.interrupted:
-        told.insert(0, f"interrupted: the best plan of {episodes:,} episodes, not the end of the training")
-    return tuple(told)
 
 
 def _print(arguments: argparse.Namespace, report: PlanReport, files: Mapping[str, Path]) -> None:

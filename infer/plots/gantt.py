@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from automap_models.formats.plan_json import PlanReport
-from automap_models.simulate.timeline import Interval, Kind, Timeline
+from automap_models.simulate.timeline import Interval, PassKind, Timeline
 
 from ..reports.units import time_unit
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 # Okabe and Ito's palette: told apart with any colour vision, and by lightness in print.
-COLOURS: dict[Kind, str] = {
+COLOURS: dict[PassKind, str] = {
     "forward": "#0072B2",
     "backward": "#E69F00",
     "send-forward": "#56B4E9",
     "send-backward": "#F0E442",
     "all-reduce": "#CC79A7",
 }
-LABELS: dict[Kind, str] = {
+LABELS: dict[PassKind, str] = {
     "forward": "forward",
     "backward": "backward",
     "send-forward": "activations sent",
@@ -79,7 +79,7 @@ def draw_schedule(panel: SubFigure, report: PlanReport, timeline: Timeline) -> N
 
 
 def _draw_kind(
-    axes: Axes, kind: Kind, intervals: Sequence[Interval], window: tuple[float, float], unit_s: float
+    axes: Axes, kind: PassKind, intervals: Sequence[Interval], window: tuple[float, float], unit_s: float
 ) -> None:
     """The boxes of one kind; edges and micro-batch numbers only where there is room for them."""
     link = kind.startswith("send")

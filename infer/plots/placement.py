@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.placement import model_name
-from automap_models.formats.placement_plan import PlacementReport
+from automap_models.core.placement import PlacementResult, model_name
 
 from ..reports.placement import describe_objective, device_name
 from ..reports.tables import shortened
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 LABELLED = 24  # devices whose bars have room for a number
 
 
-def write_placement_plot(path: Path, report: PlacementReport) -> None:
+def write_placement_plot(path: Path, report: PlacementResult) -> None:
     """Draw a placement into a .png, .svg or .pdf file.
 
     Raises:
@@ -31,7 +30,7 @@ def write_placement_plot(path: Path, report: PlacementReport) -> None:
     save_figure(path, draw_placement(report))
 
 
-def draw_placement(report: PlacementReport) -> Figure:
+def draw_placement(report: PlacementResult) -> Figure:
     """The figure; a notebook can show it as it is."""
     from matplotlib.figure import Figure
 
@@ -44,19 +43,20 @@ def draw_placement(report: PlacementReport) -> Figure:
     return figure
 
 
-def placement_title(report: PlacementReport) -> str:
+def placement_title(report: PlacementResult) -> str:
     """The model, and below it objective, planner and value."""
     what = "latency" if report.problem.objective == "latency" else "time a sample"
     return (
         f"{shortened(model_name(report.problem.graph), 80)}\n{describe_objective(report.problem)}  ·  "
-        f"planner: {report.plan.planner}  ·  {what} = {seconds(report.cost.value_s)}"
+        f"planner: {report.required_plan().planner}  ·  {what} = {seconds(report.cost.value_s)}"
     )
 
 
-def _draw_loads(axes: Axes, report: PlacementReport) -> None:
+def _draw_loads(axes: Axes, report: PlacementResult) -> None:
     """Transfers on top of the compute, or beside it where they overlap; the value and its bound as lines."""
     cost, problem = report.cost, report.problem
-    unit, name = time_unit(max(float(cost.loads_s.max()), report.plan.bound_s or 0.0))
+    bound_s = None if report.bound is None else report.bound.value
+    unit, name = time_unit(max(float(cost.loads_s.max()), bound_s or 0.0))
     at = np.arange(problem.devices)
     compute, transfer = cost.compute_s / unit, cost.transfer_s / unit
     if problem.communication == "max":
@@ -70,15 +70,15 @@ def _draw_loads(axes: Axes, report: PlacementReport) -> None:
             axes.annotate(
                 f"{load_s / unit:.3g}", (device, load_s / unit), (0, 2), textcoords="offset points", ha="center"
             )
-    if problem.objective == "throughput" and report.plan.bound_s is not None:
-        label = f"proven lower bound, {seconds(report.plan.bound_s)}"
-        axes.axhline(report.plan.bound_s / unit, color="black", linestyle="--", linewidth=1.0, label=label)
+    if problem.objective == "throughput" and bound_s is not None:
+        label = f"proven lower bound, {seconds(bound_s)}"
+        axes.axhline(bound_s / unit, color="black", linestyle="--", linewidth=1.0, label=label)
     axes.set_ylabel(f"busy with one sample, {name}")
     axes.margins(y=0.12)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 
 
-def _draw_memory(axes: Axes, report: PlacementReport) -> None:
+def _draw_memory(axes: Axes, report: PlacementResult) -> None:
     problem, used = report.problem, report.cost.memory_bytes
     largest = max(float(used.max()), problem.memory_bytes if problem.accelerators else 0.0)
     unit, name = size_unit(largest)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.placement import PlacementProblem, model_name
-from automap_models.formats.placement_plan import PlacementReport
+from automap_models.core.placement import PlacementProblem, PlacementResult, model_name
+from automap_models.cost.placement import gap
 
 from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
 from .units import counted, percent, seconds, size
@@ -17,18 +17,17 @@ from .units import counted, percent, seconds, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-ROUNDING = 1e-9  # values that differ relatively by no more are equal
 NUMBERS_WIDTH = 42  # of the table of devices: all its columns but the last
 
 
-def print_placement(report: PlacementReport, files: Mapping[str, Path]) -> None:
+def print_placement(report: PlacementResult, files: Mapping[str, Path]) -> None:
     """Print a placement for people; `files` maps what was written (placement, plot) to where."""
     screen = console()
     problem = report.problem
     screen.print(f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}")
-    took = f", planned in {seconds(report.planning_s)}" if report.planning_s else ""  # a plan read back took none
+    took = f", planned in {seconds(report.taken_s)}" if report.taken_s else ""  # a plan read back took none
     nodes = f"{len(problem.graph):,} nodes, {describe_objective(problem)}"
-    screen.print(f"placement by [bold]{plain(report.plan.planner)}[/bold]: {nodes}{took}\n")
+    screen.print(f"placement by [bold]{plain(report.required_plan().planner)}[/bold]: {nodes}{took}\n")
     screen.print(device_table(report, screen.width))
     screen.print()
     screen.print(fact_table(facts(report), report.notes))
@@ -62,16 +61,16 @@ def device_name(problem: PlacementProblem, device: int) -> str:
     return str(device) if device < problem.accelerators else f"CPU {device}"
 
 
-def device_table(report: PlacementReport, width: int) -> Table:
+def device_table(report: PlacementResult, width: int) -> Table:
     """One row a device that has nodes: how many, its times for one sample, its memory."""
     problem, cost = report.problem, report.cost
-    gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
-    table = columns(gap)
+    space = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
+    table = columns(space)
     for heading in ("device", "nodes", "compute", "transfer", "load", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("from … to", no_wrap=True)
-    for device in np.unique(report.plan.assignment).tolist():
-        held = np.flatnonzero(report.plan.assignment == device)
+    for device in np.unique(report.required_plan().assignment).tolist():
+        held = np.flatnonzero(report.required_plan().assignment == device)
         table.add_row(
             device_name(problem, device),
             str(held.size),
@@ -79,7 +78,7 @@ def device_table(report: PlacementReport, width: int) -> Table:
             seconds(float(cost.transfer_s[device])),
             seconds(float(cost.loads_s[device])),
             size(float(cost.memory_bytes[device])),
-            plain(_ends(problem, held.tolist(), max(16, width - NUMBERS_WIDTH - 6 * gap))),
+            plain(_ends(problem, held.tolist(), max(16, width - NUMBERS_WIDTH - 6 * space))),
         )
     return table
 
@@ -93,24 +92,25 @@ def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:
     return " … ".join(shortened(label, room // 2 - 1) for label in labels)
 
 
-def facts(report: PlacementReport) -> Iterator[tuple[str, str]]:
+def facts(report: PlacementResult) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the table."""
     problem, value_s = report.problem, report.cost.value_s
     if problem.objective == "latency":
         yield "latency", f"{seconds(value_s)} from a sample's first operator to its last"
     else:
         yield "time", f"{seconds(value_s)} a sample in steady state, {what_sets_the_pace(report)}"
-    if report.one_device_s is None:
+    one_device_s = report.facts["one_device_s"]
+    if one_device_s is None:
         yield "speed-up", "unknown: it does not fit one device"
     elif value_s:
-        yield "speed-up", f"{report.one_device_s / value_s:.2f}× over one device"
+        yield "speed-up", f"{one_device_s / value_s:.2f}× over one device"
     yield "optimum", optimality_in_words(report)
-    idle = problem.devices - np.unique(report.plan.assignment).size
+    idle = problem.devices - np.unique(report.required_plan().assignment).size
     if idle:
         yield "idle", counted(idle, "device")
 
 
-def what_sets_the_pace(report: PlacementReport) -> str:
+def what_sets_the_pace(report: PlacementResult) -> str:
     """The device with the largest load."""
     device = int(report.cost.loads_s.argmax())
     name = device_name(report.problem, device)
@@ -120,12 +120,13 @@ def what_sets_the_pace(report: PlacementReport) -> str:
     return f"the load of {busiest}"
 
 
-def optimality_in_words(report: PlacementReport) -> str:
+def optimality_in_words(report: PlacementResult) -> str:
     """How far the value can be from the best one among the plans that the planner chooses from."""
-    planner = report.plan.planner
-    if report.plan.status == "optimal":
+    planner = report.required_plan().planner
+    if report.status == "optimal":
         return f"proven: no placement that {planner} chooses from is better"
-    if report.gap is None:
+    above = gap(report)
+    if report.bound is None or above is None:
         return "nothing is proven"
-    bound = seconds(report.plan.bound_s or 0.0)
-    return f"at most {percent(report.gap)} above the best that {planner} chooses from (proven lower bound {bound})"
+    bound = seconds(report.bound.value)
+    return f"at most {percent(above)} above the best that {planner} chooses from (proven lower bound {bound})"

@@ -60,11 +60,13 @@ def origin(profile: Profile) -> str:
 def totals(profile: Profile) -> Iterator[tuple[str, str]]:
     """Label and sentence: time, parameters, kept activations, what crosses a cut."""
     total_s, forward_s = float(profile.C.sum()), float(profile.C_fwd.sum())
-    update_s = profile.meta.get("update_s")
-    rest = f"{seconds(total_s - forward_s)} backward"
+    yield (
+        "time",
+        f"{seconds(total_s)} a micro-batch: {seconds(forward_s)} forward, {seconds(total_s - forward_s)} backward",
+    )
+    update_s = profile.meta.get("update_per_step_s")
     if isinstance(update_s, float) and update_s > 0:
-        rest = f"{seconds(total_s - forward_s - update_s)} backward, {seconds(update_s)} update"
-    yield "time", f"{seconds(total_s)} a micro-batch: {seconds(forward_s)} forward, {rest}"
+        yield "update", f"{seconds(update_s)} once a step, in addition"
     yield (
         "parameters",
         f"{size(float(profile.W.sum()))}, first used by {counted(int((profile.W > 0).sum()), 'instruction')}",

@@ -29,7 +29,7 @@ class Steps:
         """A step of unknown length begins."""
         self._progress.update(self._task, description=what, total=None)
 
-    def advance(self, done: int, total: int, what: str) -> None:
+    def advance(self, done: int, total: int | None, what: str) -> None:
         """That much of a step is done; `what` comes next."""
         self._progress.update(self._task, description=what, completed=done, total=total)
 

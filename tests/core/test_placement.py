@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.errors import BadInput
 
 

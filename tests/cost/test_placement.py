@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import device_loads, latency_s, placement_cost, throughput_s
 from automap_models.formats.placement_json import read_placement
 

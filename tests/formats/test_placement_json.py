@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile

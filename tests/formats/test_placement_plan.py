@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.cost.placement import placement_cost
+from automap_models.core.placement import PlacementPlan, PlacementProblem, PlacementResult
+from automap_models.core.result import Bound, Result
+from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement
-from automap_models.formats.placement_plan import (
-    PlacementReport,
-    placement_document,
-    read_placement_plan,
-    write_placement_plan,
-)
+from automap_models.formats.placement_plan import placement_document, read_placement_plan, write_placement_plan
 
 GRAPH = parse_placement(
     Fields(
@@ -41,22 +37,24 @@ GRAPH = parse_placement(
 )
 
 
-def report(**changes: Any) -> PlacementReport:
+def throughput_result() -> PlacementResult:
     """Nodes 1 and 2 on accelerator 0, node 3 on accelerator 1: loads 1 + 2 + 6 and 3 + 6 ms."""
     problem = PlacementProblem.of(GRAPH)
-    plan = PlacementPlan("by hand", np.array([0, 0, 1]), bound_s=0.006)
-    made = PlacementReport(problem, plan, placement_cost(problem, plan), 0.25, 0.006, seed=3, time_limit_s=9.0)
-    return replace(made, **changes)
+    plan = PlacementPlan("by hand", np.array([0, 0, 1]))
+    facts = {"one_device_s": 0.006, "seed": 3, "time_limit_s": 9.0}
+    bound = Bound(0.006, "relaxation")
+    return Result(problem, plan, placement_cost(problem, plan), "feasible", bound, facts=facts, taken_s=0.25)
 
 
-def latency_report() -> PlacementReport:
+def latency_result() -> PlacementResult:
+    """One subgraph, then a node on a CPU, then another subgraph of the same accelerator."""
     problem = PlacementProblem.of(GRAPH, objective="latency", pieces=2)
-    plan = PlacementPlan("by hand", np.array([0, 2, 0]), np.array([0, 0, 1]), status="optimal")
-    return PlacementReport(problem, plan, placement_cost(problem, plan), 0.25, None)
+    plan = PlacementPlan("by hand", np.array([0, 2, 0]), np.array([0, 0, 1]))
+    return Result(problem, plan, placement_cost(problem, plan), "optimal", taken_s=0.25)
 
 
 def test_the_document_says_what_the_plan_is_worth() -> None:
-    document = placement_document(report())
+    document = placement_document(throughput_result())
     expected = {
         "schema": 1,
         "kind": "placement",
@@ -77,13 +75,13 @@ def test_the_document_says_what_the_plan_is_worth() -> None:
     assert document["provenance"]["seed"] == 3
 
 
-@pytest.mark.parametrize("made", [report(), latency_report()], ids=["throughput", "latency"])
-def test_what_is_written_is_read_back(made: PlacementReport, tmp_path: Path) -> None:
-    write_placement_plan(tmp_path / "p.json", made)
-    problem, plan = read_placement_plan(tmp_path / "p.json", GRAPH)
-    again = replace(made, problem=problem, plan=plan, cost=placement_cost(problem, plan))
-    assert placement_document(again) == placement_document(made)
-    assert json.loads((tmp_path / "p.json").read_text()) == placement_document(made)
+@pytest.mark.parametrize("result", [throughput_result(), latency_result()], ids=["throughput", "latency"])
+def test_what_is_written_is_read_back(result: PlacementResult, tmp_path: Path) -> None:
+    write_placement_plan(tmp_path / "p.json", result)
+    again = read_placement_plan(tmp_path / "p.json", GRAPH)
+    again = replace(again, facts=result.facts, taken_s=result.taken_s)
+    assert placement_document(again) == placement_document(result)
+    assert json.loads((tmp_path / "p.json").read_text()) == placement_document(result)
 
 
 def _set(*path: Any, to: Any) -> Callable[[Any], None]:
@@ -134,7 +132,7 @@ REFUSED = [
 def test_a_file_that_is_wrong_is_refused_in_one_sentence(
     spoil: Callable[[Any], None], message: str, tmp_path: Path
 ) -> None:
-    document = placement_document(report())
+    document = placement_document(throughput_result())
     spoil(document)
     (tmp_path / "p.json").write_text(json.dumps(document))
     with pytest.raises(BadInput, match=message) as refusal:
@@ -143,6 +141,7 @@ def test_a_file_that_is_wrong_is_refused_in_one_sentence(
 
 
 def test_a_bound_of_zero_leaves_no_gap() -> None:
-    made = report()
-    assert replace(made, plan=replace(made.plan, bound_s=0.0)).gap is None
-    assert replace(made, plan=replace(made.plan, bound_s=None)).gap is None
+    result = throughput_result()
+    assert gap(result) == pytest.approx(0.5)
+    assert gap(replace(result, bound=Bound(0.0, "relaxation"))) is None
+    assert gap(replace(result, bound=None)) is None

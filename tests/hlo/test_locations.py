@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from automap_models.hlo.hlo_text import mark_names, read_marks
-from automap_models.hlo.locations import is_backward, is_update, layers, scopes, split
+from automap_models.hlo.locations import is_backward, is_differentiated, layers, scopes, split
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_a_scope_with_nothing_below_it_stays() -> None:
     assert layers(["jit(f)/jvp(layer)/dot", "jit(f)/jvp(layer)/add"]) == ("layer", "layer")
 
 
-def test_phases_are_told_by_transformation_and_scope() -> None:
+def test_forward_and_backward_are_told_by_the_marks_of_differentiation() -> None:
     assert is_backward("jit(f)/transpose(jvp(Net))/mul")
     assert is_backward("gradient_tape/model/MatMul")
     assert not is_backward("jit(f)/jvp(Net)/transpose")
-    assert is_update("jit(f)/optimizer/add")
-    assert not is_update("jit(f)/jvp(Net)/optimizer_head/optimizer")
+    assert is_differentiated("jit(f)/jvp(Net)/mul")
+    assert not is_differentiated("jit(f)/optimizer/add")
 
 
 def test_a_slash_in_parentheses_separates_nothing() -> None:

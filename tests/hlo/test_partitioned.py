@@ -69,7 +69,7 @@ class Step(NamedTuple):
     def price(self, sharded: list[int], degree: int) -> ShardingPrice:
         axis_of = np.full(len(self.sharding.classes), UNUSED)
         axis_of[sharded] = 0
-        return sharding_price(work_of(self.classes, self.times), axis_costs(CLUSTER, [degree], 0.0), axis_of)
+        return sharding_price(work_of(self.classes, self.divisible.times), axis_costs(CLUSTER, [degree], 0.0), axis_of)
 
 
 def prepared(step: TrainingStep, device: Device) -> Step:
@@ -172,7 +172,7 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
 
 @settings(max_examples=60, deadline=None)
 @given(choices())
-def test_the_instructions_add_up_to_the_price_of_the_whole_step(drawn: tuple[str, list[int], int]) -> None:
+def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
     name, chosen, degree = drawn
     step = tiny(name)
     found, price = step.divisible.partitioned(chosen, degree, "drawn"), step.price(chosen, degree)
@@ -180,7 +180,7 @@ def test_the_instructions_add_up_to_the_price_of_the_whole_step(drawn: tuple[str
     assert found.reduced_fwd.sum() + found.reduced_bwd.sum() == pytest.approx(price.activation_bytes[0])
     assert found.gradients.sum() == pytest.approx(price.gradient_bytes[0])
     assert found.starts_fwd.sum() + found.starts_bwd.sum() == pytest.approx(
-        work_of(step.classes, step.times).starts[chosen].sum()
+        work_of(step.classes, step.divisible.times).starts[chosen].sum()
     )
     variables = step.sharding.classes.variables
     parts = {v.name: degree if v.name in found.dims else 1 for v in variables}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.dag import find_cycle
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput
 from automap_models.hlo.liveness import Liveness

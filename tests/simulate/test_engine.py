@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from automap_models.simulate import engine
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.timeline import Timeline
 
@@ -38,6 +41,8 @@ def test_messages_of_both_directions_share_the_link_in_the_order_they_get_ready(
     ]
     assert _draw(timeline, "links") == [".. F0 F0 F0 F1 F1 F1 B0 B0 B0 B1 B1 B1"]
     assert timeline.length_s == 14
+    drawn = [line.strip()[10:] for line in (engine.__doc__ or "").splitlines() if re.match(r" +(stage|link)", line)]
+    assert drawn == [*_draw(timeline, "stages")[:1], *_draw(timeline, "links"), *_draw(timeline, "stages")[1:]]
 
 
 def test_a_deeper_warm_up_hides_transfers_that_1f1b_waits_for() -> None:

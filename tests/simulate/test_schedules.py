@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from automap_models.simulate import schedules
@@ -34,9 +36,13 @@ def test_a_schedule_is_the_grid_drawn_by_hand(name: str) -> None:
     assert schedule(name, 3, 4) == _read(GRIDS[name])
 
 
-def test_the_grid_in_the_docstring_is_true() -> None:
-    rows = [line for line in (schedules.__doc__ or "").splitlines() if line.strip().startswith("F0 ")]
-    assert _read("\n".join(rows)) == schedule("1f1b", 3, 4)
+def test_the_grids_in_the_docstring_are_true() -> None:
+    """Three grids stand side by side, apart by several blanks, under their names."""
+    lines = (schedules.__doc__ or "").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith("F0 "))
+    columns = zip(*(re.split(r" {2,}", line.strip()) for line in lines[first - 1 : first + 3]), strict=True)
+    drawn = {name: _read("\n".join(rows)) for name, *rows in columns}
+    assert drawn == {name: schedule(name, 3, 4) for name in SCHEDULES}
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), SHAPES)

@@ -16,8 +16,7 @@ from automap_models.envs.online_pipeline import OnlinePipelineEnv
 from automap_models.envs.online_pivots import Candidates
 from automap_models.envs.online_tables import Chosen, Pivots
 from automap_models.planners.online.config import OnlineConfig
-from automap_models.planners.online.exploration import explore, ways
-from automap_models.planners.online.look_ahead import bounds_s, first_plans
+from automap_models.planners.online.exploration import bounds_s, draw_exploration, explore, first_plans
 from automap_models.rl.agent import Agent, Moment
 from automap_models.rl.learner import Learner
 from automap_models.rl.pivot_network import PivotQNetwork
@@ -117,7 +116,8 @@ class OnlineSearch:
 
     def _explored(self, epsilon: float) -> tuple[Chosen, list[Moment[Chosen]]]:
         """Episodes that explore by the look-ahead, the first one greedy."""
-        how = ways(epsilon, self.config.round, self.config.around, self.pivots.stages, self.generator)
+        config = self.config
+        how = draw_exploration(epsilon, config.round, config.around, self.pivots.stages, self.generator)
         start = OnlinePipelineEnv(len(how.epsilon)).reset(self.pivots)
         return start, explore(self.agent, self.pivots, start, how, self.best, self.best_s, self.generator)
 
@@ -139,10 +139,10 @@ class OnlineSearch:
         length = torch.where(complete, final_length_s(self.pivots, final), torch.inf)
         shortest = int(length.argmin())
         if length[shortest] < self.best_s:
-            cuts, device_cuts = (tuple(each) for each in final.pivots[shortest].T.tolist())
+            cuts, device_cuts = (tuple(places) for places in final.pivots[shortest].T.tolist())
             problem = self.candidates.problem
             plan = StagedPlan(cuts, device_cuts, problem.micro_batches, NAME, problem.grid.to_points(cuts))
             cost = plan_cost(problem, plan)
             if cost.feasible and cost.length_s < self.best_s:
                 self.best, self.best_s = plan, cost.length_s
-        return [float(each) for each in length]
+        return [float(value) for value in length]

@@ -6,45 +6,59 @@ each of them is none. For profiles in execution order `automap-infer --planner d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.dag import topological_order
-from automap_models.core.placement import ROUNDING, PlacementPlan, PlacementProblem, model_name
-from automap_models.core.placement_graph import BoolArray, IntArray
+from automap_models.core.dag import depth_first_order, topological_order
+from automap_models.core.placement import ROUNDING, BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s, throughput_s
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import BadInput
 from automap_models.formats.split_json import read_split
-from automap_models.planners.base import PlacementPlanner
+from automap_models.planners.base import NoConfig
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement
+from automap_models.planners.watch import SILENT, Progress, Watch
 
 BISECTIONS = 40
 """Halvings of the interval in which the smallest load that can be met lies."""
+ORDERS = 3
+"""Topological orders that `topological_orders` yields."""
 
 
-class SinglePlanner(PlacementPlanner):
+@dataclass(frozen=True)
+class ExpertConfig:
+    """The configuration of `expert`.
+
+    Attributes:
+        split: an expert's placement in a file (formats.split_json); None places equally many layers on every
+            accelerator.
+    """
+
+    split: str | os.PathLike[str] | None = None
+
+
+class SinglePlanner(PlacementPlanner[NoConfig]):
     """Everything on one accelerator, or on one CPU where that is impossible: what all others are compared with."""
 
     name: ClassVar[str] = "single"
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The placement.
-
-        Raises:
-            Infeasible: an accelerator's memory is too small, and there is no CPU.
-        """
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The placement; none where an accelerator's memory is too small and there is no CPU."""
+        watch(Progress("putting everything on one device", 0, 1))
         total = float(problem.graph.memory_bytes.sum())
         fits = total <= problem.memory_bytes * (1.0 + ROUNDING) and bool(problem.graph.supported.all())
         if not (problem.accelerators and fits) and not problem.cpus:
-            raise no_placement(problem, self.name)
+            return Outcome(reason=no_placement(problem, self.name))
         device = 0 if problem.accelerators and fits else problem.accelerators
-        return placement_plan(problem, self.name, np.full(len(problem.graph), device))
+        return Outcome(PlacementPlan(self.name, np.full(len(problem.graph), device)))
 
 
-class GreedyPlanner(PlacementPlanner):
+class GreedyPlanner(PlacementPlanner[NoConfig]):
     """List scheduling: device after device filled in topological order.
 
     For latency as published (latency-greedy of dnn-partitioning): as much as its memory holds on every accelerator, the
@@ -54,65 +68,39 @@ class GreedyPlanner(PlacementPlanner):
 
     name: ClassVar[str] = "greedy"
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The placement.
-
-        Raises:
-            Infeasible: filled like this, the accelerators do not hold everything, and there is no CPU.
-        """
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The placement; none where the accelerators, filled like this, do not hold everything and there is no CPU."""
         units = contract(problem)
-        device = unit_greedy(problem, units)
+        device = unit_greedy(problem, units, deadline, watch)
         if device is None:
-            raise no_placement(problem, self.name)
-        return placement_plan(problem, self.name, units.expand(device))
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, units.expand(device)))
 
 
-class ExpertPlanner(PlacementPlanner):
-    """A human expert's split from a file (`PlannerOptions.split`), or else equally many layers on every accelerator."""
+class ExpertPlanner(PlacementPlanner[ExpertConfig]):
+    """A human expert's split from a file, or else equally many layers on every accelerator."""
 
     name: ClassVar[str] = "expert"
+    config_type: ClassVar[type[ExpertConfig]] = ExpertConfig
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The placement.
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The expert's placement; none where it does not fit the memory.
 
         Raises:
             BadInput: the split file is none, or one of another graph.
-            Infeasible: the split does not fit the memory.
         """
-        split = self.options.split
+        split = self.config.split
         if split is None:
-            return placement_plan(problem, self.name, _equal_layers(problem))
-        assignment = read_split(split, problem)
+            watch(Progress("putting equally many layers on every accelerator", 0, 1))
+            return Outcome(PlacementPlan(self.name, _equal_layers(problem)))
+        watch(Progress(f"reading {split}", 0, 1))
+        plan = PlacementPlan(self.name, read_split(split, problem))
         total = float(problem.graph.memory_bytes.sum())
         roomy = replace(problem, memory_bytes=max(problem.memory_bytes, total))
-        ok, why = PlacementPlan(self.name, assignment).check_valid(roomy)
-        if not ok:
-            raise BadInput(why, where=str(split), do="give a split made for this graph and these devices")
-        return placement_plan(problem, self.name, assignment)
-
-
-def placement_plan(problem: PlacementProblem, planner: str, assignment: IntArray) -> PlacementPlan:
-    """The plan, when it is valid.
-
-    Raises:
-        Infeasible: it is not, saying why.
-    """
-    plan = PlacementPlan(planner, assignment)
-    ok, why = plan.check_valid(problem)
-    if not ok:
-        raise Infeasible(why, where=f"planner {planner}", do="try another planner, more devices or more memory")
-    return plan
-
-
-def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
-    """The error of a heuristic that found nothing that fits; it proves nothing."""
-    need, have = float(problem.graph.memory_bytes.sum()), problem.memory_bytes
-    return Infeasible(
-        f"found no placement of {model_name(problem.graph)} ({need / 1e9:.3g} GB) on {problem.accelerators} "
-        f"accelerator(s) of {have / 1e9:.3g} GB and {problem.cpus} CPU(s)",
-        where=f"planner {planner}",
-        do="try more devices, more memory or planner milp",
-    )
+        valid, objection = plan.check_valid(roomy)
+        if not valid:
+            raise BadInput(objection, where=str(split), do="give a split made for this graph and these devices")
+        return Outcome(plan)
 
 
 def supported_devices(problem: PlacementProblem, units: Contraction) -> BoolArray:
@@ -123,11 +111,21 @@ def supported_devices(problem: PlacementProblem, units: Contraction) -> BoolArra
     return allowed
 
 
-def unit_greedy(problem: PlacementProblem, units: Contraction) -> IntArray | None:
-    """[m] devices of the units in the best greedy placement; None where none fits."""
+def unit_greedy(
+    problem: PlacementProblem, units: Contraction, deadline: Deadline = NEVER, watch: Watch = SILENT
+) -> IntArray | None:
+    """[m] devices of the units in the best greedy placement; None where none fits.
+
+    Args:
+        problem: what to place.
+        units: of the problem.
+        deadline: when to stop with the best so far; the first placement is made whatever the time.
+        watch: is told which order is being tried.
+    """
     best, best_value = None, np.inf
-    for order in topological_orders(units):
-        for device in _fillings(problem, units, order):
+    for index, order in enumerate(topological_orders(units)):
+        watch(Progress(f"filling devices along topological order {index + 1} of {ORDERS}", index, ORDERS))
+        for device in _fillings(problem, units, order, deadline):
             assignment = units.expand(device)
             if problem.objective == "throughput":
                 value = throughput_s(problem, assignment)
@@ -135,6 +133,8 @@ def unit_greedy(problem: PlacementProblem, units: Contraction) -> IntArray | Non
                 value = latency_s(problem, PlacementPlan("", assignment))
             if value < best_value:
                 best, best_value = device, value
+        if deadline.passed:
+            break
     return best
 
 
@@ -143,28 +143,15 @@ def topological_orders(units: Contraction) -> Iterator[list[int]]:
 
     The published greedy is the depth-first one; which of a unit's readers comes first is up to its hash tables.
     """
-    successors: list[list[int]] = [[] for _ in range(len(units))]
-    for before, after in units.order.tolist():
-        successors[before].append(after)
+    successors = units.successors()
     yield topological_order(successors)
-    yield _depth_first(successors)
-    yield _depth_first([after[::-1] for after in successors])
+    yield depth_first_order(successors)
+    yield depth_first_order([after[::-1] for after in successors])
 
 
-def _depth_first(successors: Sequence[Sequence[int]]) -> list[int]:
-    missing = np.bincount([after for row in successors for after in row], minlength=len(successors)).tolist()
-    ready, order = [unit for unit, count in enumerate(missing) if not count], []
-    while ready:
-        unit = ready.pop()
-        order.append(unit)
-        for after in successors[unit]:
-            missing[after] -= 1
-            if not missing[after]:
-                ready.append(after)
-    return order
-
-
-def _fillings(problem: PlacementProblem, units: Contraction, order: list[int]) -> Iterator[IntArray]:
+def _fillings(
+    problem: PlacementProblem, units: Contraction, order: list[int], deadline: Deadline
+) -> Iterator[IntArray]:
     """[m] placements that fill device after device in this order; the last is not always the best."""
     if problem.objective == "latency":
         device = _filled_for_latency(problem, units, order)
@@ -177,6 +164,8 @@ def _fillings(problem: PlacementProblem, units: Contraction, order: list[int]) -
         return
     yield widest
     for _ in range(BISECTIONS):
+        if deadline.passed:
+            return
         middle = (low + high) / 2.0
         device = _filled_up_to(problem, units, order, middle)
         if device is None:

@@ -1,4 +1,4 @@
-"""The inner loop of the dynamic program over ideals, compiled; `ideal_search` says what it does and why."""
+"""The inner loop of the dynamic program over ideals, compiled, and its arrays; `ideal_search` says what it computes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,65 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.placement_graph import FloatArray, IntArray
-from automap_models.planners.placement.ideal_jit import jit
-from automap_models.planners.placement.ideal_lattice import SmallArray
-from automap_models.planners.placement.ideal_loads import UnitLoads
+from automap_models.core.contraction import Contraction
+from automap_models.core.placement import BoolArray, FloatArray, IntArray
+from automap_models.planners.placement.ideal_lattice import SmallArray, jit
 
 ACCELERATOR, CPU, NET, MEMORY, SUMS = 0, 2, 4, 6, 7
 """Columns of the sums over a growing set: two parts each of its times and transfers, then its bytes."""
+
+
+class UnitLoads(NamedTuple):
+    """m units and h nets (see core.contraction), each time in part 0 or 1 of a device's load.
+
+    Attributes:
+        accelerator_s: [2, m] time of each part on an accelerator.
+        cpu_s: [2, m] the same on a CPU.
+        memory_bytes: [m] on an accelerator.
+        supported: [m] whether the unit can run on an accelerator.
+        net_s: [h] what a net loads an accelerator with that holds some but not all of its units.
+        net_part: [h] part to which that belongs.
+        net_size: [h] number of its units.
+        first_net: [m + 1] where each unit's nets begin in `net`.
+        net: nets of the units, one unit after the other.
+    """
+
+    accelerator_s: FloatArray
+    cpu_s: FloatArray
+    memory_bytes: FloatArray
+    supported: BoolArray
+    net_s: FloatArray
+    net_part: IntArray
+    net_size: IntArray
+    first_net: IntArray
+    net: IntArray
+
+
+def unit_loads(contraction: Contraction, first_pass: int | None = None) -> UnitLoads:
+    """Loads of the units.
+
+    Args:
+        contraction: the units.
+        first_pass: pass that is part 0, the other being part 1; None puts both into part 0.
+    """
+    m = len(contraction)
+    size = np.diff(contraction.net_start)
+    by_unit = np.argsort(contraction.net_units, kind="stable")
+    part_of_pass = np.array([0, 0] if first_pass is None else [first_pass, 1 - first_pass])
+    accelerator_s, cpu_s = np.zeros((2, 2, m))
+    np.add.at(accelerator_s, part_of_pass, contraction.accelerator_s)
+    np.add.at(cpu_s, part_of_pass, contraction.cpu_s)
+    return UnitLoads(
+        accelerator_s=accelerator_s,
+        cpu_s=cpu_s,
+        memory_bytes=contraction.memory_bytes,
+        supported=contraction.supported,
+        net_s=contraction.net_s,
+        net_part=part_of_pass[contraction.net_pass],
+        net_size=size,
+        first_net=np.searchsorted(contraction.net_units[by_unit], np.arange(m + 1)).astype(np.int64),
+        net=np.repeat(np.arange(size.size), size)[by_unit],
+    )
 
 
 class Steps(NamedTuple):

@@ -1,27 +1,48 @@
 """The ideals of a DAG (sets of nodes closed under predecessors), and which of them differ by one node.
 
-Ideals are bit sets of 64-bit words, numbered by size and, within a size, in the order in which they are found: an
-ideal's number is larger than those of its subsets. A set of nodes is contiguous exactly when it is the difference of
-two ideals, one inside the other (Tarnawski et al., NeurIPS 2020, §5.1.1).
+    a → b → d      ideals: {} {a} {ab} {ac} {abc} {abcd}        the difference of two of them, one inside the other,
+     ↘ c ↗         steps:  {a} -b-> {ab}, {a} -c-> {ac}, …      is contiguous: {abcd} - {a} = {b, c, d}
+
+Ideals are bit sets of 64-bit words, numbered by size and, within a size, in the order in which the search meets them:
+an ideal's number is larger than those of its subsets. A set of nodes is contiguous exactly when it is the difference
+of two ideals, one inside the other (Tarnawski et al., NeurIPS 2020, §5.1.1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.placement_graph import FloatArray, IntArray
-from automap_models.planners.placement.ideal_jit import jit
+from automap_models.core.placement import FloatArray, IntArray
+from automap_models.errors import BadInput
+from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise BadInput(f"the planner needs numba ({error})", do="pip install 'automap-models[place]'") from error
 
 WordArray = NDArray[np.uint64]
 SmallArray = NDArray[np.int32]
 ArrayT = TypeVar("ArrayT", bound=NDArray[Any])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 FIRST_CAPACITY = 1024
+"""Ideals for which the first arrays have room; a power of 2, as the hash table wants it."""
+FIRST_LIMIT = 4096
+"""Ideals after which the search for them looks at the clock for the first time."""
+WIDENING = 4
+"""Factor by which that number grows from look to look; each time the search begins anew, which costs a third more."""
+
+
+def jit(function: FunctionT) -> FunctionT:
+    """The function compiled when it is first called; it may only hold arrays and numbers."""
+    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +95,18 @@ def chain_lattice(order: IntArray) -> Lattice:
     return Lattice(np.minimum(steps, m), order.astype(np.int32), steps[1 : m + 1].astype(np.int32))
 
 
-def ideal_lattice(m: int, edges: IntArray, limit: int) -> Lattice:
+def ideal_lattice(m: int, edges: IntArray, limit: int, deadline: Deadline = NEVER) -> Lattice:
     """All ideals of a DAG.
 
     Args:
         m: number of nodes.
         edges: [e, 2] producer and consumer of each edge, each once; acyclic.
         limit: how many ideals there may be.
+        deadline: when to stop.
 
     Raises:
-        TooManyIdeals: there are more, found by counting no further.
+        TooManyIdeals: there are more ideals than the limit; they are counted no further.
+        OutOfTime: the deadline has passed, or will have passed before the next look at the clock.
     """
     words = m // 64 + 1
     masks = np.zeros((m, words), dtype=np.uint64)
@@ -91,10 +114,17 @@ def ideal_lattice(m: int, edges: IntArray, limit: int) -> Lattice:
     by_producer = np.argsort(edges[:, 0], kind="stable")
     start = np.searchsorted(edges[by_producer, 0], np.arange(m + 1)).astype(np.int64)
     keys = np.random.default_rng(0).integers(0, 2**63, m, dtype=np.uint64)
-    first, node, larger = _grow(masks, start, edges[by_producer, 1], keys, limit, FIRST_CAPACITY)
-    if first.size == 0:
-        raise TooManyIdeals
-    return Lattice(first, node, larger)
+    allowed = 0  # the first look may take long on a new machine, which has to compile first
+    while allowed < limit:
+        allowed = min(limit, WIDENING * allowed or FIRST_LIMIT)
+        deadline.check()
+        left_s = deadline.left_s
+        first, node, larger = _grow(masks, start, edges[by_producer, 1], keys, allowed, FIRST_CAPACITY)
+        if first.size:
+            return Lattice(first, node, larger)
+        if allowed > FIRST_LIMIT and WIDENING * (left_s - deadline.left_s) > deadline.left_s:
+            raise OutOfTime
+    raise TooManyIdeals
 
 
 @jit
@@ -103,8 +133,8 @@ def _grow(
 ) -> tuple[IntArray, SmallArray, SmallArray]:
     """The lattice by breadth-first search from the empty ideal; empty arrays when it passes the limit.
 
-    `ready` holds for each ideal the nodes that can be added: those outside whose predecessors are all inside. Ideals
-    are found again by a hash, the xor of their nodes' keys.
+    `ready` holds for each ideal the nodes that can be added: those outside whose predecessors are all inside. A hash,
+    the xor of its nodes' keys, tells whether an ideal was met before.
     """
     m, words = masks.shape
     inside, ready = np.zeros((capacity, words), dtype=np.uint64), np.zeros((capacity, words), dtype=np.uint64)

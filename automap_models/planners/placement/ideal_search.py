@@ -11,8 +11,11 @@ the devices that are left cannot run what is left under the ceiling. With a ceil
 the N² / 2 pairs of ideals, and none is ever stored. So ceilings are tried from a lower bound on upwards: below one that
 is too low there is nothing, which is a better bound; below one that is not there is the optimum.
 
-A load has two parts, so that the same search serves max_i FW_i + max_i BW_i: the first is minimised under a ceiling,
-the second only has to stay under a ceiling of its own (all zero where the passes are not apart).
+A load has two parts, so that the same search serves pipelines that run all forward passes before all backward passes.
+Every pass then has a slowest device of its own and the time per sample is max_i FW_i + max_i BW_i (App. C.1). A dynamic
+program over one largest load cannot minimise that sum, but it can minimise one of the two under a ceiling on the other,
+and a minimum of the sum is among the placements where neither can be improved without the other. `optimum_of_passes`
+meets those from the smallest backward maximum on, until the sum cannot fall any more.
 """
 
 from __future__ import annotations
@@ -22,18 +25,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap_models.core.placement import ROUNDING, PlacementProblem
-from automap_models.core.placement_graph import FloatArray, IntArray
+from automap_models.core.contraction import Contraction
+from automap_models.core.placement import ROUNDING, FloatArray, IntArray, PlacementProblem
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.placement.ideal_kernel import Rules, Steps, Table, advance
+from automap_models.planners.placement.ideal_kernel import Rules, Steps, Table, UnitLoads, advance, unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice
-from automap_models.planners.placement.ideal_loads import Capacity, UnitLoads
+from automap_models.planners.watch import SILENT, Progress, Watch
 
-SLACK = 1e-9
-"""Ceilings may be passed by this share, which is floating-point rounding."""
+LESS = 1.0 - 3 * ROUNDING
+"""A ceiling that leaves out what lies at the value it is multiplied with."""
 
-PAIRS_AT_ONCE = 10_000_000
-"""Pairs of ideals between two looks at the clock, at most."""
+RELAXATIONS_AT_ONCE = 20_000_000
+"""Pairs of ideals, times entries of each, between two looks at the clock, at most."""
+
+BISECTIONS = 60
+"""Halvings of the interval in which the least ceiling lies."""
 
 FIRST_EXCESS = 1 / 16
 """Share by which the first ceiling lies above the lower bound."""
@@ -55,6 +61,36 @@ class Split:
     devices: IntArray
 
 
+class Capacity:
+    """How much accelerator time of one part a number of devices can take off, none being loaded beyond a ceiling.
+
+    An accelerator takes off as much as the ceiling; CPUs together what fits into their time when units can be split,
+    those first that gain the most: a fractional knapsack. Only units that accelerators support count.
+    """
+
+    def __init__(self, loads: UnitLoads, part: int) -> None:
+        gain_s = (loads.accelerator_s[part] * loads.supported)[loads.supported]
+        price_s = loads.cpu_s[part][loads.supported]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            order = np.argsort(-np.where(gain_s > 0, gain_s / price_s, 0.0), kind="stable")
+        self._price_s = np.concatenate([[0.0], np.cumsum(price_s[order])])
+        self._gain_s = np.concatenate([[0.0], np.cumsum(gain_s[order])])
+
+    def most_s(self, accelerators: IntArray, cpus: IntArray, ceiling_s: float) -> FloatArray:
+        """Accelerator time that so many devices can take off at most; the counts broadcast."""
+        off_s = np.interp(cpus * ceiling_s, self._price_s, self._gain_s)
+        return np.asarray(off_s + accelerators * ceiling_s)
+
+    def least_ceiling_s(self, accelerators: int, cpus: int) -> float:
+        """No placement on so many devices loads all of them less."""
+        low, high = 0.0, float(max(self._gain_s[-1], self._price_s[-1]))
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            enough = self.most_s(np.array(accelerators), np.array(cpus), middle) >= self._gain_s[-1]
+            low, high = (low, middle) if enough else (middle, high)
+        return low
+
+
 class IdealSearch:
     """The dynamic program on one lattice.
 
@@ -63,8 +99,16 @@ class IdealSearch:
         most_s: [2] nor any a larger part.
     """
 
-    def __init__(self, problem: PlacementProblem, loads: UnitLoads, lattice: Lattice, deadline: Deadline) -> None:
-        self._problem, self._loads, self._lattice, self._deadline = problem, loads, lattice, deadline
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        loads: UnitLoads,
+        lattice: Lattice,
+        deadline: Deadline,
+        watch: Watch = SILENT,
+    ) -> None:
+        self._problem, self._loads, self._lattice = problem, loads, lattice
+        self._deadline, self._watch = deadline, watch
         self._accelerators, self._cpus = devices_in_use(problem, loads.memory_bytes.size)
         self._capacity = tuple(Capacity(loads, part) for part in (0, 1))
         supported_s = loads.accelerator_s * loads.supported
@@ -83,11 +127,11 @@ class IdealSearch:
         bound_s = self.least_s
         for ceiling_s in self._ceilings(float(self.most_s[0]) if below_s is None else below_s):
             try:
-                found = self.under(ceiling_s, float(self.most_s[1]))
+                split = self.under(ceiling_s, float(self.most_s[1]))
             except OutOfTime:
                 raise OutOfTime(bound_s) from None
-            if found is not None:
-                return found
+            if split is not None:
+                return split
             bound_s = ceiling_s
         return None
 
@@ -105,14 +149,15 @@ class IdealSearch:
             OutOfTime: the deadline has passed.
         """
         lattice, size = self._lattice, len(self._lattice)
-        ceiling_s = np.array([first_s, second_s]) * (1.0 + SLACK)
+        ceiling_s = np.array([first_s, second_s]) * (1.0 + ROUNDING)
         limit_bytes = self._problem.memory_bytes * (1.0 + ROUNDING)
         overlap = self._problem.communication == "max"
         rules = Rules(self._accelerators, self._cpus, limit_bytes, overlap, ceiling_s)
         table = self._table(ceiling_s)
-        at_once = max(1, PAIRS_AT_ONCE // size)
+        at_once = max(1, RELAXATIONS_AT_ONCE // (size * table.best_s.shape[1]))
         for begin in range(0, size, at_once):
             self._deadline.check()
+            self._watch(Progress(f"growing stages from {size:,} ideals", begin, size))
             steps = Steps(lattice.first, lattice.node, lattice.larger)
             advance(begin, min(begin + at_once, size), steps, self._loads, rules, table)
         entry = int(table.best_s[-1].argmin())
@@ -130,7 +175,7 @@ class IdealSearch:
         )
         best_s = np.full((len(self._lattice), most_s.shape[1]), np.inf)
         best_s[0, 0] = 0.0
-        rounding_s = SLACK * self._rest_s[:, :1]
+        rounding_s = ROUNDING * self._rest_s[:, :1]
         return Table(best_s, np.zeros(best_s.shape, dtype=np.int32), self._rest_s, most_s + rounding_s)
 
     def _devices(self, table: Table, entry: int) -> IntArray:
@@ -150,3 +195,67 @@ class IdealSearch:
 def devices_in_use(problem: PlacementProblem, units: int) -> tuple[int, int]:
     """Accelerators and CPUs that can hold anything: as many as there are, but no more than units."""
     return min(problem.accelerators, units), min(problem.cpus, units)
+
+
+def least_s(problem: PlacementProblem, contraction: Contraction) -> float:
+    """No placement has a smaller time per sample: what follows from the times alone, without a search."""
+    in_use = devices_in_use(problem, len(contraction))
+    parts = (0, 1) if problem.split_passes else (None,)
+    return sum(Capacity(unit_loads(contraction, part), 0).least_ceiling_s(*in_use) for part in parts)
+
+
+def optimum_of_passes(
+    problem: PlacementProblem,
+    contraction: Contraction,
+    lattice: Lattice,
+    deadline: Deadline,
+    watch: Watch = SILENT,
+    incumbent: Split | None = None,
+) -> Split | None:
+    """The placement with the least max_i FW_i + max_i BW_i, which is its `value_s`, up to ROUNDING.
+
+    Args:
+        problem: with `split_passes`.
+        contraction: its units.
+        lattice: ideals of the units.
+        deadline: when to stop.
+        watch: is told how far the searches are.
+        incumbent: a known placement, returned unless there is a better one.
+
+    Raises:
+        OutOfTime: the deadline has passed; with a lower bound and, as `incumbent`, the best placement by then.
+    """
+    forward, backward = (
+        IdealSearch(problem, unit_loads(contraction, first_pass), lattice, deadline, watch) for first_pass in (0, 1)
+    )
+    bound_s = forward.least_s + backward.least_s
+    try:
+        quickest = forward.optimum()
+        if quickest is None:
+            return None
+        forward_s, ceiling_s = quickest.value_s, float(forward.most_s[0])
+        while True:
+            most_s = float(backward.most_s[0]) if incumbent is None else incumbent.value_s - forward_s
+            lightest = backward.under(most_s, ceiling_s)
+            if lightest is None:
+                return incumbent
+            bound_s = forward_s + lightest.value_s
+            other = forward.under(ceiling_s, lightest.value_s)
+            if other is None:
+                return incumbent
+            value_s = lightest.value_s + other.value_s
+            if incumbent is None or value_s < incumbent.value_s:
+                incumbent = Split(value_s, other.devices)
+            if other.value_s <= forward_s * (1.0 + ROUNDING):
+                return incumbent
+            ceiling_s = min(other.value_s, incumbent.value_s - lightest.value_s) * LESS
+    except OutOfTime:
+        raise PassesOutOfTime(bound_s, incumbent) from None
+
+
+class PassesOutOfTime(OutOfTime):
+    """OutOfTime with the best placement found by then."""
+
+    def __init__(self, bound_s: float, incumbent: Split | None) -> None:
+        super().__init__(bound_s)
+        self.incumbent = incumbent

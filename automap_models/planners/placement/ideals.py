@@ -9,22 +9,28 @@ for those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import PlacementPlan, PlacementProblem, Status, model_name
-from automap_models.core.placement_graph import IntArray
-from automap_models.cost.placement import throughput_s
+from automap_models.core.dag import depth_first_order
+from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import PlacementPlanner
+from automap_models.planners.base import NoConfig
 from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
-from automap_models.planners.placement.ideal_loads import unit_loads
-from automap_models.planners.placement.ideal_passes import PassesOutOfTime, optimum_of_passes
-from automap_models.planners.placement.ideal_search import IdealSearch, Split, devices_in_use
+from automap_models.planners.placement.ideal_search import (
+    IdealSearch,
+    PassesOutOfTime,
+    Split,
+    devices_in_use,
+    least_s,
+    optimum_of_passes,
+)
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner
+from automap_models.planners.watch import Progress, Watch
 
 MAX_IDEALS = 250_000
 """More take minutes."""
@@ -32,55 +38,56 @@ MAX_IDEALS = 250_000
 MEMORY_BYTES = 2**31
 """What the tables may take."""
 
-__all__ = ["IdealsPlanner", "LinearPlanner", "dfs_order"]
+GRACE_S = 0.05
+"""The search along one line may take so long, whatever the deadline: small problems end within it, with a plan."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Answer:
-    """The best split found and a lower bound on all that the lattice has."""
+class _Best(NamedTuple):
+    """The best split that a search met, a lower bound on all that the lattice has, and whether the search finished."""
 
     split: Split | None
     bound_s: float
     finished: bool
 
 
-class IdealsPlanner(PlacementPlanner):
+class IdealsPlanner(PlacementPlanner[NoConfig]):
     """The best contiguous placement, by dynamic programming over the ideals of the graph.
 
-    With a time limit that ends the search, the best one along one line, and a lower bound.
+    Stopped by its deadline it returns the best placement along one line, and a lower bound.
     """
 
     name: ClassVar[str] = "ideals"
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The contiguous placement with the smallest time per sample; `bound_s` holds for the contiguous ones.
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The contiguous placement with the smallest time per sample; the bound holds for the contiguous ones.
 
-        Status "feasible", and no bound, where the search was stopped, or where memory is scarce and so many operators
-        take no time that only placements with these beside their only neighbour were looked at.
+        Status "feasible" where the search was stopped and, without a bound, where memory is scarce and so many
+        operators take no time that only placements with these beside their only neighbour were looked at.
 
         Raises:
             BadInput: the objective is latency, or the graph has too many ideals.
-            Infeasible: no contiguous placement fits the memory.
         """
         _require_throughput(self.name, problem)
-        deadline = Deadline(np.inf if self.options.time_limit_s is None else self.options.time_limit_s)
-        contraction, lattice = _units_and_ideals(problem)
-        line = _search(problem, contraction, chain_lattice(dfs_order(len(contraction), contraction.order)), Deadline())
-        answer = _search(problem, contraction, lattice, deadline, line.split)
-        return _as_plan(self.name, problem, contraction, answer)
+        watch(Progress("counting ideals"))
+        contraction, lattice = _units_and_ideals(problem, deadline)
+        line = _search(problem, contraction, _line(contraction), _with_grace(deadline), watch)
+        if lattice is None:
+            best = _Best(line.split, least_s(problem, contraction), finished=False)
+        else:
+            best = _search(problem, contraction, lattice, deadline, watch, line.split)
+        return _outcome(self.name, problem, contraction, best)
 
 
-class LinearPlanner(PlacementPlanner):
+class LinearPlanner(PlacementPlanner[NoConfig]):
     """The best placement in consecutive parts of a depth-first order of the graph: quick, and nearly as good."""
 
     name: ClassVar[str] = "linear"
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The placement with the smallest time per sample of those along the order.
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The placement with the smallest time per sample of those along the order; none where none of them fits.
 
         Raises:
             BadInput: the objective is latency, or there are too many operators for so many devices.
-            Infeasible: no placement along the order fits the memory.
         """
         _require_throughput(self.name, problem)
         contraction = contract(problem)
@@ -90,32 +97,17 @@ class LinearPlanner(PlacementPlanner):
                 where=model_name(problem.graph),
                 do="try fewer --devices and --cpus, or --planner greedy",
             )
-        answer = _search(
-            problem, contraction, chain_lattice(dfs_order(len(contraction), contraction.order)), Deadline()
-        )
-        return _as_plan(self.name, problem, contraction, _Answer(answer.split, 0.0, finished=False))
+        best = _search(problem, contraction, _line(contraction), _with_grace(deadline), watch)
+        return _outcome(self.name, problem, contraction, _Best(best.split, 0.0, finished=False))
 
 
-def dfs_order(units: int, order: IntArray) -> IntArray:
-    """[units] a topological order that goes on from what was last added, where it can.
+def _line(contraction: Contraction) -> Lattice:
+    """The prefixes of a depth-first order of the units."""
+    return chain_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
 
-    Args:
-        units: how many there are.
-        order: [o, 2] edges between them; acyclic, each once.
-    """
-    missing = np.bincount(order[:, 1], minlength=units).tolist()
-    readers: list[list[int]] = [[] for _ in range(units)]
-    for before, after in order.tolist():
-        readers[before].append(after)
-    ready = [unit for unit in range(units) if not missing[unit]]
-    line = []
-    while ready:
-        line.append(ready.pop())
-        for unit in readers[line[-1]]:
-            missing[unit] -= 1
-            if not missing[unit]:
-                ready.append(unit)
-    return np.array(line, dtype=np.int64)
+
+def _with_grace(deadline: Deadline) -> Deadline:
+    return deadline.part(max(deadline.left_s, GRACE_S))
 
 
 def _require_throughput(planner: str, problem: PlacementProblem) -> None:
@@ -127,28 +119,27 @@ def _require_throughput(planner: str, problem: PlacementProblem) -> None:
         )
 
 
-def _units_and_ideals(problem: PlacementProblem) -> tuple[Contraction, Lattice]:
-    """Units and their ideals, without loss if that has few enough ideals.
+def _units_and_ideals(problem: PlacementProblem, deadline: Deadline) -> tuple[Contraction, Lattice | None]:
+    """Units and their ideals, without loss if that has few enough ideals; no ideals if the deadline passed before.
 
     Raises:
         BadInput: there are too many ideals either way.
     """
     contraction = contract(problem)
-    if not contraction.lossless:
-        finer = contract(problem, lossless=True)
+    candidates = [contraction] if contraction.lossless else [contract(problem, lossless=True), contraction]
+    for units in candidates:
+        limit = _ideal_limit(problem, len(units))
         try:
-            return finer, ideal_lattice(len(finer), finer.order, _ideal_limit(problem, len(finer)))
+            return units, ideal_lattice(len(units), units.order, limit, deadline)
         except TooManyIdeals:
-            pass
-    limit = _ideal_limit(problem, len(contraction))
-    try:
-        return contraction, ideal_lattice(len(contraction), contraction.order, limit)
-    except TooManyIdeals:
-        raise BadInput(
-            f"{limit:,} ideals were counted and there are more, too many for planner ideals",
-            where=model_name(problem.graph),
-            do="try --planner linear, which is nearly as good, or milp-ordered, which needs no ideals",
-        ) from None
+            continue
+        except OutOfTime:
+            return contraction, None
+    raise BadInput(
+        f"{limit:,} ideals were counted and there are more, too many for planner ideals",
+        where=model_name(problem.graph),
+        do="try --planner linear, which is nearly as good, or milp-ordered, which needs no ideals",
+    )
 
 
 def _ideal_limit(problem: PlacementProblem, units: int) -> int:
@@ -167,33 +158,34 @@ def _search(
     contraction: Contraction,
     lattice: Lattice,
     deadline: Deadline,
+    watch: Watch,
     incumbent: Split | None = None,
-) -> _Answer:
-    """The best split on a lattice, or the incumbent if none is better or none was found in time."""
+) -> _Best:
+    """The best split on a lattice, or the incumbent if the search meets no better one in time."""
     try:
         if problem.split_passes:
-            split = optimum_of_passes(problem, contraction, lattice, deadline, incumbent)
+            split = optimum_of_passes(problem, contraction, lattice, deadline, watch, incumbent)
         else:
-            search = IdealSearch(problem, unit_loads(contraction), lattice, deadline)
+            search = IdealSearch(problem, unit_loads(contraction), lattice, deadline, watch)
             split = search.optimum(None if incumbent is None else incumbent.value_s) or incumbent
     except PassesOutOfTime as stopped:
-        return _Answer(stopped.incumbent, stopped.bound_s, finished=False)
+        return _Best(stopped.incumbent, stopped.bound_s, finished=False)
     except OutOfTime as stopped:
-        return _Answer(incumbent, stopped.bound_s, finished=False)
-    return _Answer(split, np.inf if split is None else split.value_s, finished=True)
+        return _Best(incumbent, stopped.bound_s, finished=False)
+    return _Best(split, np.inf if split is None else split.value_s, finished=True)
 
 
-def _as_plan(planner: str, problem: PlacementProblem, contraction: Contraction, answer: _Answer) -> PlacementPlan:
-    if answer.split is None:
-        raise Infeasible(
+def _outcome(planner: str, problem: PlacementProblem, contraction: Contraction, best: _Best) -> Outcome:
+    """What follows about all contiguous placements: nothing, where the contraction lost some."""
+    proven = best.finished and contraction.lossless
+    bound_s = best.bound_s if contraction.lossless else 0.0
+    if best.split is None:
+        reason = Infeasible(
             "no contiguous placement was found that fits "
             f"{problem.accelerators} accelerators of {problem.memory_bytes / 1e9:.3g} GB",
             where=f"planner {planner}",
             do="try more --memory, more --devices, at least one CPU with --cpus, or --planner milp",
         )
-    assignment = contraction.expand(answer.split.devices)
-    status: Status = "optimal" if answer.finished and contraction.lossless else "feasible"
-    bound_s = answer.bound_s if contraction.lossless and answer.bound_s > 0 else None
-    if status == "optimal":
-        bound_s = throughput_s(problem, assignment)
-    return PlacementPlan(planner, assignment, bound_s=bound_s, status=status)
+        return Outcome(bound_s=np.inf if proven else 0.0, reason=reason)
+    plan = PlacementPlan(planner, contraction.expand(best.split.devices))
+    return Outcome(plan, bound_s=np.inf if proven else bound_s, optimal=proven)

@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 
 from automap_models.core.dag import topological_order
-from automap_models.core.placement import PlacementPlan, PlacementProblem, job_successors
-from automap_models.core.placement_graph import FloatArray, IntArray
+from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem, job_successors
+from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.placement.program import Program, in_ticks, memory_steps
 
 
@@ -79,7 +79,9 @@ class _Times:
     horizon: float
 
 
-def latency_program(problem: PlacementProblem, tick_s: float, upper: float, *, whole: bool) -> LatencyProgram:
+def latency_program(
+    problem: PlacementProblem, tick_s: float, upper: float, *, whole: bool, deadline: Deadline = NEVER
+) -> LatencyProgram:
     """The program with times in ticks.
 
     Rounding times down to whole ticks keeps lower bounds lower bounds: the latency is a longest path over sums of
@@ -90,11 +92,15 @@ def latency_program(problem: PlacementProblem, tick_s: float, upper: float, *, w
         tick_s: what one unit of time means.
         upper: no plan with a larger latency is wanted, in ticks.
         whole: whether times are rounded down to whole ticks.
+        deadline: when to stop.
+
+    Raises:
+        OutOfTime: the deadline has passed.
     """
     graph = problem.graph
     ticks = partial(in_ticks, tick_s=tick_s, whole=whole)
     times = _Times(ticks(graph.accelerator_s), ticks(graph.cpu_s), ticks(graph.transfer_s), horizon=upper)
-    program = Program()
+    program = Program(deadline=deadline)
     on_cpu, inside = _places(problem, program)
     start, ready, path = (program.add(k, upper=upper, whole=False) for k in (inside.shape[1], len(graph), len(graph)))
     into, out = _borders(problem, program, inside)

@@ -11,80 +11,69 @@ For latency a move is judged by the latency itself, and placements whose subgrap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import ROUNDING, PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import BoolArray, IntArray
+from automap_models.core.placement import ROUNDING, TIE, BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s
-from automap_models.planners.base import PlacementPlanner
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.placement.heuristics import (
-    no_placement,
-    placement_plan,
-    supported_devices,
-    unit_greedy,
-)
-from automap_models.planners.placement.moves import TIE, Effort, Loads, Score
+from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
+from automap_models.planners.placement.moves import Effort, Loads, Score
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.watch import Progress, Watch
 
 STARTS = 10
 """Random starts."""
 KICKS = 100
 """Times that the best placement is thrown about."""
+TURNS = STARTS + 1 + KICKS
+"""The greedy placement, random starts and kicks."""
 KICKED = 0.05
 """Share of the units that then go to random devices, at least two."""
 LATENCY_MOVES = 4000
-"""Moves looked at for latency without a time limit; each costs an evaluation of the whole placement."""
+"""Moves looked at for latency without a deadline; each costs an evaluation of the whole placement."""
 
 
-class LocalSearchPlanner(PlacementPlanner):
-    """Single moves from random starts; options.seed draws them, options.time_limit_s ends them early."""
+class LocalSearchPlanner(PlacementPlanner[SeedConfig]):
+    """Single moves from random starts, for `WORK` or LATENCY_MOVES moves without a deadline, else until it."""
 
     name: ClassVar[str] = "local-search"
+    config_type: ClassVar[type[SeedConfig]] = SeedConfig
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The best local optimum found.
-
-        Raises:
-            Infeasible: none of them fits the memory.
-        """
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The best local optimum; none where none of those that it reached fits the memory."""
         units = contract(problem)
-        limit = self.options.time_limit_s
-        random = np.random.default_rng(self.options.seed)
-        if problem.objective == "throughput":
-            device = search_throughput(problem, units, random, Effort(limit))
-        else:
-            moves = LATENCY_MOVES if limit is None else None
-            device = search_latency(problem, units, random, Deadline(np.inf if limit is None else limit), moves)
-        return placement_plan(problem, self.name, units.expand(device))
+        random = np.random.default_rng(self.config.seed)
+        search = search_throughput if problem.objective == "throughput" else search_latency
+        device = search(problem, units, random, deadline, watch)
+        if device is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, units.expand(device)))
 
 
 def search_throughput(
-    problem: PlacementProblem, units: Contraction, random: np.random.Generator, effort: Effort
-) -> IntArray:
-    """[m] devices of the units in the best local optimum found, memory first.
-
-    Raises:
-        Infeasible: it does not fit the memory.
-    """
-    allowed = supported_devices(problem, units)
-    best, best_score = np.zeros(len(units), dtype=np.int64), None
-    for turn in range(STARTS + 1 + KICKS):
-        start = _start(turn, problem, units, allowed, random) if turn <= STARTS else _kicked(best, allowed, random)
-        if start is None:
-            continue
-        device, score = descend(Loads(problem, units, start), lambda _: allowed, effort)
-        if best_score is None or score.better_than(best_score):
-            best, best_score = device, score
+    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline, watch: Watch
+) -> IntArray | None:
+    """[m] devices of the units in the best local optimum reached, memory first; None if it does not fit the memory."""
+    allowed, effort = supported_devices(problem, units), Effort(deadline)
+    best, best_score = None, None
+    for turn in range(TURNS):
+        watch(Progress(f"local search from start {turn + 1} of {TURNS}", turn, TURNS))
+        if best is None or turn <= STARTS:
+            start = _start(turn, problem, units, allowed, random, deadline)
+        else:
+            start = _kicked(best, allowed, random)
+        if start is not None:
+            device, score = descend(Loads(problem, units, start), lambda _: allowed, effort)
+            if best_score is None or score.better_than(best_score):
+                best, best_score = device, score
         if effort.spent:
             break
-    if best_score is None or best_score.excess > 0:
-        raise no_placement(problem, LocalSearchPlanner.name)
-    return best
+    return None if best_score is None or best_score.excess > 0 else best
 
 
 def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effort) -> tuple[IntArray, Score]:
@@ -107,27 +96,32 @@ def descend(loads: Loads, allowed: Callable[[IntArray], BoolArray], effort: Effo
 
 
 def search_latency(
-    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline, moves: int | None
-) -> IntArray:
+    problem: PlacementProblem, units: Contraction, random: np.random.Generator, deadline: Deadline, watch: Watch
+) -> IntArray | None:
     """[m] devices of the units in the best local optimum from the greedy placements and from none on accelerators.
 
-    Raises:
-        Infeasible: none of these starts fits.
+    None where none of these starts fits.
     """
-    starts = [unit_greedy(problem, units), unit_greedy(replace(problem, objective="throughput", pieces=1), units)]
-    if problem.cpus:
-        starts.append(np.full(len(units), problem.accelerators))
     best, best_s = None, np.inf
-    for start in starts:
+    for turn, start in enumerate(_latency_starts(problem, units, deadline)):
+        watch(Progress(f"local search from start {turn + 1}", turn))
         if start is None or not np.isfinite(latency_s(problem, PlacementPlan("", units.expand(start)))):
             continue
-        device = improve_latency(problem, units, start, random, deadline, moves)
+        device = improve_latency(problem, units, start, random, Effort(deadline, LATENCY_MOVES))
         value_s = latency_s(problem, PlacementPlan("", units.expand(device)))
         if value_s < best_s:
             best, best_s = device, value_s
-    if best is None:
-        raise no_placement(problem, LocalSearchPlanner.name)
+        if deadline.passed:
+            break
     return best
+
+
+def _latency_starts(problem: PlacementProblem, units: Contraction, deadline: Deadline) -> Iterator[IntArray | None]:
+    """[m] placements to start from."""
+    yield unit_greedy(problem, units, deadline)
+    yield unit_greedy(replace(problem, objective="throughput", pieces=1), units, deadline)
+    if problem.cpus:
+        yield np.full(len(units), problem.accelerators)
 
 
 def improve_latency(
@@ -135,8 +129,7 @@ def improve_latency(
     units: Contraction,
     start: IntArray,
     random: np.random.Generator,
-    deadline: Deadline,
-    moves: int | None = LATENCY_MOVES,
+    effort: Effort,
 ) -> IntArray:
     """[m] devices after single moves that each shorten the latency, units in random order.
 
@@ -145,21 +138,20 @@ def improve_latency(
         units: of the problem.
         start: [m] devices of a placement that fits.
         random: where the orders come from.
-        deadline: when to stop.
-        moves: how many to look at, at most.
+        effort: when to stop; a move that is looked at is work of 1.
     """
     allowed, device = supported_devices(problem, units), start.copy()
     best_s = latency_s(problem, PlacementPlan("", units.expand(device)))
-    left, improved = moves, True
+    improved = True
     while improved:
         improved = False
         for unit in random.permutation(len(units)).tolist():
             for target in np.flatnonzero(allowed[unit]).tolist():
                 if target == device[unit] or not _has_room(problem, units, device, unit, target):
                     continue
-                if deadline.passed or left == 0:
+                if effort.spent:
                     return device
-                left = None if left is None else left - 1
+                effort.spend(1)
                 home, device[unit] = int(device[unit]), target
                 value_s = latency_s(problem, PlacementPlan("", units.expand(device)))
                 if value_s < best_s * (1.0 - TIE):
@@ -177,11 +169,16 @@ def _has_room(problem: PlacementProblem, units: Contraction, device: IntArray, u
 
 
 def _start(
-    turn: int, problem: PlacementProblem, units: Contraction, allowed: BoolArray, random: np.random.Generator
+    turn: int,
+    problem: PlacementProblem,
+    units: Contraction,
+    allowed: BoolArray,
+    random: np.random.Generator,
+    deadline: Deadline,
 ) -> IntArray | None:
     """The greedy placement first, then random ones, on accelerators wherever these can be used."""
     if turn == 0:
-        return unit_greedy(problem, units)
+        return unit_greedy(problem, units, deadline)
     wanted = allowed & (np.arange(problem.devices) < problem.accelerators)
     return _random(np.where(wanted.any(axis=1, keepdims=True), wanted, allowed), random)
 

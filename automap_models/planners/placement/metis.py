@@ -17,59 +17,62 @@ from typing import ClassVar
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import BoolArray, IntArray
+from automap_models.core.placement import BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
-from automap_models.planners.base import PlacementPlanner
-from automap_models.planners.placement.heuristics import (
-    no_placement,
-    placement_plan,
-    supported_devices,
-    topological_orders,
-)
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.placement.heuristics import supported_devices, topological_orders
 from automap_models.planners.placement.local_search import descend
 from automap_models.planners.placement.moves import Effort, Loads
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.watch import Progress, Watch
 
 SEEDS = 4
-"""Partitions by METIS, each by recursive bisection and by k-way refinement."""
+"""Seeds of METIS, each for recursive bisection and for k-way refinement."""
+PARTITIONS = 2 * SEEDS
+"""Partitions by METIS."""
 RESOLUTION = 10_000
 """METIS counts in whole numbers: the heaviest edge and a part's share of the time have this weight."""
 
 
-class MetisPlanner(PlacementPlanner):
-    """METIS, repaired; options.seed draws its partitions."""
+class MetisPlanner(PlacementPlanner[SeedConfig]):
+    """METIS, repaired."""
 
     name: ClassVar[str] = "metis"
+    config_type: ClassVar[type[SeedConfig]] = SeedConfig
 
-    def plan(self, problem: PlacementProblem) -> PlacementPlan:
-        """The best of some partitions after repair and local moves.
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The best of some partitions after repair and local moves; none where none could be made to fit the memory.
 
         Units that accelerators do not support are on CPUs and bind no order; the accelerators' quotient is acyclic.
 
         Raises:
             BadInput: pymetis is not installed, or there is no accelerator.
-            Infeasible: no partition could be made to fit the memory.
         """
         if not problem.accelerators:
             raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
-        effort, units = Effort(self.options.time_limit_s), contract(problem)
+        effort, units = Effort(deadline), contract(problem)
         if not problem.cpus and not _bound(problem, units).all():
-            raise no_placement(problem, self.name)  # a cycle of classes too large for any accelerator
-        starts = [
-            Loads(problem, units, device)
-            for parts in _partitions(problem, units, self.options.seed)
-            for device in _acyclic(problem, units, parts)
-        ]
-        candidates: list[tuple[float, IntArray]] = []
-        for loads in sorted(starts, key=lambda each: astuple(each.score())):
-            found, score = descend(loads, lambda at: acyclic_moves(problem, units, at), effort)
-            if not score.excess:
-                candidates.append((_value_s(problem, units, found, score.value_s), found))
-        best = min(candidates, key=lambda each: each[0], default=None)
-        if best is None or not np.isfinite(best[0]):
-            raise no_placement(problem, self.name)
-        return placement_plan(problem, self.name, units.expand(best[1]))
+            return Outcome(reason=no_placement(problem, self.name))  # a cycle of classes too large for any accelerator
+        starts = []
+        for index, parts in enumerate(_partitions(problem, units, self.config.seed)):
+            watch(Progress(f"partition {index + 1} of {PARTITIONS} by METIS", index, PARTITIONS))
+            starts += [Loads(problem, units, device) for device in _acyclic(problem, units, parts)]
+            if deadline.passed:
+                break
+        starts.sort(key=lambda start: astuple(start.score()))
+        best, best_s = None, np.inf
+        for index, loads in enumerate(starts):
+            watch(Progress(f"local moves from partition {index + 1} of {len(starts)}", index, len(starts)))
+            device, score = descend(loads, lambda at: acyclic_moves(problem, units, at), effort)
+            value_s = np.inf if score.excess else _value_s(problem, units, device, score.value_s)
+            if value_s < best_s:
+                best, best_s = device, value_s
+            if deadline.passed and best is not None:
+                break
+        if best is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, units.expand(best)))
 
 
 def acyclic_moves(problem: PlacementProblem, units: Contraction, device: IntArray) -> BoolArray:
@@ -114,10 +117,10 @@ def _partitions(problem: PlacementProblem, units: Contraction, seed: int) -> Ite
     start, neighbour, weight = _adjacency(problem, units, own)
     times = units.accelerator_s.sum(axis=0)[own]
     share = times / max(float(times.sum()) / max(parts, 1), np.finfo(float).tiny)
-    for turn in range(SEEDS * 2 if parts > 1 else 1):
+    for turn in range(PARTITIONS if parts > 1 else 1):
         part = np.zeros(len(units), dtype=np.int64)
         if parts > 1:
-            _, found = pymetis.part_graph(
+            _, part_of_own = pymetis.part_graph(
                 parts,
                 xadj=start,
                 adjncy=neighbour,
@@ -126,7 +129,7 @@ def _partitions(problem: PlacementProblem, units: Contraction, seed: int) -> Ite
                 recursive=bool(turn % 2),
                 options=pymetis.Options(seed=seed + turn // 2),
             )
-            part[own] = found
+            part[own] = part_of_own
         yield part
 
 

@@ -12,29 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap_models.core.contraction import Contraction
-from automap_models.core.placement import ROUNDING, PlacementProblem
-from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray
+from automap_models.core.placement import ROUNDING, TIE, BoolArray, FloatArray, IntArray, PlacementProblem
 from automap_models.planners.deadline import Deadline
 
-TIE = 1e-9
-"""Scores that differ relatively by no more are equal."""
-
-
 WORK = 2e8
-"""Moves weighed in all without a time limit, each counted once for every net that the moved unit is in: about ten
+"""Moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about ten
 seconds on the largest graphs, more than small ones can use up. Unlike seconds it gives the same result everywhere."""
 
 
 class Effort:
-    """How long a search may go on: so many seconds, or without a limit so much work.
+    """How long a search may go on: until its deadline or, where that never comes, for so much work.
 
     Args:
-        limit_s: seconds from now on.
+        deadline: when to stop.
+        work: how much may be done without a deadline, in any unit.
     """
 
-    def __init__(self, limit_s: float | None) -> None:
-        self._deadline = Deadline(np.inf if limit_s is None else limit_s)
-        self._left = WORK if limit_s is None else np.inf
+    def __init__(self, deadline: Deadline, work: float = WORK) -> None:
+        self._deadline = deadline
+        self._left = work if np.isinf(deadline.left_s) else np.inf
 
     @property
     def spent(self) -> bool:
@@ -42,7 +38,7 @@ class Effort:
         return self._left <= 0 or self._deadline.passed
 
     def spend(self, work: float) -> None:
-        """So much was done."""
+        """Count work that was done."""
         self._left -= work
 
 
@@ -157,7 +153,7 @@ class Loads:
         tied = value <= value.min() * (1.0 + TIE)
         best = int(np.where(tied, unevenness, np.inf).argmin())
         unit, device = divmod(best, self.problem.devices)
-        return unit, device, Score(*(float(each[unit, device]) for each in (excess, value, unevenness)))
+        return unit, device, Score(*(float(scores[unit, device]) for scores in (excess, value, unevenness)))
 
     def _after_moves(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[m, D] excess, value and unevenness after each move; nonsense where a unit already is."""

@@ -1,15 +1,32 @@
-"""A mixed-integer linear program as plain lists, for whichever solver is to have it."""
+"""A mixed-integer linear program as plain lists, and its solvers: CP-SAT and SCIP, both through OR-Tools MathOpt."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 
-from automap_models.core.placement import ROUNDING
-from automap_models.core.placement_graph import FloatArray, IntArray
+from automap_models.core.placement import ROUNDING, FloatArray, IntArray
+from automap_models.errors import BadInput
+from automap_models.planners.deadline import NEVER, Deadline
+
+Solver = Literal["cp-sat", "scip"]
+
+NO_HINT: Mapping[int, float] = MappingProxyType({})
+TOLERANCE = 1e-6
+"""SCIP's absolute one for rows and whole numbers; its bound is lowered by as much."""
+RELATIVE_GAP = 1e-7
+"""SCIP stops when its best solution is above its bound by no more than this share."""
+LARGEST = 1e13
+"""Of the numbers that MathOpt hands to CP-SAT; by default it cuts bounds at 1e7 and refuses sums above 2^53."""
+LARGEST_EXPONENT = 62
+"""Of two, the same for sums."""
 
 Term = tuple[int, float]
 """Column and coefficient."""
@@ -34,6 +51,7 @@ class Program:
         whole: whether a column must be a whole number for a solution to mean something.
         rows: the constraints.
         objective: the column to minimise.
+        deadline: when to stop writing rows.
     """
 
     lower: list[float] = field(default_factory=list)
@@ -41,6 +59,7 @@ class Program:
     whole: list[bool] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     objective: int = -1
+    deadline: Deadline = NEVER
 
     def add(self, *shape: int, lower: float = 0.0, upper: float = 1.0, whole: bool = True) -> IntArray:
         """New columns, as an array of their numbers."""
@@ -56,14 +75,23 @@ class Program:
             self.lower[column] = self.upper[column] = value
 
     def at_most(self, terms: Iterable[Term], upper: float) -> None:
-        """`Σ coefficient · column ≤ upper`; terms of coefficient 0 are left out."""
+        """`Σ coefficient · column ≤ upper`; terms of coefficient 0 are left out.
+
+        Raises:
+            OutOfTime: the deadline has passed.
+        """
         self._row(terms, -np.inf, upper)
 
     def equal(self, terms: Iterable[Term], value: float) -> None:
-        """`Σ coefficient · column = value`."""
+        """`Σ coefficient · column = value`.
+
+        Raises:
+            OutOfTime: the deadline has passed.
+        """
         self._row(terms, value, value)
 
     def _row(self, terms: Iterable[Term], lower: float, upper: float) -> None:
+        self.deadline.check()
         total: dict[int, float] = defaultdict(float)
         for column, coefficient in terms:
             total[column] += coefficient
@@ -78,10 +106,102 @@ class Answer:
     Attributes:
         columns: values of the columns of its best solution; None if it has none.
         bound: no solution has a smaller objective; infinite if there is none at all.
+        interrupted: whether Ctrl-C ended the search.
     """
 
     columns: FloatArray | None
     bound: float
+    interrupted: bool = False
+
+
+def solve_program(
+    program: Program, solver: Solver, deadline: Deadline, hint: Mapping[int, float] = NO_HINT, seed: int = 0
+) -> Answer:
+    """What a solver knows about a program by the deadline, on one thread; after Ctrl-C what it knows by then.
+
+    CP-SAT stops as soon as Ctrl-C is pressed. SCIP goes on until the deadline: with the interrupter of MathOpt it
+    writes errors of its own to stderr.
+
+    Args:
+        program: to be solved. CP-SAT takes whole coefficients and bounds, and gives every column a whole number.
+        solver: which.
+        deadline: when to stop.
+        hint: column → value of a solution that is known, perhaps of some columns only.
+        seed: of the solver's random draws.
+
+    Raises:
+        BadInput: OR-tools is not installed.
+    """
+    try:
+        from ortools.math_opt.python import mathopt
+        from ortools.sat import sat_parameters_pb2
+        from ortools.util.python.solve_interrupter import SolveInterrupter
+    except ImportError as error:
+        raise BadInput(f"integer programs need OR-tools ({error})", do="pip install 'automap-models[place]'") from error
+    model = mathopt.Model.from_model_proto(_model_proto(program, every_column_whole=solver == "cp-sat"))
+    columns = list(model.variables())
+    known = mathopt.SolutionHint(variable_values={columns[column]: value for column, value in hint.items()})
+    interrupter = SolveInterrupter()
+    answer, interrupted = _until_interrupted(
+        lambda: mathopt.solve(
+            model,
+            mathopt.SolverType.CP_SAT if solver == "cp-sat" else mathopt.SolverType.GSCIP,
+            params=mathopt.SolveParameters(
+                time_limit=None if np.isinf(deadline.left_s) else timedelta(seconds=deadline.left_s),
+                threads=1,
+                random_seed=seed % 2**31,
+                relative_gap_tolerance=None if solver == "cp-sat" else RELATIVE_GAP,
+                cp_sat=sat_parameters_pb2.SatParameters(
+                    mip_max_bound=LARGEST, mip_max_activity_exponent=LARGEST_EXPONENT, catch_sigint_signal=False
+                ),
+            ),
+            model_params=mathopt.ModelSolveParameters(solution_hints=[known] if hint else []),
+            interrupter=interrupter if solver == "cp-sat" else None,
+        ),
+        interrupter.interrupt,
+    )
+    if answer.termination.reason in (
+        mathopt.TerminationReason.INFEASIBLE,
+        mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED,  # every column is bounded
+    ):
+        return Answer(None, np.inf)
+    values = np.array(answer.variable_values(columns)) if answer.has_primal_feasible_solution() else None
+    bound = answer.best_objective_bound() - (0.0 if solver == "cp-sat" else TOLERANCE)
+    return Answer(values, bound, interrupted)
+
+
+def _until_interrupted(solve: Callable[[], Any], interrupt: Callable[[], None]) -> tuple[Any, bool]:
+    """What `solve` returns, and whether Ctrl-C was pressed; it runs beside the main thread, which hears Ctrl-C."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        task, interrupted = thread.submit(solve), False
+        while True:
+            try:
+                return task.result(), interrupted
+            except KeyboardInterrupt:
+                interrupted = True
+                interrupt()
+
+
+def _model_proto(program: Program, *, every_column_whole: bool) -> Any:
+    """The program as MathOpt's message."""
+    from ortools.math_opt import model_pb2
+
+    rows, proto = program.rows, model_pb2.ModelProto()
+    proto.variables.ids.extend(range(len(program.lower)))
+    proto.variables.lower_bounds.extend(program.lower)
+    proto.variables.upper_bounds.extend(program.upper)
+    proto.variables.integers.extend([True] * len(program.whole) if every_column_whole else program.whole)
+    proto.linear_constraints.ids.extend(range(len(rows)))
+    proto.linear_constraints.lower_bounds.extend([row.lower for row in rows])
+    proto.linear_constraints.upper_bounds.extend([row.upper for row in rows])
+    for number, row in enumerate(rows):
+        terms = sorted(zip(row.columns, row.coefficients, strict=True))
+        proto.linear_constraint_matrix.row_ids.extend([number] * len(terms))
+        proto.linear_constraint_matrix.column_ids.extend([column for column, _ in terms])
+        proto.linear_constraint_matrix.coefficients.extend([coefficient for _, coefficient in terms])
+    proto.objective.linear_coefficients.ids.append(program.objective)
+    proto.objective.linear_coefficients.values.append(1.0)
+    return proto
 
 
 def in_ticks(times_s: FloatArray, tick_s: float, *, whole: bool) -> FloatArray:

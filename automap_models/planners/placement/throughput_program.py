@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 
 from automap_models.core.dag import topological_order
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import BoolArray, FloatArray, IntArray
+from automap_models.core.placement import BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.placement.program import Program, Term, in_ticks, memory_steps
 
 
@@ -177,13 +177,21 @@ def _quotient_order(problem: PlacementProblem, ends: IntArray) -> list[int]:
     return order if len(order) == problem.devices else list(range(problem.devices))
 
 
-def free_program(problem: PlacementProblem, times: UnitTimes, upper: float) -> ThroughputProgram:
+def free_program(
+    problem: PlacementProblem, times: UnitTimes, upper: float, deadline: Deadline = NEVER
+) -> ThroughputProgram:
     """Any unit anywhere: the integer program of §4.1 with one column per unit and device.
 
     Args:
+        problem: for throughput.
+        times: in ticks.
         upper: no plan with a larger value is wanted, in ticks.
+        deadline: when to stop.
+
+    Raises:
+        OutOfTime: the deadline has passed.
     """
-    program, m = Program(), len(times.supported)
+    program, m = Program(deadline=deadline), len(times.supported)
     place = program.add(m, problem.devices)
     _one_device_each(program, place)
     value = program.add(2 if problem.split_passes else 1, upper=upper, whole=False)
@@ -197,13 +205,15 @@ def free_program(problem: PlacementProblem, times: UnitTimes, upper: float) -> T
     return ThroughputProgram(problem, times, program, place)
 
 
-def contiguous_program(problem: PlacementProblem, times: UnitTimes, upper: float) -> ThroughputProgram:
+def contiguous_program(
+    problem: PlacementProblem, times: UnitTimes, upper: float, deadline: Deadline = NEVER
+) -> ThroughputProgram:
     """As `free_program`, and no path of the forward pass leaves a device and comes back: §4.1's z, as published.
 
     z says that a node is on the device or behind such a one with none in between elsewhere. Two devices may still
     wait for each other, each contiguous; `ordered_program` excludes that.
     """
-    placed, graph = free_program(problem, times, upper), problem.graph
+    placed, graph = free_program(problem, times, upper, deadline), problem.graph
     edges = graph.edges[~graph.backward[graph.edges].any(axis=1)].tolist()
     for device in range(problem.devices):
         at, z = placed.place[times.unit_of, device].tolist(), placed.program.add(len(graph), whole=False).tolist()
@@ -217,16 +227,23 @@ def contiguous_program(problem: PlacementProblem, times: UnitTimes, upper: float
 
 
 def ordered_program(
-    problem: PlacementProblem, times: UnitTimes, unit_edges: IntArray, upper: float
+    problem: PlacementProblem, times: UnitTimes, unit_edges: IntArray, upper: float, deadline: Deadline = NEVER
 ) -> ThroughputProgram:
     """Devices in an order, no edge leads back: what the dynamic program over ideals optimises, without ideals.
 
     `before[c, i]` says that unit c is at one of positions 0 … i; the units of which it holds are an ideal.
 
     Args:
+        problem: for throughput.
+        times: in ticks.
         unit_edges: [e, 2] acyclic; of the forward pass.
+        upper: no plan with a larger value is wanted, in ticks.
+        deadline: when to stop.
+
+    Raises:
+        OutOfTime: the deadline has passed.
     """
-    program, m, positions = Program(), len(times.supported), problem.devices
+    program, m, positions = Program(deadline=deadline), len(times.supported), problem.devices
     place = program.add(m, positions)
     _one_device_each(program, place)
     before = program.add(m, positions)

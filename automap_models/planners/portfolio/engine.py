@@ -317,9 +317,7 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.outcome = "proven"
 
 
-def _refined(
-    contenders: Sequence[Contender], budget: Budget, deadline: Deadline
-) -> tuple[Contender, StagedPlan]:
+def _refined(contenders: Sequence[Contender], budget: Budget, deadline: Deadline) -> tuple[Contender, StagedPlan]:
     """The best contender with its plan moved off the grid; those nearly as good are refined, too, and may win.
 
     What counts is the length, or the simulated length under the schedule, for data parallelism as well.
@@ -371,9 +369,7 @@ def _what_was_refined(winner: Contender, after: StagedPlan, schedule: str | None
     before = winner.plan
     if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
         return
-    before_s, after_s = (
-        objective_s(winner.costs(plan), plan.micro_batches, schedule) for plan in (before, after)
-    )
+    before_s, after_s = (objective_s(winner.costs(plan), plan.micro_batches, schedule) for plan in (before, after))
     what = "the length" if schedule is None else f"the simulated length under {schedule}"
     yield f"refined by single instructions: {what} is {100 * (1 - after_s / before_s):.2g} % shorter"
 

@@ -1,4 +1,4 @@
-"""Explanations in a sentence: why a plan loses, why there is none of a kind, what would have to change for one to fit."""
+"""Explanations: why a plan loses, why there is none of a kind, what would have to change for one to fit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STAGES_ASKED = "ruled out by what is asked of the stages"
 
 
 def why_it_loses(loser: Candidate, best: Candidate) -> str:
-    """Why a plan loses against the best one; about the memory if the loser does not fit, else about what it has most more of than the best."""
+    """Why a plan loses: about the memory if it does not fit, else about what it has most more of than the best one."""
     if not loser.fits:
         return _does_not_fit(loser)
     if loser.length_s <= best.length_s * (1.0 + SLIGHT):
@@ -82,8 +82,8 @@ def _gradients(loser: Candidate) -> str:
 
 def _activations(loser: Candidate) -> str:
     stage = loser.cost.pivot // 2
-    way = loser.problem.all_shardings[loser.plan.shardings[stage]]
-    first, last = loser.plan.stage_instructions(len(way))[stage]
+    sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
+    first, last = loser.plan.stage_instructions(len(sharding))[stage]
     own = slice(first, last + 1)
     d, t = loser.degrees[stage]
     reduced = float(sharding.reduced_fwd[own].sum() + sharding.reduced_bwd[own].sum()) / d

@@ -207,7 +207,7 @@ class _Portfolio:
             return
         if not (self.constraints.restrict_cuts or self.constraints.forbidden):
             self._add_learned_pipelines()
-        forbidden = self.constraints.forbidden | {"operator"}
+        forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
         plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
         self._search("pipeline", plain, self.best_s("pipeline"), search_s)
 
@@ -279,7 +279,7 @@ def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[C
             break
         problem = space.split(result.plan.stages, result.plan.micro_batches)
         if result.plan.check_valid(problem)[0]:
-            notes = ()
+            notes: tuple[str, ...] = ()
             if contest.left_out:
                 what = "the policy was not asked about"
                 notes = (f"{what} {contest.left_out} numbers of stages and micro-batches: {contest.why}",)

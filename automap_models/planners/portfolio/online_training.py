@@ -18,9 +18,7 @@ def can_train() -> bool:
     return find_spec("torch") is not None
 
 
-def trained_pipeline(
-    space: PlanningSpace, start: Candidate, seed: int, deadline: Deadline = NEVER
-) -> Candidate | None:
+def trained_pipeline(space: PlanningSpace, start: Candidate, seed: int, deadline: Deadline = NEVER) -> Candidate | None:
     """The shortest plan that an agent came across in as many stages and micro-batches as `start` has, if it is shorter.
 
     Args:

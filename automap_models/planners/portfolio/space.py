@@ -154,7 +154,7 @@ class PlanningSpace:
         return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=most)
 
     def one_stage(self) -> Iterator[tuple[StagedProblem, int]]:
-        """Problems of one stage, each with the shardings of which every replica of the model gets a sample at a time."""
+        """Problems of one stage, each with the shardings of which every replica gets a sample at a time."""
         for micro_batches in self.counts:
             problem = self.split(1, micro_batches)
             for index, sharding in enumerate(problem.all_shardings):

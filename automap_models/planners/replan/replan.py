@@ -19,11 +19,10 @@ from automap_models.core.observed import Attribution, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.replan.cost import unequal_cost
 from automap_models.planners.replan.migration import migration
 from automap_models.planners.replan.search import search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
@@ -177,14 +176,14 @@ def attribution(profile: Profile, plan: StagedPlan) -> Attribution:
 
 
 def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray) -> StagedCost:
-    """Cost of a plan on its devices, those that stand idle left out (planners.replan.cost).
+    """Cost of a plan on its devices, those that stand idle left out.
 
     Args:
         problem: with times of healthy devices.
         placed: the plan with its devices.
         slowdown: [D] of every device.
     """
-    return unequal_cost(problem, placed.plan, slowdown[list(placed.device_order)], placed.idle_positions())
+    return plan_cost(problem, placed.plan, slowdown[list(placed.device_order)], placed.idle_positions())
 
 
 def _does_not_fit(problem: StagedProblem, cost: StagedCost) -> Infeasible:

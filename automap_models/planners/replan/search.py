@@ -1,10 +1,16 @@
-"""Plans for devices of unequal speed: exact instruction cuts for given device cuts, a local search over these.
+"""Plans for devices of unequal speed, by three searches inside each other.
 
-For given device cuts a plan's length falls apart as in staged.exact: from the back, span T and exposed all-reduce R,
+    device orders      a few promising permutations of nodes, and of the devices inside them
+      device cuts      a local search from the cuts of known plans; one or two cuts move at a time
+        instruction cuts   exact for given device cuts, on the grid; then moved off it as long as that helps
 
-    T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))      R(s) = max(AR_s, R(s+1) - x_s - b_s)
+For given device cuts the last stages of a plan, s … S-1, matter to those before only by their span T and their exposed
+all-reduce R (cost.staged: `before_transfer`, `before_stage`), with u_s = pace_s·ΣC. The exact search goes from the last
+stage to the first and keeps such suffixes. Of two suffixes from one boundary it drops the one with both numbers no
+smaller.
 
-with u_s = rate_s·ΣC. Of two suffixes from one boundary, one with both numbers no smaller can be dropped.
+    boundary   0 ··········· i ··········· k ········· m
+                 stages < s  [   stage s   ][  suffix  ]      k, T(s+1) and R(s+1) give i, T(s) and R(s)
 """
 
 from __future__ import annotations
@@ -19,8 +25,9 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import before_stage, before_transfer, plan_cost
 from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.replan.cost import StageRates, idle_positions, stage_rates, unequal_cost
+from automap_models.planners.replan.idle import StagePaces, idle_positions, stage_paces
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
 from automap_models.planners.watch import SILENT, Progress, Watch
@@ -39,7 +46,7 @@ TIE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _Suffixes:
-    """Ways to go on from the beginning of a stage, ascending by i.
+    """The last stages of plans, from the beginning of one stage on; ascending by i.
 
     Attributes:
         i, k: boundaries where the stage begins and ends.
@@ -56,19 +63,26 @@ class _Suffixes:
 
 @dataclass(frozen=True, eq=False)
 class _OnDevices:
-    """A problem's tables with one choice of device cuts; per stage, seconds per second and per byte.
+    """A problem's tables with one choice of device cuts.
 
     Attributes:
         tables: of the problem.
-        rate, replicas, ring: [S] of each stage: its speed, replicas at work and all-reduce.
-        transfer: [S-1] over each boundary.
+        pace: [S] seconds of each stage per second of profile.
+        replicas: [S] how many of its devices work.
+        ring: [S] all-reduce of each stage, seconds per byte.
+        transfer: [S-1] over each boundary, seconds per byte.
     """
 
     tables: StageTables
-    rate: FloatArray
+    pace: FloatArray
     replicas: IntArray
     ring: FloatArray
     transfer: FloatArray
+
+    @property
+    def micro_batches(self) -> int:
+        """M."""
+        return self.tables.micro_batches
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ def search_orders(
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
-    cost = unequal_cost(problem, running.plan, slowdown[list(running.device_order)], running.idle_positions())
+    cost = plan_cost(problem, running.plan, slowdown[list(running.device_order)], running.idle_positions())
     best, best_s = running, cost.length_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
     orders = promising_orders(problem.cluster, running, slowdown, most_orders)
@@ -152,7 +166,7 @@ def promising_orders(cluster: Cluster, running: PlacedPlan, slowdown: FloatArray
     bound = np.array([0, *running.plan.device_cuts, cluster.devices])
 
     def capacity(order: tuple[int, ...]) -> float:
-        return float((1.0 / stage_rates(slowdown[list(order)]).rate[bound[:-1], bound[1:]]).sum())
+        return float((1.0 / stage_paces(slowdown[list(order)]).pace[bound[:-1], bound[1:]]).sum())
 
     return [orders[0], *sorted(orders[1:], key=capacity, reverse=True)[: most - 1]]
 
@@ -216,31 +230,31 @@ def search(
         planner: the result's name for its maker.
         deadline: when to stop with the best plan so far.
     """
-    rates, starts = stage_rates(slowdown), list(starts)
+    paces, starts = stage_paces(slowdown), list(starts)
     own_cuts = [cut for plan in starts for cut in plan.cuts]
     tables = stage_tables(problem, np.union1d(coarse_cuts(problem), np.array(own_cuts, dtype=np.int64)))
-    best = _over_device_cuts(tables, rates, dict.fromkeys(plan.device_cuts for plan in starts), deadline)
+    best = _over_device_cuts(tables, paces, dict.fromkeys(plan.device_cuts for plan in starts), deadline)
     if best is None:
         return None
-    cuts, device_cuts = _refined(problem, rates, *best, deadline)
+    cuts, device_cuts = _refined(problem, paces, *best, deadline)
     coarse = problem.grid.to_points(cuts)
     plan = StagedPlan(cuts, device_cuts, problem.micro_batches, planner, coarse)
-    return plan, unequal_cost(problem, plan, slowdown).length_s
+    return plan, plan_cost(problem, plan, slowdown, idle_positions(plan, slowdown)).length_s
 
 
 def best_cuts(
-    tables: StageTables, rates: StageRates, device_cuts: tuple[int, ...], below_s: float = np.inf
+    tables: StageTables, paces: StagePaces, device_cuts: tuple[int, ...], below_s: float = np.inf
 ) -> tuple[float, tuple[int, ...]] | None:
     """Length and instruction cuts of the shortest plan with those device cuts; None if none is below that length.
 
     Args:
         tables: places where stages may end.
-        rates: of stages on the devices in their order.
+        paces: of stages on the devices in their order.
         device_cuts: [S-1].
         below_s: only shorter plans are of interest.
     """
-    on = _on_devices(tables, rates, device_cuts)
-    if tables.micro_batches * tables.C[-1] / (1.0 / on.rate).sum() >= below_s:
+    on = _on_devices(tables, paces, device_cuts)
+    if tables.micro_batches * tables.C[-1] / (1.0 / on.pace).sum() >= below_s:
         return None  # M·ΣC over all that can work at once bounds the length from below
     chain = [_last(on, below_s)]
     for stage in range(tables.stages - 2, -1, -1):
@@ -256,12 +270,12 @@ def best_cuts(
     return best_s, tuple(cuts)
 
 
-def _on_devices(tables: StageTables, rates: StageRates, device_cuts: tuple[int, ...]) -> _OnDevices:
+def _on_devices(tables: StageTables, paces: StagePaces, device_cuts: tuple[int, ...]) -> _OnDevices:
     d = np.array([0, *device_cuts, tables.replicas_in_all])
     a, q = d[:-1], d[1:]
     transfer = [tables.devices.transfer[d[s + 1]][d[s], d[s + 2] - d[s + 1] - 1] for s in range(a.size - 1)]
     return _OnDevices(
-        tables, rates.rate[a, q], rates.replicas[a, q], tables.devices.all_reduce[a, q], np.array(transfer)
+        tables, paces.pace[a, q], paces.replicas[a, q], tables.devices.all_reduce[a, q], np.array(transfer)
     )
 
 
@@ -270,32 +284,36 @@ def _fits(on: _OnDevices, stage: int, i: IntArray, k: IntArray) -> np.ndarray[tu
     return tables.fits(stage, i, k, np.full(i.size, on.replicas[stage]))
 
 
+def _stage_times(on: _OnDevices, stage: int, i: IntArray, k: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[n] u, b and AR of a stage over boundaries i … k, seconds."""
+    tables = on.tables
+    both, forward = (on.pace[stage] * (total[k] - total[i]) for total in (tables.C, tables.F))
+    return both, both - forward, on.ring[stage] * (tables.W[k] - tables.W[i])
+
+
 def _last(on: _OnDevices, below_s: float) -> _Suffixes:
     tables, stage = on.tables, on.tables.stages - 1
     i = np.arange(stage, tables.end) if stage else np.zeros(1, dtype=np.int64)
     k = np.full_like(i, tables.end)
-    span = tables.micro_batches * on.rate[stage] * (tables.C[k] - tables.C[i])
-    exposed = on.ring[stage] * (tables.W[k] - tables.W[i])
+    both, backward, reduced = _stage_times(on, stage, i, k)
+    span, exposed = before_stage(both, backward, reduced, np.zeros(i.size), np.full(i.size, -np.inf), on.micro_batches)
     kept = np.flatnonzero(_fits(on, stage, i, k) & (span + exposed < below_s))
     return _Suffixes(i[kept], k[kept], np.full(kept.size, -1), span[kept], exposed[kept])
 
 
 def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suffixes:
     """The suffixes of a stage before those of the next one."""
-    tables, rounds = on.tables, on.tables.micro_batches
+    tables = on.tables
     x = on.transfer[stage] * tables.A[rest.i]
-    after, exposed_after = np.maximum(2.0 * rounds * x, 2.0 * x + rest.span), rest.exposed - x
+    after, exposed_after = before_transfer(x, rest.span, rest.exposed, on.micro_batches)
     front = pareto_front(rest.i, after, exposed_after)
     at, after, exposed_after = rest.i[front], after[front], exposed_after[front]
     begin = np.arange(stage, tables.end) if stage else np.zeros(1, dtype=np.int64)
-    reach = tables.C[begin] + below_s / (rounds * on.rate[stage])
+    reach = tables.C[begin] + below_s / (on.micro_batches * on.pace[stage])
     furthest = np.searchsorted(tables.C, reach, side="right")
     owner, j = ragged_ranges(np.searchsorted(at, begin + 1), np.searchsorted(at, furthest))
     i, k = begin[owner], at[j]
-    both = on.rate[stage] * (tables.C[k] - tables.C[i])
-    backward = both - on.rate[stage] * (tables.F[k] - tables.F[i])
-    span = np.maximum(rounds * both, both + after[j])
-    exposed = np.maximum(on.ring[stage] * (tables.W[k] - tables.W[i]), exposed_after[j] - backward)
+    span, exposed = before_stage(*_stage_times(on, stage, i, k), after[j], exposed_after[j], on.micro_batches)
     short = np.flatnonzero(span + exposed < below_s)
     short = short[_fits(on, stage, i[short], k[short])]
     front2 = short[pareto_front(i[short], span[short], exposed[short])]
@@ -303,7 +321,7 @@ def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suf
 
 
 def _over_device_cuts(
-    tables: StageTables, rates: StageRates, starts: Iterable[tuple[int, ...]], deadline: Deadline
+    tables: StageTables, paces: StagePaces, starts: Iterable[tuple[int, ...]], deadline: Deadline
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Instruction and device cuts that no single move of a device cut makes shorter, from the best of the starts."""
     best_s, best, searched = np.inf, None, set[tuple[int, ...]]()
@@ -313,7 +331,7 @@ def _over_device_cuts(
             if deadline.passed:
                 return best
             searched.add(device_cuts)
-            shorter = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+            shorter = best_cuts(tables, paces, device_cuts, best_s * (1.0 - TIE))
             if shorter is not None:
                 best_s, best = shorter[0], (shorter[1], device_cuts)
         near = [] if best is None else _neighbours(best[1], tables.replicas_in_all)
@@ -333,7 +351,7 @@ def _neighbours(device_cuts: tuple[int, ...], devices: int) -> Iterator[tuple[in
 
 
 def _refined(
-    problem: StagedProblem, rates: StageRates, cuts: tuple[int, ...], device_cuts: tuple[int, ...], deadline: Deadline
+    problem: StagedProblem, paces: StagePaces, cuts: tuple[int, ...], device_cuts: tuple[int, ...], deadline: Deadline
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Cuts moved by powers of two of instructions, as long as that makes the plan shorter."""
     most = max(FINE_CELLS * len(problem.profile) // problem.granularity, 1)
@@ -342,7 +360,7 @@ def _refined(
     while not deadline.passed:
         places = np.unique(np.add.outer(np.array(cuts, dtype=np.int64), offsets))
         tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
-        shorter = best_cuts(tables, rates, device_cuts, best_s * (1.0 - TIE))
+        shorter = best_cuts(tables, paces, device_cuts, best_s * (1.0 - TIE))
         if shorter is None:
             break
         best_s, cuts = shorter

@@ -88,9 +88,7 @@ def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], asked: Sequenc
     problems = [problem for problem in known if isinstance(problem, StagedProblem)]
     outside = [planner.out_of_range(problem) if problem.stages > 1 else None for problem in problems]
     outcomes = map(_outcome, problems, solve_each(planner, problems), outside)
-    return [
-        next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in known
-    ]
+    return [next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in known]
 
 
 def _problem(combination: Combination) -> StagedProblem | AutomapError:

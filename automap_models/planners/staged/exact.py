@@ -18,8 +18,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NoConfig, Planner
@@ -46,13 +45,11 @@ class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
         search = anytime_search(problem, deadline)
         if search.plan is not None:
             bound = Bound(search.bound_s, "exact" if search.finished else "relaxation")
-            status = "optimal" if search.finished else "feasible"
+            status: Status = "optimal" if search.finished else "feasible"
             return result_of(problem, search.plan, search.cost, begun_s=begun_s, status=status, bound=bound)
         if search.finished:
             reason = out_of_memory(problem)
-            return Result(
-                problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason
-            )
+            return Result(problem, None, None, "infeasible", taken_s=time.perf_counter() - begun_s, reason=reason)
         reason = Infeasible("found no plan in the time given", where="planner exact", do="allow more time")
         bound = Bound(search.bound_s, "relaxation")
         return Result(problem, None, None, "stopped", bound, taken_s=time.perf_counter() - begun_s, reason=reason)

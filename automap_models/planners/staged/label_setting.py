@@ -1,7 +1,7 @@
 """The label search: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding in which
-its first stage runs. A search that is stopped still proves something: every plan no longer than the bound ends in one
+A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding of its
+first stage. A search that is stopped still proves something: every plan no longer than the bound ends in one
 of the labels that were alive.
 """
 
@@ -194,7 +194,7 @@ class _Search:
         return _Before(arrives, self.bounds.busy[stage, a, i], self.bounds.forward[stage, a, i])
 
     def _undominated(self, shardings: list[_Labels]) -> _Labels:
-        """Of labels with the same end device, in one sharding each, those that none with the same beginning dominates."""
+        """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
         if len(shardings) == 1:
             return shardings[0]
         labels = _joined(shardings, self.tables.end)
@@ -285,7 +285,13 @@ class _Search:
         return latest
 
     def _extend(
-        self, sharding: ShardingTables, arriving: _Arriving, j: IntArray, i: IntArray, replicas: IntArray, ring: FloatArray
+        self,
+        sharding: ShardingTables,
+        arriving: _Arriving,
+        j: IntArray,
+        i: IntArray,
+        replicas: IntArray,
+        ring: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """[n] span and exposed all-reduce of a stage from boundary i before the arriving suffixes j."""
         k = arriving.k[j]

@@ -15,7 +15,7 @@ from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import all_reduce_start_s, stage_rates
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.sharding_tables import SharedWork, ShardingTables, prefix_at
+from automap_models.planners.staged.sharding_tables import ShardingTables, SharedWork, prefix_at
 from automap_models.planners.staged.stage_tables import DeviceTables, StageTables, coarse_cuts, stage_tables
 
 
@@ -46,7 +46,9 @@ def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:
     shardings = (tables.shardings[0], *(_sharding(problem, sharding, tables) for sharding in partitioned))
     most = 1 if "data" in constraints.forbidden else problem.max_replicas
     if most is not None:
-        shardings = tuple(replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings)
+        shardings = tuple(
+            replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings
+        )
     tables = replace(tables, shardings=shardings, windows=_in_boundaries(tables, windows))
     _require_devices(tables, constraints, most)
     return tables

@@ -19,9 +19,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.costs import TIE, Costs
-from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.rollout import many_costs
+from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
 from automap_models.simulate.engine import simulate
 
@@ -117,9 +117,7 @@ def _closest(search: StagedSearch, near: StagedPlan) -> StagedPlan:
             return near
 
 
-def _under_schedule(
-    costs: Costs, plan: StagedPlan, own_s: float, deadline: Deadline, schedule: str
-) -> StagedPlan:
+def _under_schedule(costs: Costs, plan: StagedPlan, own_s: float, deadline: Deadline, schedule: str) -> StagedPlan:
     """The plan that no single move makes shorter as simulated, or the best one when the time is up.
 
     Args:

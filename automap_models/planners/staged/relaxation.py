@@ -16,8 +16,8 @@ from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.feasibility import best_packed, chain_exists
 from automap_models.planners.staged.pareto import IntArray, window_minima
-from automap_models.planners.staged.sharding_tables import ShardingTables
 from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.sharding_tables import ShardingTables
 from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 
@@ -108,7 +108,9 @@ def through_shardings(
         replicas = ((q - a[rows]) // sharding.degree)[:, None].astype(np.float64)
         ring = sharding.all_reduce[a[rows], q][:, None]
         entering, leaving = sharding.potentials(replicas, ring)
-        least = window_minima(before[:, rows] - entering, _earliest_start(tables, sharding, stage, replicas, ring, length_s))
+        least = window_minima(
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, replicas, ring, length_s)
+        )
         hidden, after, unhidden = least + leaving
         through.append(Through(index, rows, np.maximum(hidden, unhidden), after))
     return through
@@ -178,7 +180,7 @@ def least_length_s(tables: StageTables, deadline: Deadline) -> float:
 
 
 def _least_work_s(tables: StageTables) -> float:
-    """Least time of a micro-batch on one device, devices that share counted each: Σ t·C, each piece in its best sharding."""
+    """Least time of a micro-batch on one device, Σ t·C over the devices that share it, each piece in its best sharding."""
     return float(np.sum(np.min([sharding.degree * np.diff(sharding.C) for sharding in tables.shardings], axis=0)))
 
 

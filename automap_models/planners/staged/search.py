@@ -176,9 +176,7 @@ class StagedSearch:
             near = self.best
         self.improve_around(finest, near)
 
-    def improve_around(
-        self, tables: StageTables, near: StagedPlan | None, reach: tuple[int, int] = AROUND
-    ) -> None:
+    def improve_around(self, tables: StageTables, near: StagedPlan | None, reach: tuple[int, int] = AROUND) -> None:
         """Go from plan to shorter plan as long as there is one that begins each stage within reach of the last one's.
 
         Args:

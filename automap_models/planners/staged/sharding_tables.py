@@ -1,7 +1,7 @@
-"""What a stage costs in one of the shardings in which it may run: replicas that share nothing, or that partition operators.
+"""What a stage costs in one of its shardings: replicas that share nothing, or that partition operators.
 
-For a fixed sharding and fixed devices all of it splits into a part of the boundary where the stage begins and a part of the
-one where it ends.
+For a fixed sharding and fixed devices all of it splits into a part of the boundary where the stage begins and a part of
+the one where it ends.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class StageTables:
     Attributes:
         boundary: [m+1] the instruction each boundary lies right before.
         A: [m+1] bytes crossing each boundary; 0 at both ends.
-        shardings: in which a stage may run; the first is as a profile's instructions are, on replicas that share nothing.
+        shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
         devices: the cluster's tables.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.

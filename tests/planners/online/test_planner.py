@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,16 @@ import yaml
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
+from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.online.planner import OnlineOptions, Trained, agent_config, train_online
+from automap_models.errors import BadInput
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_options
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.watch import Progress
 from automap_models.resources import conf_dir
 
 
@@ -29,81 +35,140 @@ def problem(seed: int, n: int = 14, memory: float = 1e18) -> StagedProblem:
     return StagedProblem(profile, Cluster(3, 3, 5e10, 1e9, memory), 3, 8, granularity=n)
 
 
-def optimum_s(asked: StagedProblem, radius: int) -> float:
+def train(staged: StagedProblem, **options: Any) -> Result[StagedProblem, StagedPlan]:
+    return OnlinePlanner(OnlineConfig(**options)).solve(staged)
+
+
+def optimum_s(staged: StagedProblem, radius: int) -> float:
     """The shortest plan with device cuts within the radius of (3, 6), by trying all of them."""
     near = (range(3 - radius, 4 + radius), range(6 - radius, 7 + radius))
     plans = (
-        StagedPlan(cuts, devices, asked.micro_batches, "all")
-        for cuts in combinations(range(len(asked.profile) - 1), 2)
+        StagedPlan(cuts, devices, staged.micro_batches, "all")
+        for cuts in combinations(range(len(staged.profile) - 1), 2)
         for devices in product(*near)
         if devices[0] < devices[1]
     )
-    costs = (plan_cost(asked, plan) for plan in plans)
+    costs = (plan_cost(staged, plan) for plan in plans)
     return min(cost.length_s for cost in costs if cost.feasible)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_agent_and_the_exact_search_find_the_optimum_of_all_plans_on_the_candidates(seed: int) -> None:
-    trained = train_online(problem(seed), OnlineOptions(radius=1, episodes=480, seed=seed))
+def test_the_agent_and_the_exact_search_reach_the_optimum_of_all_plans_on_the_candidates(seed: int) -> None:
+    result = train(problem(seed), radius=1, episodes=480, seed=seed, prove_s=10.0)
     expected = optimum_s(problem(seed), 1)
-    assert trained.optimum.proof == "exact"
-    assert trained.optimum.value == pytest.approx(expected, rel=1e-9)
-    assert plan_cost(problem(seed), trained.plan).length_s == pytest.approx(expected, rel=1e-9)
-    assert trained.plan.check_valid(problem(seed)) == (True, "")
+    assert result.facts["candidate_bound"].proof == "exact"
+    assert result.facts["candidate_bound"].value == pytest.approx(expected, rel=1e-9)
+    assert result.cost.length_s == pytest.approx(expected, rel=1e-9)
+    assert result.required_plan().check_valid(problem(seed)) == (True, "")
+    assert "0.00 % above the shortest plan on these candidates" in result.notes[1]
 
 
 def test_the_papers_agent_learns_to_plan_well() -> None:
-    asked = problem(1)
-    trained = train_online(asked, OnlineOptions(agent="paper", radius=1, episodes=150))
-    assert all(len(each.lengths_s) == 1 and each.greedy_s is None for each in trained.rounds)
-    assert trained.pivots == 2 * 3 * 13
-    assert trained.gap < 0.2
+    result = train(problem(1), agent="paper", radius=1, episodes=60, prove_s=10.0)
+    assert all(len(entry.lengths_s) == 1 and entry.greedy_s is None for entry in result.search_log)
+    assert (result.facts["pivots"], result.facts["episodes"]) == (2 * 3 * 13, 60)
+    assert result.cost.length_s < 1.2 * result.facts["candidate_bound"].value
 
 
 def test_the_same_seed_gives_the_same_rounds_and_another_one_others() -> None:
     def rounds(seed: int) -> tuple[OnlineRound, ...]:
-        return train_online(problem(4), OnlineOptions(episodes=96, seed=seed)).rounds
+        return train(problem(4), episodes=96, seed=seed).search_log
 
     assert rounds(1) == rounds(1) != rounds(2)
 
 
 def test_a_warm_start_is_never_made_worse() -> None:
-    asked = problem(2)
-    best = train_online(asked, OnlineOptions(episodes=480)).plan
-    again = train_online(asked, OnlineOptions(episodes=48, warm_start=best))
-    assert plan_cost(asked, again.plan).length_s <= plan_cost(asked, best).length_s
+    best = train(problem(2), episodes=480)
+    again = train(problem(2), episodes=48, warm_start=best.plan)
+    assert again.cost.length_s <= best.cost.length_s
 
 
-def test_ctrl_c_gives_the_best_plan_so_far() -> None:
-    def interrupt(each: OnlineRound, total: int) -> None:
-        assert total == 10_000
-        if each.episodes >= 96:
+def test_a_warm_start_on_another_grid_is_the_same_plan_and_one_of_another_problem_is_refused() -> None:
+    coarse = replace(problem(2), granularity=4)
+    start = make_planner("exact").plan(coarse)
+    assert start.coarse_cuts is not None
+    result = train(problem(2), episodes=48, warm_start=start)
+    assert result.cost.length_s <= plan_cost(coarse, start).length_s
+    assert result.required_plan().check_valid(problem(2)) == (True, "")
+    with pytest.raises(BadInput, match="the warm start: 8 micro-batches instead of 9"):
+        train(replace(problem(2), micro_batches=9), warm_start=start)
+
+
+def test_ctrl_c_gives_the_best_plan_so_far_and_a_note() -> None:
+    def interrupt(news: Progress) -> None:
+        assert news.total == 10_000
+        if (news.done or 0) >= 96:
             raise KeyboardInterrupt
 
-    trained: Trained = train_online(problem(3), OnlineOptions(episodes=10_000, watch=interrupt))
-    assert trained.interrupted
-    assert trained.rounds[-1].episodes == 96
-    assert plan_cost(problem(3), trained.plan).length_s == trained.rounds[-1].best_s
+    result = OnlinePlanner(OnlineConfig(episodes=10_000)).solve(problem(3), watch=interrupt)
+    assert result.facts["interrupted"]
+    assert result.search_log[-1].episodes == 96
+    assert result.cost.length_s == result.search_log[-1].best_s
+    assert result.notes[0] == "interrupted: the best plan of 96 episodes, not the end of the training"
 
 
-def test_the_registry_knows_it() -> None:
-    plan = make_planner("online").plan(problem(0))
-    assert plan.planner == "online"
-    assert plan.check_valid(problem(0)) == (True, "")
+def test_a_deadline_ends_the_training_with_the_best_plan_so_far() -> None:
+    planner = OnlinePlanner(OnlineConfig(agent="paper", episodes=10**6, prove_s=10.0))
+    planner.solve(problem(3), deadline=Deadline(0.0))  # imports torch
+    begun = time.process_time()
+    result = planner.solve(problem(3), deadline=Deadline(0.5, time.process_time))
+    assert time.process_time() - begun < 1.0
+    assert result.status == "feasible"
+    assert 0 < result.facts["episodes"] < 10**6
 
 
-def test_what_fits_nowhere_is_said_before_training() -> None:
-    with pytest.raises(Infeasible, match="none of the plans"):
-        train_online(problem(0, memory=1e6))
+def test_without_time_to_train_the_look_ahead_s_first_plan_is_the_best_so_far() -> None:
+    result = OnlinePlanner().solve(problem(3), deadline=Deadline(0.0))
+    assert (result.status, result.search_log) == ("feasible", ())
+    assert result.required_plan().check_valid(problem(3)) == (True, "")
+
+
+def test_without_time_the_paper_s_agent_has_no_plan_and_rules_none_out() -> None:
+    result = OnlinePlanner(OnlineConfig(agent="paper")).solve(problem(3), deadline=Deadline(0.0))
+    assert (result.plan, result.status) == (None, "stopped")
+    assert "none of 0 plans" in str(result.reason)
+
+
+def test_the_registry_knows_it_and_refuses_what_it_does_not_know() -> None:
+    planner = make_planner("online", episodes=48, radius=1)
+    assert planner.plan(problem(0)).planner == "online"
+    with pytest.raises(BadInput, match="planner online: has no option 'beam'"):
+        make_planner("online", beam=4)
+
+
+def test_what_fits_nowhere_is_proven_before_training() -> None:
+    result = train(problem(0, memory=1e6))
+    assert (result.plan, result.status) == (None, "infeasible")
+    assert "none of the plans" in str(result.reason)
+
+
+def test_more_stages_than_instructions_that_train_leave_no_candidate_but_prove_nothing() -> None:
+    whole = problem(0)
+    W = np.zeros(14)
+    W[:2] = 1e8
+    few = replace(whole, profile=Profile.create(whole.profile.C, whole.profile.A, W))
+    result = train(few)
+    assert (result.plan, result.status) == (None, "stopped")
+    assert "only 2 instruction(s)" in str(result.reason)
+
+
+def test_the_bound_holds_for_cuts_off_the_problem_s_grid() -> None:
+    """It was once that of plans on the grid: here a grid of 3 points, with no plan as short as the best of all."""
+    coarse = replace(problem(8), granularity=3)
+    shortest_s = optimum_s(problem(8), 2)
+    assert lower_bound_s(coarse) > 1.05 * shortest_s
+    bound = train(coarse, radius=2, episodes=48).facts["candidate_bound"]
+    assert bound.proof == "relaxation"
+    assert bound.value <= shortest_s
 
 
 def test_a_training_ends_once_the_look_ahead_knows_that_no_plan_is_shorter() -> None:
     """Of two stages it knows the length of every plan."""
-    asked = StagedProblem(problem(0).profile, Cluster(2, 4, 5e10, 1e9, 1e18), 2, 8, granularity=14)
-    trained = train_online(asked, OnlineOptions(radius=3))
+    two = StagedProblem(problem(0).profile, Cluster(2, 4, 5e10, 1e9, 1e18), 2, 8, granularity=14)
+    result = train(two, radius=3)
     plans = (StagedPlan((cut,), (device,), 8, "all") for cut in range(13) for device in range(1, 8))
-    assert len(trained.rounds) == 1
-    assert trained.rounds[0].best_s == pytest.approx(min(plan_cost(asked, plan).length_s for plan in plans), rel=1e-9)
+    assert len(result.search_log) == 1
+    assert result.search_log[0].best_s == pytest.approx(min(plan_cost(two, plan).length_s for plan in plans), rel=1e-9)
 
 
 # --- the agent's file --------------------------------------------------------------------------------------------
@@ -111,12 +176,12 @@ def test_a_training_ends_once_the_look_ahead_knows_that_no_plan_is_shorter() -> 
 
 def test_an_unknown_agent_names_the_known_ones() -> None:
     with pytest.raises(BadInput, match="choose from default, paper"):
-        train_online(problem(0), OnlineOptions(agent="rainbow"))
+        make_planner("online", agent="rainbow")
 
 
 def test_the_papers_hyper_parameters_are_shipped() -> None:
     """Auto-MAP §5.1, as printed."""
-    paper = agent_config("paper")
+    paper = agent_options("paper")
     agent, learner = paper.agent, paper.learner
     assert (agent.gamma, agent.double, agent.epsilon_start, agent.epsilon_end) == (0.6, True, 1.0, 0.1)
     assert agent.epsilon_iterations == 10_000
@@ -129,8 +194,8 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
     document = yaml.safe_load((conf_dir() / "online" / "default.yaml").read_text(encoding="utf-8"))
     own.write_text(yaml.safe_dump(document | {"episodes": 20, "round": 4, "around": 6}), encoding="utf-8")
-    trained = train_online(problem(1), OnlineOptions(agent=own))
-    assert [len(each.lengths_s) for each in trained.rounds] == [10, 10]
+    result = train(problem(1), agent=own)
+    assert [len(entry.lengths_s) for entry in result.search_log] == [10, 10]
 
 
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -153,9 +218,9 @@ WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_refused(wrong: str, tmp_path: Path) -> None:
-    spoil, said = WRONG[wrong]
+    spoil, words = WRONG[wrong]
     document = yaml.safe_load((conf_dir() / "online" / "default.yaml").read_text(encoding="utf-8"))
     spoil(document)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    with pytest.raises(BadInput, match=said):
-        agent_config(tmp_path / "mine.yaml")
+    with pytest.raises(BadInput, match=words):
+        agent_options(tmp_path / "mine.yaml")

@@ -13,15 +13,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from automap_models.core.dag import depth_first_order
 from automap_models.core.placement import PlacementPlan, PlacementProblem
+from automap_models.core.result import Bound
 from automap_models.cost.placement import placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
-from automap_models.planners.base import PlannerOptions
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement import ideals
 from automap_models.planners.placement.ideal_lattice import TooManyIdeals, chain_lattice, ideal_lattice
-from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner, dfs_order
+from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
 from automap_models.planners.registry import make_planner
 
 # ms: Tarnawski et al. (NeurIPS 2020), their program's values with and without -linearize.
@@ -57,21 +59,21 @@ def _published(name: str, shared_data: Path) -> PlacementProblem:
 @pytest.mark.parametrize("name", PUBLISHED_MS)
 def test_the_published_optima_are_met(name: str, shared_data: Path) -> None:
     problem = _published(name, shared_data)
-    plan = make_planner("ideals", None, "placement").plan(problem)
-    cost = placement_cost(problem, plan)
+    result = make_planner("ideals", kind="placement").solve(problem)
+    cost = placement_cost(problem, result.required_plan())
     assert cost.feasible
     assert cost.value_s * 1e3 == pytest.approx(PUBLISHED_MS[name][0], abs=0.005)
-    assert (plan.status, plan.bound_s) == ("optimal", cost.value_s)
+    assert (result.status, result.bound) == ("optimal", Bound(cost.value_s, "exact"))
 
 
 @pytest.mark.parametrize("name", PUBLISHED_MS)
 def test_the_published_linearised_values_are_met(name: str, shared_data: Path) -> None:
     problem = _published(name, shared_data)
-    plan = make_planner("linear", None, "placement").plan(problem)
-    cost = placement_cost(problem, plan)
+    result = make_planner("linear", kind="placement").solve(problem)
+    cost = placement_cost(problem, result.required_plan())
     assert cost.feasible
     assert cost.value_s * 1e3 == pytest.approx(PUBLISHED_MS[name][1], abs=0.005)
-    assert (plan.status, plan.bound_s) == ("feasible", None)
+    assert (result.status, result.bound) == ("feasible", None)
 
 
 def test_sets_that_depend_on_each_other_both_ways_are_not_contiguous() -> None:
@@ -151,14 +153,15 @@ def _compare(problem: PlacementProblem) -> None:
     assume(problem.devices ** (int(problem.graph.classes.max()) + 1) <= 1500)
     best_s = _best_contiguous_s(problem)
     if np.isinf(best_s):
-        for planner in (IdealsPlanner(), LinearPlanner()):
-            with pytest.raises(Infeasible):
-                planner.plan(problem)
+        assert IdealsPlanner().solve(problem).plan is None
+        assert LinearPlanner().solve(problem).status == "stopped"
         return
-    plan = IdealsPlanner().plan(problem)
+    result = IdealsPlanner().solve(problem)
+    plan = result.required_plan()
     assert plan.check_valid(problem) == (True, "")
-    assert plan.status == "optimal"
-    assert plan.bound_s == throughput_s(problem, plan.assignment) == pytest.approx(best_s, rel=1e-8, abs=1e-15)
+    assert result.status == "optimal"
+    assert result.bound is not None
+    assert result.bound.value == throughput_s(problem, plan.assignment) == pytest.approx(best_s, rel=1e-8, abs=1e-15)
 
 
 @settings(max_examples=200, deadline=None)
@@ -181,8 +184,7 @@ def test_a_line_loses_little_and_never_wins(problem: PlacementProblem) -> None:
     except Infeasible:
         return
     assert plan.check_valid(problem) == (True, "")
-    best_s = IdealsPlanner().plan(problem).bound_s
-    assert best_s is not None
+    best_s = IdealsPlanner().solve(problem).cost.value_s
     assert throughput_s(problem, plan.assignment) >= best_s * (1 - 1e-8)
 
 
@@ -235,7 +237,7 @@ def test_a_lattice_that_outgrows_its_first_arrays_is_counted_right() -> None:
 @given(_dags())
 def test_a_line_respects_every_edge(dag: tuple[int, np.ndarray]) -> None:
     n, edges = dag
-    line = dfs_order(n, edges).tolist()
+    line = depth_first_order([sorted(edges[edges[:, 0] == node, 1].tolist()) for node in range(n)])
     assert sorted(line) == list(range(n))
     assert all(line.index(a) < line.index(b) for a, b in edges.tolist())
     lattice = chain_lattice(np.array(line))
@@ -250,7 +252,7 @@ def _wide(branches: int, length: int = 3, **options: Any) -> PlacementProblem:
 
 def test_too_many_ideals_are_counted_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ideals, "MAX_IDEALS", 4**6)
-    assert IdealsPlanner().plan(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
+    assert IdealsPlanner().solve(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
     with pytest.raises(BadInput, match=r"g: 4,096 ideals were counted and there are more.*--planner linear.*milp-ord"):
         IdealsPlanner().plan(_wide(7))
 
@@ -266,14 +268,14 @@ def test_memory_for_the_tables_bounds_ideals_and_units(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("split", [False, True])
 def test_a_search_that_is_stopped_gives_the_best_along_the_line_and_a_bound(split: bool) -> None:
     problem = _wide(5, split_passes=split)
-    stopped = IdealsPlanner(PlannerOptions(time_limit_s=0.0)).plan(problem)
+    stopped = IdealsPlanner().solve(problem, deadline=Deadline(0.0))
     assert stopped.status == "feasible"
-    line_s = throughput_s(problem, LinearPlanner().plan(problem).assignment)
-    assert throughput_s(problem, stopped.assignment) == line_s
-    best_s = IdealsPlanner().plan(problem).bound_s
-    assert stopped.bound_s is not None
-    assert best_s is not None
-    assert 0 < stopped.bound_s <= best_s <= line_s
+    line_s = LinearPlanner().solve(problem).cost.value_s
+    assert stopped.cost.value_s == line_s
+    best_s = IdealsPlanner().solve(problem).cost.value_s
+    assert stopped.bound is not None
+    assert stopped.bound.proof == "relaxation"
+    assert 0 < stopped.bound.value <= best_s <= line_s
 
 
 def test_where_bytes_of_idle_operators_matter_they_stay_apart_unless_there_are_too_many_ideals(
@@ -282,9 +284,9 @@ def test_where_bytes_of_idle_operators_matter_they_stay_apart_unless_there_are_t
     """Node 0, idle, does not fit beside its neighbour 1: 0 | 1, 2 is possible, and the best. 0, 1 | 2 is not."""
     nodes = [{"fpgaLatency": 0.0, "cpuLatency": 0.0, "size": 2.0}, {"size": 2.0}, {"size": 1.0}]
     problem = _problem(_document(nodes, [(0, 1), (1, 2)], [1.0] * 3, maxSizePerFPGA=3.0))
-    plan = IdealsPlanner().plan(problem)
-    assert plan.assignment.tolist() == [0, 1, 1]
-    assert plan.status == "optimal"
+    result = IdealsPlanner().solve(problem)
+    assert result.required_plan().assignment.tolist() == [0, 1, 1]
+    assert result.status == "optimal"
     monkeypatch.setattr(ideals, "MAX_IDEALS", 3)
     with pytest.raises(Infeasible, match="no contiguous placement was found"):
         IdealsPlanner().plan(problem)

@@ -19,13 +19,14 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Attribution, Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import Result
+from automap_models.core.sharded_profile import whole
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.cost import idle_positions, stage_rates, unequal_cost
+from automap_models.planners.replan.idle import idle_positions, stage_paces
 from automap_models.planners.replan.migration import migration
 from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, placed_cost
 from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
@@ -150,31 +151,44 @@ def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
 @given(slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=1, max_size=7))
 @settings(max_examples=60, deadline=None)
 def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float]) -> None:
-    rates = stage_rates(np.array(slow))
+    paces = stage_paces(np.array(slow))
     for a, q in itertools.combinations(range(len(slow) + 1), 2):
         subsets = (s for size in range(1, q - a + 1) for s in itertools.combinations(slow[a:q], size))
-        assert rates.rate[a, q] == pytest.approx(min(max(s) / len(s) for s in subsets))
+        assert paces.pace[a, q] == pytest.approx(min(max(s) / len(s) for s in subsets))
     one_stage = StagedPlan((), (), 1, "")
-    assert len(slow) - len(idle_positions(one_stage, np.array(slow))) == rates.replicas[0, len(slow)]
+    assert len(slow) - len(idle_positions(one_stage, np.array(slow))) == paces.replicas[0, len(slow)]
 
 
-def test_equal_devices_cost_what_the_cost_model_says(random_problems: Draw) -> None:
+def test_the_cost_on_unequal_devices_is_that_of_their_slowest_working_replicas_summed_by_hand(
+    random_problems: Draw,
+) -> None:
+    random = np.random.default_rng(2)
     for problem in random_problems(seed=5, count=30):
         plan = exact_search(replace(problem, cluster=replace(problem.cluster, memory=1e15)))
         assert plan is not None
-        ours, model = unequal_cost(problem, plan, np.ones(problem.cluster.devices)), plan_cost(problem, plan)
-        assert (ours.length_s, ours.pivot, ours.feasible) == (
-            pytest.approx(model.length_s),
-            model.pivot,
-            model.feasible,
-        )
-        np.testing.assert_allclose(ours.memory_bytes, model.memory_bytes)
+        slowdown = random.uniform(1.0, 3.0, problem.cluster.devices)
+        bounds = plan.stage_devices(problem.cluster.devices)
+        idle = {first for first, last in bounds if last > first and random.random() < 0.5}
+        cost, equal, p = plan_cost(problem, plan, slowdown, idle), plan_cost(problem, plan), problem.profile
+        for s, (first, last) in enumerate(plan.stage_instructions(len(p))):
+            own, working = slice(first, last + 1), [d for d in range(bounds[s][0], bounds[s][1] + 1) if d not in idle]
+            slowest = max(slowdown[d] for d in working)
+            assert cost.forward_s[s] == pytest.approx(slowest * p.C_fwd[own].sum() / len(working))
+            assert cost.backward_s[s] == pytest.approx(slowest * (p.C - p.C_fwd)[own].sum() / len(working))
+            stash = min(plan.micro_batches, plan.stages - s) * p.stash[own].sum() / len(working)
+            assert cost.memory_bytes[s] == pytest.approx(problem.state_factor * p.W[own].sum() + stash)
+        np.testing.assert_array_equal(cost.transfer_s, equal.transfer_s)
+        np.testing.assert_array_equal(cost.all_reduce_s, equal.all_reduce_s)
+
+
+def cost_without_idle_devices(problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray) -> StagedCost:
+    return plan_cost(problem, plan, slowdown, idle_positions(plan, slowdown))
 
 
 def _all_lengths(problem: StagedProblem, device_cuts: tuple[int, ...], slowdown: FloatArray) -> dict[object, float]:
     n, lengths = len(problem.profile), {}
     for cuts in itertools.combinations(range(n - 1), problem.stages - 1):
-        cost = unequal_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, ""), slowdown)
+        cost = cost_without_idle_devices(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, ""), slowdown)
         if cost.feasible:
             lengths[cuts] = cost.length_s
     return lengths
@@ -188,14 +202,14 @@ def test_cuts_for_given_devices_are_the_best_by_brute_force(random_problems: Dra
         device_cuts = tuple(sorted(1 + random.choice(devices - 1, problem.stages - 1, replace=False)))
         lengths = _all_lengths(problem, device_cuts, slowdown)
         tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
-        shortest = best_cuts(tables, stage_rates(slowdown), device_cuts)
+        shortest = best_cuts(tables, stage_paces(slowdown), device_cuts)
         if not lengths:
             assert shortest is None
             continue
         assert shortest is not None
         assert shortest[0] == pytest.approx(min(lengths.values()), rel=1e-9)
         assert lengths[shortest[1]] == pytest.approx(shortest[0], rel=1e-9)
-        assert best_cuts(tables, stage_rates(slowdown), device_cuts, shortest[0] * (1.0 - 1e-9)) is None
+        assert best_cuts(tables, stage_paces(slowdown), device_cuts, shortest[0] * (1.0 - 1e-9)) is None
 
 
 def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plans(random_problems: Draw) -> None:
@@ -212,7 +226,7 @@ def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plan
             for device_cuts in itertools.combinations(range(1, problem.cluster.devices), problem.stages - 1)
             for length in _all_lengths(problem, device_cuts, slowdown).values()
         ]
-        start = unequal_cost(problem, plan, slowdown)
+        start = cost_without_idle_devices(problem, plan, slowdown)
         assert shortest[1] >= min(lengths) * (1.0 - 1e-9)
         if start.feasible:
             assert shortest[1] <= start.length_s * (1.0 + 1e-9)
@@ -336,6 +350,13 @@ def test_a_start_gives_the_search_further_device_cuts() -> None:
         ({"running": PlacedPlan(StagedPlan((11,), (4,), 8, ""), tuple(range(8)), (0, 1, 2, 3))}, "without a device"),
         ({"running": PlacedPlan(StagedPlan((11,), (4,), 8, ""), tuple(range(8)), (9,))}, "are not all among 0 to 7"),
         ({"running": PlacedPlan(StagedPlan((11,), (4,), 9, ""), tuple(range(8)))}, "9 micro-batches instead of 8"),
+        (
+            {
+                "staged": replace(small_problem(), shardings=(replace(whole(small_problem().profile), degree=2),)),
+                "running": PlacedPlan(StagedPlan((11,), (4,), 8, "", shardings=(0, 1)), tuple(range(8))),
+            },
+            "stage 1 shares its operators",
+        ),
     ],
 )
 def test_what_is_no_running_job_is_refused(change: dict[str, Any], words: str) -> None:

@@ -19,6 +19,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
 from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.sharding_work import ShardingWork
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.roofline import Device, roofline_times
 from automap_models.cost.sharding import UNUSED, ShardingPrice, axis_costs, sharding_price
@@ -32,9 +33,10 @@ from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
-from automap_models.hlo.sharding_work import sharding_work
+from automap_models.hlo.sharding_work import step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
+from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.staged.stage_shardings import degrees, ways
 from automap_models.workloads import build
 from automap_models.workloads.t5 import T5Config
@@ -71,8 +73,14 @@ def small(name: str) -> Step:
     return prepared(training_step(name, architecture, labels, "float32"), DEVICE)
 
 
+def microbatch_work(step: Step, device: Device) -> ShardingWork:
+    """The work of one micro-batch: of the whole step without its update."""
+    times = step_times(step.graph, device).in_microbatch(step.graph)
+    return work_of(StepClasses(step.module, step.sharding, step.graph), times)
+
+
 def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...], degree: int) -> ShardingPrice:
-    work = sharding_work(step.module, step.sharding, step.graph, device)
+    work = microbatch_work(step, device)
     axis_of = np.full(len(work), UNUSED)
     axis_of[list(classes)] = 0
     return sharding_price(work, axis_costs(cluster, [degree], device.launch_s), axis_of)
@@ -101,7 +109,7 @@ def every_choice(step: Step, degree: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("degree", [2, 4])
 def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_than_any(degree: int) -> None:
     step = small("vgg")
-    work = sharding_work(step.module, step.sharding, step.graph, DEVICE)
+    work = microbatch_work(step, DEVICE)
     axes = axis_costs(CLUSTER, [degree], DEVICE.launch_s)
     prices = []
     for chosen in every_choice(step, degree):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,22 +16,27 @@ import numpy as np
 import pytest
 
 from automap_models.core.dag import find_cycle
-from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.placement_graph import PlacementGraph
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.placement.cp_sat import solve_cp_sat
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement.latency_program import latency_program
-from automap_models.planners.placement.milp import MilpContiguousPlanner, MilpOrderedPlanner, MilpPlanner
-from automap_models.planners.placement.program import Answer, Program, in_ticks, memory_steps
-from automap_models.planners.placement.program_highs import solve_highs
-from automap_models.planners.placement.program_search import Known, Turn, search
+from automap_models.planners.placement.milp import (
+    Known,
+    MilpContiguousPlanner,
+    MilpOrderedPlanner,
+    MilpPlanner,
+    Turn,
+    solve_in_turns,
+)
+from automap_models.planners.placement.program import Answer, Program, Solver, in_ticks, memory_steps, solve_program
 from automap_models.planners.registry import make_planner
+from automap_models.planners.watch import SILENT
 
 KINDS = ("milp", "milp-contiguous", "milp-ordered")
+SOLVERS: tuple[Solver, ...] = ("cp-sat", "scip")
 LIMIT_S = 20.0
 """More than any of the small problems takes."""
 
@@ -91,7 +100,7 @@ def allowed(problem: PlacementProblem, plan: PlacementPlan, kind: str) -> bool:
         after: list[set[int]] = [set() for _ in range(problem.devices)]
         for u, v in forward:
             after[device[u]] |= {int(device[v])} - {int(device[u])}
-        return find_cycle([sorted(each) for each in after]) is None
+        return find_cycle([sorted(devices) for devices in after]) is None
     for d in range(problem.devices):
         left: set[int] = set()  # nodes behind one of d with one elsewhere in between, or such a one themselves
         for u, v in sorted(forward):  # positions are in topological order
@@ -110,16 +119,17 @@ def best_s(problem: PlacementProblem, kind: str = "milp") -> float:
 
 def solved_s(problem: PlacementProblem, kind: str) -> float:
     """The planner's value; its plan must be valid, of its kind, and proven."""
-    try:
-        plan = make_planner(kind, PlannerOptions(time_limit_s=LIMIT_S), "placement").plan(problem)
-    except Infeasible:
+    result = make_planner(kind, kind="placement").solve(problem, deadline=Deadline(LIMIT_S))
+    if result.status == "infeasible":
         return math.inf
+    plan = result.required_plan()
     cost = placement_cost(problem, plan)
     assert cost.feasible
+    assert result.cost.value_s == cost.value_s
     assert allowed(problem, plan, kind)
-    assert (plan.planner, plan.status) == (kind, "optimal")
-    assert plan.bound_s is not None
-    assert plan.bound_s <= cost.value_s
+    assert (plan.planner, result.status) == (kind, "optimal")
+    assert result.bound is not None
+    assert result.bound.value <= cost.value_s
     return cost.value_s
 
 
@@ -184,10 +194,11 @@ def test_a_second_subgraph_lets_an_accelerator_wait_for_a_cpu() -> None:
 def test_what_does_not_fit_is_proven_not_to_fit() -> None:
     graph = graph_of([1.0] * 3, [(0, 1), (1, 2)], size=[2.0, 2.0, 2.0])
     for kind in KINDS:
+        planner = make_planner(kind, kind="placement")
+        result = planner.solve(PlacementProblem.of(graph, memory_bytes=3.0), deadline=Deadline(LIMIT_S))
+        assert (result.status, result.plan, result.cost, result.bound) == ("infeasible", None, None, None)
         with pytest.raises(Infeasible, match="no placement fits the memory: that is proven"):
-            make_planner(kind, PlannerOptions(time_limit_s=LIMIT_S), "placement").plan(
-                PlacementProblem.of(graph, memory_bytes=3.0)
-            )
+            result.required_plan()
 
 
 @pytest.mark.parametrize("planner", [MilpContiguousPlanner(), MilpOrderedPlanner()])
@@ -227,7 +238,8 @@ def knapsack() -> Program:
 
 
 def test_both_solvers_solve_the_same_program() -> None:
-    for answer in (solve_highs(knapsack(), LIMIT_S), solve_cp_sat(knapsack(), LIMIT_S, {})):
+    for solver in SOLVERS:
+        answer = solve_program(knapsack(), solver, Deadline(LIMIT_S))
         assert answer.columns is not None
         assert answer.columns[-1] == pytest.approx(11)
         assert answer.bound == pytest.approx(11)
@@ -236,7 +248,8 @@ def test_both_solvers_solve_the_same_program() -> None:
 def test_both_solvers_say_that_there_is_nothing() -> None:
     program = knapsack()
     program.at_most([(program.objective, 1)], 10)
-    for answer in (solve_highs(program, LIMIT_S), solve_cp_sat(program, LIMIT_S, {})):
+    for solver in SOLVERS:
+        answer = solve_program(program, solver, Deadline(LIMIT_S))
         assert answer.columns is None
         assert answer.bound == math.inf
 
@@ -257,19 +270,60 @@ def test_a_search_that_is_interrupted_keeps_what_it_has(monkeypatch: pytest.Monk
     def interrupted(*_: object) -> Answer:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("automap_models.planners.placement.program_search.solve_highs", interrupted)
-    state = MilpPlanner().state(problem)
-    plan = search(problem, state, [start], [Turn("highs", 1.0)], time_limit_s=LIMIT_S, seed=0)
-    assert plan.assignment.tolist() == [0, 0]
-    assert (plan.status, plan.bound_s) == ("feasible", 0.0)
+    monkeypatch.setattr("automap_models.planners.placement.milp.solve_program", interrupted)
+    turns, deadline = [Turn("scip", 1.0)], Deadline(LIMIT_S)
+    known = solve_in_turns(
+        problem, MilpPlanner().state(problem), [start], turns, deadline=deadline, watch=SILENT, seed=0
+    )
+    assert known.plan is start
+    assert (known.closed, known.bound_s) == (False, 0.0)
 
 
-def test_a_bound_is_never_above_the_value_and_decides_what_is_optimal() -> None:
+def market_split(rows: int, columns: int) -> Program:
+    """Equalities over 0 and 1 that Cornuéjols and Dawande (1998) made to defeat branch and bound; least deviation."""
+    random, program = np.random.default_rng(0), Program()
+    items = program.add(columns)
+    deviations = program.add(2, rows, upper=1e6)
+    for row in range(rows):
+        weights = random.integers(0, 100, columns)
+        terms = list(zip(items.tolist(), weights.astype(float).tolist(), strict=True))
+        slack = [(int(deviations[0, row]), 1.0), (int(deviations[1, row]), -1.0)]
+        program.equal([*terms, *slack], float(weights.sum() // 2))
+    program.objective = int(program.add(upper=1e7))
+    program.equal([*((column, 1.0) for column in deviations.ravel().tolist()), (program.objective, -1)], 0)
+    return program
+
+
+def test_ctrl_c_stops_cp_sat_at_once_and_python_hears_the_next_one() -> None:
+    """CP-SAT's own handler left the signal to the operating system afterwards: the next Ctrl-C killed the process."""
+    begin_s = time.monotonic()
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    answer = solve_program(market_split(5, 40), "cp-sat", Deadline(60.0))
+    assert answer.interrupted
+    assert answer.columns is not None
+    assert time.monotonic() - begin_s < 30
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_solver_stops_at_its_deadline(solver: Solver) -> None:
+    begin_s = time.monotonic()
+    answer = solve_program(market_split(5, 40), solver, Deadline(0.5))
+    assert time.monotonic() - begin_s < 1.0
+    assert answer.bound < 1e7
+
+
+def test_a_bound_decides_what_is_optimal() -> None:
+    problem = PlacementProblem.of(graph_of([1000.0], []))
     plan = PlacementPlan("p", np.array([0]))
-    assert Known(plan, 1.0, 1.0 - 1e-7).closed
-    assert not Known(plan, 1.0, 1.0 - 1e-5).closed
-    assert not Known(None, math.inf).closed
-    assert Known(None, math.inf, math.inf).closed
+    cost = placement_cost(problem, plan)
+    assert cost.value_s == 1.0
+    assert Known(plan, cost, 1.0 - 1e-7).closed
+    assert not Known(plan, cost, 1.0 - 1e-5).closed
+    assert not Known().closed
+    assert Known(bound_s=math.inf).closed
 
 
 def test_a_hint_is_a_solution() -> None:
@@ -280,7 +334,7 @@ def test_a_hint_is_a_solution() -> None:
     plan = PlacementPlan("p", np.array([2, 0, 0]))
     for column, value in stated.hint(plan).items():
         stated.program.fix([column], value)
-    answer = solve_cp_sat(stated.program, LIMIT_S, {})
+    answer = solve_program(stated.program, "cp-sat", Deadline(LIMIT_S))
     assert answer.columns is not None
     assert answer.bound == 9  # 3 + 1 and 1 + 2 + 2
     again = stated.plan(answer.columns)
@@ -305,15 +359,15 @@ PROVEN_MS = [
 def test_published_throughput_is_proven(kind: str, name: str, value_ms: float, shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / f"throughput-inputs_{name}.json")
     problem = PlacementProblem.of(graph)
-    plan = make_planner(kind, PlannerOptions(time_limit_s=120.0), "placement").plan(problem)
-    assert plan.status == "optimal"
-    assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(value_ms, abs=0.0051)
+    result = make_planner(kind, kind="placement").solve(problem, deadline=Deadline(120.0))
+    assert result.status == "optimal"
+    assert placement_cost(problem, result.required_plan()).value_s * 1e3 == pytest.approx(value_ms, abs=0.0051)
 
 
 @pytest.mark.slow
 def test_the_greedy_latency_of_bert24_is_proven_optimal(shared_data: Path) -> None:
     graph = read_placement(shared_data / "placement_graphs" / "latency-inputs_LayerGraphs_bert24_inference.json")
     problem = PlacementProblem.of(graph, objective="latency")
-    plan = MilpPlanner(PlannerOptions(time_limit_s=120.0)).plan(problem)
-    assert plan.status == "optimal"
-    assert placement_cost(problem, plan).value_s * 1e3 == pytest.approx(100.22, abs=0.0051)
+    result = MilpPlanner().solve(problem, deadline=Deadline(120.0))
+    assert result.status == "optimal"
+    assert placement_cost(problem, result.required_plan()).value_s * 1e3 == pytest.approx(100.22, abs=0.0051)
