@@ -1,43 +1,24 @@
-"""`--mesh 4` and `--mesh data=2,model=4`."""
+"""What `--mesh 4` and `--mesh data=2,model=4` mean on a cluster."""
 
 from __future__ import annotations
-
-import argparse
-import re
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import AXES, Mesh, MeshAxis
 from automap_models.core.sharding import Kind
 from automap_models.errors import BadInput
 
-from .arguments import LARGEST
-
-_NAMED = re.compile(r"([a-z]+)=([1-9][0-9]*)", re.ASCII)
+from .arguments import MeshSizes
 
 
-def mesh_argument(text: str) -> int | Mesh:
-    """An argument's type: devices along the one axis, or named axes."""
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST:
-        return int(text)
-    found = [_NAMED.fullmatch(part) for part in text.split(",")]
-    mesh = tuple(MeshAxis(match[1], int(match[2])) for match in found if match)
-    named = {axis.name for axis in mesh}
-    if len(mesh) < len(found) or len(named) < len(mesh) or not named <= set(AXES):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of devices nor axes such as data=2,model=4")
-    if any(axis.size > LARGEST for axis in mesh):
-        raise argparse.ArgumentTypeError(f"{text!r} has more than {LARGEST:,} devices")
-    return mesh
-
-
-def mesh_of(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> Mesh:
+def mesh_of(given: int | MeshSizes | None, kind: Kind, cluster: Cluster) -> Mesh:
     """The mesh that was asked for; by default one axis of all the cluster's devices."""
     if isinstance(given, tuple):
-        return given
+        return tuple(MeshAxis(name, size) for name, size in given)
     (name,) = (name for name, of in AXES.items() if of == kind)
     return (MeshAxis(name, given or cluster.devices),)
 
 
-def axis_size(given: int | Mesh | None, kind: Kind, cluster: Cluster) -> int:
+def axis_size(given: int | MeshSizes | None, kind: Kind, cluster: Cluster) -> int:
     """Devices along the one axis of a plan that is made by counting.
 
     Raises:

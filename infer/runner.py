@@ -1,18 +1,202 @@
-"""What every command shares: one-line errors, exit codes and quiet endings (formats.md, "Commands")."""
+"""The skeleton of every command, and what is the same for all of them.
+
+    arguments ─► outputs checked ─► frozen request ─► outcome ─► files written ─► printed ─► exit code
+      argparse     `Output`s          `request`         `run`       `Report.writers`  `Report.show` or JSON
+
+A command says what its arguments are, what they mean, what it does and how the outcome is told; `run_command` does the
+rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same errors and exit codes
+(formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130 interrupted, 141 when the reader of
+standard output went away.
+"""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
+from automap_models import __version__
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 
-INTERRUPTED = 130
-BROKEN_PIPE = 141
+from .arguments import file_argument
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RequestT = TypeVar("RequestT")
+OutcomeT = TypeVar("OutcomeT")
+
+DEFECT, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file that a command can write.
+
+    Attributes:
+        what: its name in reports and messages, "plan".
+        flags: by which it is asked for; the last one, without its dashes, is the argument's name.
+        help: what the option does.
+        picture: whether it is drawn, which needs matplotlib.
+        over_input: whether it may be written over a file that the command reads.
+    """
+
+    what: str
+    flags: tuple[str, ...]
+    help: str
+    picture: bool = False
+    over_input: bool = False
+
+    def path(self, namespace: argparse.Namespace) -> Path | None:
+        """Where it shall be written; None where it is not asked for."""
+        path: Path | None = getattr(namespace, self.flags[-1].lstrip("-"))
+        return path
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the outcome of a command is told.
+
+    Attributes:
+        show: prints it for people on standard output.
+        document: the same as plain JSON types.
+        writers: an output's name → writes it, whole or not at all. An output without one is the document.
+        draw: makes the picture; None where no output is one.
+        warnings, remarks: lines for standard error, with JSON, too; the command's name stands before warnings.
+        names: an output's name → how the report calls it, where that differs.
+        exit_code: 0, unless the outcome is bad news.
+    """
+
+    show: Callable[[], None]
+    document: Callable[[], Mapping[str, Any]]
+    writers: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    draw: Callable[[], Figure] | None = None
+    warnings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Command(Generic[RequestT, OutcomeT]):
+    """One command, in the order in which its parts are used.
+
+    Attributes:
+        summary: what it is for, in one line.
+        description, epilog: above and below the arguments in its help.
+        add_arguments: adds all arguments but those of the outputs.
+        outputs: files that it can write.
+        json: what `--json` prints, as its help says.
+        inputs: names of the arguments that are files to read.
+        request: the arguments, checked as far as they can be without long work.
+        run: does the work.
+        report: how the outcome is told.
+        names_files: whether the report ends with what was written where.
+    """
+
+    summary: str
+    description: str
+    epilog: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    outputs: tuple[Output, ...]
+    json: str
+    inputs: tuple[str, ...]
+    request: Callable[[argparse.Namespace], RequestT]
+    run: Callable[[RequestT], OutcomeT]
+    report: Callable[[RequestT, OutcomeT], Report]
+    names_files: bool = True
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        """The parser of its arguments."""
+        parser = new_parser(prog, self.description, self.epilog)
+        self.add_arguments(parser)
+        group = parser.add_argument_group("what to write")
+        for output in self.outputs:
+            group.add_argument(*output.flags, metavar="FILE", type=file_argument, help=output.help)
+        group.add_argument("--json", action="store_true", help=self.json)
+        return parser
+
+    def execute(self, prog: str, argv: Sequence[str]) -> int:
+        """Parse, check, run, write and print.
+
+        Raises:
+            AutomapError: in any of these steps; after a mistake nothing is written.
+        """
+        namespace = self.parser(prog).parse_args(argv)
+        files = self._files(namespace)
+        request = self.request(namespace)
+        outcome = self.run(request)
+        report = self.report(request, outcome)
+        for output in self.outputs:
+            if output.what in files:
+                _write(report, output, files[output.what])
+        with _full_device():
+            self._print(namespace, report, files)
+        for warning in report.warnings:
+            say(f"{prog}: warning: {warning}")
+        for line in report.remarks:
+            say(line)
+        return report.exit_code
+
+    def _files(self, namespace: argparse.Namespace) -> dict[str, Path]:
+        """An output's name → where it goes.
+
+        Raises:
+            BadInput: it cannot be written, or is an input or another output, too.
+        """
+        from automap_models.formats.atomic import require_writable
+
+        read = [getattr(namespace, name) for name in self.inputs]
+        inputs = {Path(path).resolve() for path in read if path is not None}
+        files: dict[str, Path] = {}
+        taken: dict[Path, str] = {}
+        for output in self.outputs:
+            path = output.path(namespace)
+            if path is None:
+                continue
+            real = path.resolve()
+            other = taken.get(real) or ("an input" if real in inputs and not output.over_input else None)
+            if other:
+                where = f"{path} for the {output.what}"
+                raise BadInput(f"is {other}, too", where=where, do="give another name")
+            taken[real] = f"where the {output.what} goes"
+            files[output.what] = path
+            if output.picture:
+                from .plots.figures import require_plotting
+
+                require_plotting(path)
+            require_writable(path)
+        return files
+
+    def _print(self, namespace: argparse.Namespace, report: Report, files: Mapping[str, Path]) -> None:
+        if namespace.json:
+            print_json(report.document())
+        else:
+            report.show()
+            if self.names_files and files:
+                print_files({report.names.get(what, what): path for what, path in files.items()})
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def _write(report: Report, output: Output, path: Path) -> None:
+    """Write one file, whole or not at all."""
+    if output.picture and report.draw is not None:
+        from .plots.figures import save_figure
+
+        save_figure(path, report.draw())
+    elif output.what in report.writers:
+        report.writers[output.what](path)
+    else:
+        write_json(path, report.document())
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -26,9 +210,30 @@ class CommandParser(argparse.ArgumentParser):
         """
         raise BadInput(message, do=f"see {self.prog} --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or the version; argparse's own way swallows what then goes wrong with the stream."""
+        if message and file is not None:
+            with _full_device():
+                file.write(message)
+
+
+def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser without arguments but `--help` and `--version`."""
+    parser = CommandParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
+    return parser
+
 
 def run_command(name: str, body: Callable[[], int]) -> int:
     """Run a command's body and turn the ways in which it can end into an exit code.
+
+    Standard output and error are as before when it returns.
 
     Args:
         name: the command, as its one-line errors begin.
@@ -36,51 +241,130 @@ def run_command(name: str, body: Callable[[], int]) -> int:
 
     Returns:
         The body's own code; an AutomapError's code after one line on stderr, below the traceback of the user's
-        own code if that is where it comes from; 130 after Ctrl-C; 141 when the reader of stdout went away
-        (`… | head`). A defect of ours keeps its traceback.
+        own code if that is where it comes from; 1 after the traceback of a defect of ours; 130 after Ctrl-C; 141 when
+        the reader of stdout went away (`… | head`).
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a strange file name must not break its own report
+    with _lenient_streams():
+        try:
+            return _flushed(body)
+        except AutomapError as error:
+            if isinstance(error, UserCodeError):
+                say(error.details)
+            say(f"{name}: error: {' '.join(str(error).split())}")
+            return error.exit_code
+        except KeyboardInterrupt:
+            say(f"{name}: interrupted")
+            return INTERRUPTED
+        except BrokenPipeError:
+            return BROKEN_PIPE
+        except Exception:
+            say(traceback.format_exc().rstrip("\n"))
+            return DEFECT
+
+
+def _flushed(body: Callable[[], int]) -> int:
+    """The body's exit code, once everything that it printed has left this process."""
     try:
         code = body()
+    except SystemExit as leaving:  # --help and --version
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    with _full_device():
         if sys.stdout is not None:
             sys.stdout.flush()
-    except AutomapError as error:
-        if isinstance(error, UserCodeError):
-            print(error.details, file=sys.stderr)
-        return _say(name, f"error: {error}", error.exit_code)
-    except KeyboardInterrupt:
-        return _say(name, "interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        _forget_stdout()
-        return BROKEN_PIPE
-    except SystemExit as leaving:  # --help and --version
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return code
 
 
+@contextmanager
+def _full_device() -> Iterator[None]:
+    """Printing to a device that takes no more is the user's affair, and no defect.
+
+    Raises:
+        BadInput: it takes no more.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
+        what = f"cannot be written ({error.strerror})"
+        raise BadInput(what, where="standard output", do="make room or write somewhere else") from None
+
+
+@contextmanager
+def _lenient_streams() -> Iterator[None]:
+    """A strange file name must not break its own report: what the terminal cannot show is escaped."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    before = [(stream, stream.encoding, stream.errors) for stream in streams]
+    for stream in streams:
+        with suppress(OSError, ValueError):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream, encoding, errors in before:
+            with suppress(OSError, ValueError):  # closed by its reader
+                stream.reconfigure(encoding=encoding, errors=errors)
+
+
+def program(main: Callable[[], int]) -> int:
+    """Run a command as a whole process: what it could not print is given up, instead of once more while Python ends."""
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, stream.fileno())
+                os.close(nothing)
+    return code
+
+
+def say(text: str) -> None:
+    """Print on standard error, if anybody is there."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a plan's document as JSON, in UTF-8 whatever the terminal's encoding is: JSON has only this one.
+    """Print a document as JSON, in UTF-8 whatever the terminal's encoding is: JSON has only this one.
 
     Raises:
         BadInput: a figure in it is not finite.
     """
     from automap_models.formats.plan_json import dumps
 
+    text = dumps(document)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
-    print(dumps(document))
+    print(text)
 
 
-def _say(name: str, message: str, code: int) -> int:
-    line = " ".join(message.split())
-    print(f"{name}: {line}", file=sys.stderr)
-    return code
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, whole or not at all.
+
+    Raises:
+        BadInput: the file cannot be written, or a figure in the document is not finite.
+    """
+    from automap_models.formats.atomic import write_atomically
+    from automap_models.formats.plan_json import dumps
+
+    text = (dumps(document) + "\n").encode("utf-8", errors="backslashreplace")
+
+    def write(file: BinaryIO) -> None:
+        file.write(text)
+
+    write_atomically(path, write)
 
 
-def _forget_stdout() -> None:
-    """Point stdout at nothing, or the interpreter complains about it once more while it shuts down."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)
+def print_files(files: Mapping[str, Path]) -> None:
+    """Print what was written where."""
+    from .reports.tables import console, plain
+
+    screen = console()
+    for what, path in files.items():
+        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)

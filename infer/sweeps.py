@@ -1,4 +1,4 @@
-"""What if: one profile on many clusters, in many numbers of stages and micro-batches, planned in large batches."""
+"""`automap infer --sweep`: one profile on many clusters, in many numbers of stages and micro-batches, in batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from automap_models.core.microbatch import microbatch_size, required_size, resca
 from automap_models.core.profile import Profile
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
-from automap_models.formats.sweep_yaml import SweepSpec, require_few
+from automap_models.formats.sweep_yaml import SweepSpec, read_sweep, require_few
 from automap_models.planners.base import PlannerOptions
 from automap_models.planners.portfolio.auto import default_stages
 from automap_models.planners.portfolio.candidates import OutOfRange, candidates, stage_numbers
+from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import Outcome, plan_batch
+
+from .planning import planner_options, sized_profile
+from .reports.progress import Steps
+from .requests import AUTO, SweepRequest
 
 TIE = 1e-9
 
@@ -78,6 +83,45 @@ class Settings:
         return StagedProblem(profile, cluster, stages, micro_batches, **given)
 
 
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a sweep came to.
+
+    Attributes:
+        profile: of the model.
+        rows: one a combination.
+        global_batch: samples between two updates, if they are the same for all rows.
+    """
+
+    profile: Profile
+    rows: list[Row]
+    global_batch: int | None
+
+
+def run_sweep(request: SweepRequest) -> Sweep:
+    """Read the file, plan every combination in it.
+
+    Raises:
+        BadInput: a file cannot be used, or the planner is unknown.
+    """
+    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, request.microbatch_size)
+    options = planner_options(request.planner)
+    out_of_range = make_planner("policy", options).out_of_range
+    settings = Settings(request.state_factor, request.granularity)
+    chosen = combinations(spec, profile, settings, out_of_range, str(request.sweep))
+    with Steps() as steps:
+        steps.begin(f"planning {len(chosen)} combinations")
+        rows = sweep(chosen, _planner(request), options, lambda done, total: steps.advance(done, total, "planning"))
+    return Sweep(profile, rows, spec.global_batch)
+
+
+def _planner(request: SweepRequest) -> str | None:
+    """The planner for every combination; None is the quick default of a sweep."""
+    planner = request.planner
+    quick = planner.name == AUTO and planner.certify_s is None and planner.refine_s is None
+    return None if quick else planner.name
+
+
 Combination = tuple[Cluster, int, int, StagedProblem | AutomapError]
 
 
@@ -93,12 +137,12 @@ def combinations(
     Raises:
         BadInput: there are too many of them, or the profile does not say how many samples it describes.
     """
-    made: list[Combination] = []
+    chosen: list[Combination] = []
     for cluster in spec.clusters:
-        for each in _on_cluster(spec, profile, cluster, settings, out_of_range):
-            made.append(each)
-            require_few(len(made), where)
-    return made
+        for combination in _on_cluster(spec, profile, cluster, settings, out_of_range):
+            chosen.append(combination)
+            require_few(len(chosen), where)
+    return chosen
 
 
 def _on_cluster(
@@ -167,7 +211,7 @@ def _attempt(
 
 
 def sweep(
-    asked: list[Combination],
+    chosen: list[Combination],
     planner: str | None,
     options: PlannerOptions,
     progress: Callable[[int, int], None] | None = None,
@@ -175,12 +219,12 @@ def sweep(
     """Plan every combination.
 
     Args:
-        asked: see `combinations`.
+        chosen: see `combinations`.
         planner: a planner's name; None is the shorter of the policy's plan and uniform cuts, unproven and unrefined.
         options: for the planner.
         progress: called with how many problems are done and how many there are.
     """
-    problems = [problem for *_, problem in asked if isinstance(problem, StagedProblem)]
+    problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
     outcomes = iter(
         _better(problems, options, progress) if planner is None else plan_batch(problems, planner, options, progress)
     )
@@ -192,7 +236,7 @@ def sweep(
             microbatch_size(problem.profile) if isinstance(problem, StagedProblem) else None,
             next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem),
         )
-        for cluster, S, M, problem in asked
+        for cluster, S, M, problem in chosen
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from automap_models.core.mesh import Mesh
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 
 from .reports.units import size
+from .requests import Source
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""
@@ -53,18 +54,18 @@ class Verified:
 
     def nbytes(self, plan: str) -> float:
         """Bytes that a plan's collectives result in on one device."""
-        return sum(found.nbytes for found in self.communication[plan].values())
+        return sum(collectives.nbytes for collectives in self.communication[plan].values())
 
 
 def verify(
-    arguments: argparse.Namespace,
+    source: Source,
     plans: Mapping[str, tuple[Mesh, Sequence[Sequence[int]]]],
     needed_bytes: float,
 ) -> Verified:
     """Compile and run the step with the shardings of the plan named "plan"; of the others only compile it.
 
     Args:
-        arguments: of the command: which step.
+        source: which step.
         plans: name → mesh and, for each of its axes, the partitioned dimension of each argument of the step.
         needed_bytes: what running it takes on all devices together.
 
@@ -73,11 +74,11 @@ def verify(
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     why = f"running it on this host takes {size(needed_bytes)}" if needed_bytes > _SHARE * free else ""
-    asked = {
-        "what": arguments.what,
-        "sizes": {name: getattr(arguments, name) for name in ("batch", "sequence", "dtype")},
+    request = {
+        "what": source.what,
+        "sizes": source.sizes,
         "plans": {
-            name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, each)) for each in dims]}
+            name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, along)) for along in dims]}
             for name, (mesh, dims) in plans.items()
         },
         "run": not why,
@@ -86,28 +87,64 @@ def verify(
     devices = 1
     for axis in plans["plan"][0]:
         devices *= axis.size
-    told = _told(asked, devices, str(arguments.what))
+    answer = _answered(request, devices, source.what)
     communication = {
         name: {kind: Communicated(*numbers) for kind, numbers in kinds.items()}
-        for name, kinds in told["communication"].items()
+        for name, kinds in answer["communication"].items()
     }
-    return Verified(communication, told.get("loss"), told.get("arrays"), why)
+    return Verified(communication, answer.get("loss"), answer.get("arrays"), why)
 
 
-def _told(asked: Mapping[str, Any], devices: int, where: str) -> Mapping[str, Any]:
+def _answered(request: Mapping[str, Any], devices: int, where: str) -> Mapping[str, Any]:
     """What the process that does it answers."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "automap_models.infer.verify_run"]
+    command = [sys.executable, "-m", "automap_models.infer.verify"]
     done = subprocess.run(
-        command, input=json.dumps(asked), env=environment, capture_output=True, text=True, check=False
+        command, input=json.dumps(request), env=environment, capture_output=True, text=True, check=False
     )
     lines = done.stderr.strip().splitlines()
     if done.returncode:
         last = lines[-1][:300] if lines else f"exit code {done.returncode}"
         raise BadInput(f"XLA could not run the plan ({last})", where=where, do="leave out --verify")
-    told: Mapping[str, Any] = json.loads(done.stdout)
-    if "error" in told:
-        raise BadInput(f"the plan could not be run ({told['error']})", where=where, do="leave out --verify")
-    return told
+    answer: Mapping[str, Any] = json.loads(done.stdout)
+    if "error" in answer:
+        raise BadInput(f"the plan could not be run ({answer['error']})", where=where, do="leave out --verify")
+    return answer
+
+
+def main() -> int:
+    """The process in which XLA verifies a plan: compile, run and compare.
+
+    What to run comes in on stdin as JSON, what came of it goes out on stdout, an error of ours as `error`. It is a
+    process of its own, because the number of a host's devices is fixed when jax starts.
+    """
+    request = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            answer = _answer(request)
+        except AutomapError as error:
+            answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    from automap_models import workloads
+    from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
+
+    build = workloads.build if request["what"] in workloads.names() else workloads.from_factory
+    step = build(request["what"], **request["sizes"])
+    answer: dict[str, Any] = {"communication": {}}
+    compiled = {name: compile_step(step, Along(plan["sizes"], plan["dims"])) for name, plan in request["plans"].items()}
+    for name, one in compiled.items():
+        answer["communication"][name] = {kind: tuple(numbers) for kind, numbers in one.communication.items()}
+    if request["run"]:
+        values, expected = on_one_device(step, request["seed"])
+        answer["loss"], answer["arrays"] = differences(run(compiled["plan"], step, values), expected)
+    return answer
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

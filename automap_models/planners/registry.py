@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Literal, overload
 
+from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
@@ -79,6 +80,12 @@ def make_planner(name: str, options: PlannerOptions | None, kind: Literal["opera
 
 @overload
 def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
+
+
+@overload
+def make_planner(
+    name: str, options: PlannerOptions | None = None, *, kind: Literal["replan"], **config: Any
+) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
 
 
 def make_planner(

@@ -1,24 +1,34 @@
-"""`automap-infer`: from a profile and a cluster to a plan (formats.md, "Commands")."""
+"""`automap infer`: from a profile and a cluster to a plan (formats.md, "Commands").
+
+One plan by default; with `--sweep` many, one a combination (sweeps.py); with `--observed` the next plan of a running
+job (replanning.py).
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from automap_models import __version__
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import SCHEDULES
 
-from ..runner import CommandParser, print_json, run_command
+from ..arguments import TOPO_HELP, file_argument, name_argument, whole_number
+from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
+from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
-    from automap_models.formats.plan_json import PlanReport
+    from pathlib import Path
 
-NAME = "automap-infer"
+    from matplotlib.figure import Figure
+
+    from automap_models.formats.plan_json import PlanReport
+    from automap_models.simulate.timeline import Timeline
+
+    from ..replanning import Replanned
+    from ..sweeps import Sweep
+
 DEFAULT_SCHEDULE = "1f1b"
-EXAMPLES = """examples:
+EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
   automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
@@ -31,66 +41,68 @@ EXAMPLES = """examples:
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before
   automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
 
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours
+exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours,
+141 the output's reader went away
 """
 
+OF_PLANNING = (
+    *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
+    *("beam", "policy", "certify_budget", "refine_budget"),
+)
+"""Options that a plan made before has no use for."""
+NOT_OF_SWEEPS = ("plan", "trace", "schedule", "observed", "attribute", "restart", "corrected")
+"""Options about one plan."""
+IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
+"""Options that a sweep's file has in their place."""
+NOT_OF_REPLANNING = (
+    *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),
+    *("beam", "certify_budget", "refine_budget", "plot", "trace", "schedule"),
+)
+"""Options that planning again has no use for: the plan has its own, and what it shows is not simulated."""
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    return run_command(NAME, lambda: _run(parser().parse_args(argv)))
 
-
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    made = CommandParser(
-        prog=NAME,
-        description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
-        "and which devices each stage gets.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    made.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to plan on which cluster, and how."""
+    parser.add_argument(
         "profile",
         metavar="PROFILE",
-        type=Path,
+        type=file_argument,
         help="profile.npz, a graph.txt of PipeDream or DAPPLE, or JSON of dnn-partitioning or Piper; "
         "automap-profile makes one of a model",
     )
-    made.add_argument("--topo", metavar="NAME|FILE", help="a shipped cluster (A, B, C, …) or a YAML file")
-    asked = made.add_argument_group("what to plan")
-    asked.add_argument(
+    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, help=TOPO_HELP)
+    problem = parser.add_argument_group("what to plan")
+    problem.add_argument(
         "--stages",
         metavar="S|auto",
         type=_number_or_auto,
         help="number of stages; auto: the best one (default: one a node, or 1 where that is faster)",
     )
-    asked.add_argument(
+    problem.add_argument(
         "--micro-batches",
         metavar="M|auto",
         type=_number_or_auto,
         help="micro-batches in a global batch (default 16); auto: the best number for --global-batch",
     )
-    asked.add_argument(
+    problem.add_argument(
         "--global-batch",
         metavar="B",
-        type=int,
+        type=whole_number,
         help="samples between two updates; alone it makes B / (samples of the profiled micro-batch) micro-batches",
     )
-    asked.add_argument(
-        "--microbatch-size", metavar="N", type=int, help="samples in the profiled micro-batch, if the profile is silent"
+    problem.add_argument(
+        "--microbatch-size", metavar="N", type=whole_number, help="samples in the profiled micro-batch"
     )
-    asked.add_argument(
+    problem.add_argument(
         "--state-factor",
         metavar="X",
         type=float,
         help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
     )
-    asked.add_argument(
-        "--granularity", metavar="N", type=int, help="points at which the model may be cut (default 128)"
+    problem.add_argument(
+        "--granularity", metavar="N", type=whole_number, help="points at which the model may be cut (default 128)"
     )
-    how = made.add_argument_group("how to plan")
+    how = parser.add_argument_group("how to plan")
     how.add_argument(
         "--planner",
         metavar="NAME",
@@ -99,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
         "data-parallel, online (see automap-search pp); a named planner's own plan is returned as it is",
     )
     how.add_argument(
-        "--beam", metavar="N", type=int, help="first cuts from which the policy goes on (default 4; 1 is plain greedy)"
+        "--beam", metavar="N", type=whole_number, help="first cuts that the policy goes on from (default 4; 1: greedy)"
     )
     how.add_argument(
         "--certify-budget",
@@ -121,20 +133,20 @@ def parser() -> argparse.ArgumentParser:
         help="refine for the simulated length under this schedule instead of the length; also that of plot and trace "
         f"(default {DEFAULT_SCHEDULE})",
     )
-    how.add_argument("--policy", metavar="FILE", type=Path, help="an exported .onnx policy instead of the shipped one")
+    how.add_argument("--policy", metavar="FILE", type=file_argument, help="an .onnx policy instead of the shipped one")
     how.add_argument(
         "--sweep",
         metavar="FILE",
-        type=Path,
+        type=file_argument,
         help="what if: lengths over the clusters, stages and micro-batches of a YAML file; --out writes .csv or .json, "
         "--plot draws them",
     )
-    how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this plan.json")
-    running = made.add_argument_group("what a running job says")
+    how.add_argument("--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this plan.json")
+    running = parser.add_argument_group("what a running job says")
     running.add_argument(
         "--observed",
         metavar="FILE",
-        type=Path,
+        type=file_argument,
         help="measured stage times (times.json or a trace) of the job that runs --plan: they correct the profile, and "
         "the job is planned again",
     )
@@ -145,124 +157,215 @@ def parser() -> argparse.ArgumentParser:
         "corrected before, devices under the same cuts, under others either, by how much it is)",
     )
     running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
-    running.add_argument("--corrected", metavar="FILE", type=Path, help="write the corrected profile (.npz)")
-    out = made.add_argument_group("what to write")
-    out.add_argument("--out", metavar="FILE", type=Path, help="write the plan as JSON")
-    out.add_argument("--json", action="store_true", help="print the plan as JSON and nothing else")
-    out.add_argument("--verbose", action="store_true", help="also print what auto tried, each with what came of it")
-    out.add_argument("--plot", metavar="FILE", type=Path, help="draw arrays, cuts and schedule (.png, .svg, .pdf)")
-    out.add_argument("--trace", metavar="FILE", type=Path, help="write the schedule for chrome://tracing or Perfetto")
-    return made
+    printed = parser.add_argument_group("what to print")
+    printed.add_argument(
+        "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
+    )
 
 
 def _number_or_auto(text: str) -> int | str:
-    if text == "auto":
+    if text == AUTO:
         return text
     try:
-        return int(text)
-    except ValueError:
+        return whole_number(text)
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
-    _require_outputs(arguments)
-    _require_observed(arguments)
-    if arguments.sweep:
-        return _sweep(arguments)
-    if arguments.observed:
-        return _adjust(arguments)
-    from .planning import planned, shown
+def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:
+    """What is asked for.
 
-    report = shown(arguments) if arguments.plan else planned(arguments)
-    files = _write(arguments, report)
-    if arguments.json:
-        from automap_models.formats.plan_json import plan_document
-
-        print_json(plan_document(report))
-    else:
-        from ..reports.pipeline import print_report
-
-        print_report(report, files, verbose=arguments.verbose)
-    return 0
-
-
-def _require_observed(arguments: argparse.Namespace) -> None:
-    """Options about measured times come with these, and these with one plan."""
-    if arguments.observed and arguments.sweep:
+    Raises:
+        BadInput: an option means nothing beside the others, or has a value that it cannot have.
+    """
+    if namespace.observed and namespace.sweep:
         raise BadInput("is about one plan, not a sweep", where="--observed", do="leave it out")
     for name in ("attribute", "restart", "corrected"):
-        if getattr(arguments, name) is not None and not arguments.observed:
+        if getattr(namespace, name) is not None and not namespace.observed:
             raise BadInput("is about measured times", where=f"--{name}", do="give these with --observed")
+    if namespace.sweep:
+        return _sweep_request(namespace)
+    if namespace.observed:
+        return _replan_request(namespace)
+    return _infer_request(namespace)
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
-    from .sweep import run_sweep
-
-    document = run_sweep(
-        arguments, {"rows" if what == "plan" else what: at for what, at in _outputs(arguments).items()}
-    )
-    if arguments.json:
-        print_json(document)
-    return 0
-
-
-def _adjust(arguments: argparse.Namespace) -> int:
-    from .replan import adjusted, adjustment_document, print_adjustment, write_adjustment
-
-    found, report, observed = adjusted(arguments)
-    write_adjustment(arguments, found, report)
-    if arguments.json:
-        print_json(adjustment_document(found, report))
+def _infer_request(namespace: argparse.Namespace) -> InferRequest:
+    if namespace.plan is not None:
+        _refuse(namespace, OF_PLANNING, "the plan read has its own")
     else:
-        print_adjustment(found, report, observed, _outputs(arguments))
-    return 0
+        _refuse_of_planner(namespace)
+    return InferRequest(
+        profile=namespace.profile,
+        topo=namespace.topo,
+        stages=namespace.stages,
+        micro_batches=namespace.micro_batches,
+        global_batch=namespace.global_batch,
+        microbatch_size=namespace.microbatch_size,
+        state_factor=namespace.state_factor,
+        granularity=namespace.granularity,
+        planner=_planner_request(namespace),
+        plan=namespace.plan,
+        verbose=namespace.verbose,
+    )
 
 
-def _write(arguments: argparse.Namespace, report: PlanReport) -> dict[str, Path]:
-    """Write what was asked for, each file whole or not at all."""
-    if arguments.plot or arguments.trace:
+def _planner_request(namespace: argparse.Namespace) -> PlannerRequest:
+    if namespace.beam is not None and namespace.beam < 1:
+        raise BadInput(f"a beam of {namespace.beam}", where="--beam", do="give at least 1")
+    certify_s = _seconds("--certify-budget", namespace.certify_budget)
+    refine_s = 0.0 if namespace.no_refine else _seconds("--refine-budget", namespace.refine_budget)
+    return PlannerRequest(namespace.planner, namespace.beam, namespace.policy, certify_s, refine_s, namespace.schedule)
+
+
+def _seconds(option: str, milliseconds: float | None) -> float | None:
+    if milliseconds is None:
+        return None
+    if not milliseconds >= 0:
+        raise BadInput(f"{milliseconds:g} milliseconds", where=option, do="give 0 or more")
+    return milliseconds / 1e3
+
+
+def _refuse(namespace: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if getattr(namespace, name) is not None:
+            raise BadInput(why, where="--" + name.replace("_", "-"), do="leave it out")
+
+
+def _refuse_of_planner(namespace: argparse.Namespace) -> None:
+    """Refuse options that the planner asked for does not read."""
+    planner = namespace.planner
+    if planner == "data-parallel" and namespace.stages not in (None, 1):
+        what = f"data parallelism has one stage, not {namespace.stages}"
+        raise BadInput(what, where="--stages", do="leave --stages out")
+    for name in ("stages", "micro_batches"):
+        if getattr(namespace, name) == AUTO and planner != "auto":
+            where, do = f"--{name.replace('_', '-')} auto", "give a number, or leave --planner out"
+            raise BadInput(f"planner {planner} does not choose", where=where, do=do)
+    if planner not in ("auto", "policy"):
+        _refuse(namespace, ("policy", "beam"), f"planner {planner} uses none")
+    if namespace.no_refine or planner != "auto":
+        what = "--no-refine refines nothing" if namespace.no_refine else f"planner {planner} is not refined"
+        _refuse(namespace, ("refine_budget",), what)
+    if planner in ("exact", "data-parallel"):
+        _refuse(namespace, ("certify_budget",), f"a plan of planner {planner} needs no proof")
+
+
+def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
+    _refuse_of_planner(namespace)
+    _refuse(namespace, IN_SWEEP_FILE, "a sweep has its own in its file")
+    _refuse(namespace, NOT_OF_SWEEPS, "is about one plan, not a sweep")
+    if namespace.out and namespace.out.suffix.lower() not in (".csv", ".json"):
+        what = f"no table of a sweep ends in {namespace.out.suffix!r}"
+        raise BadInput(what, where=f"--out {namespace.out}", do="use .csv or .json")
+    return SweepRequest(
+        profile=namespace.profile,
+        sweep=namespace.sweep,
+        microbatch_size=namespace.microbatch_size,
+        state_factor=namespace.state_factor,
+        granularity=namespace.granularity,
+        planner=_planner_request(namespace),
+    )
+
+
+def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
+    if namespace.plan is None:
+        raise BadInput("needs the plan that was running", where="--observed", do="give it with --plan")
+    _refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
+    if namespace.no_refine or namespace.planner != "auto":
+        where = "--no-refine" if namespace.no_refine else "--planner"
+        raise BadInput("planning again has no use for it", where=where, do="leave it out")
+    restart_s = namespace.restart or 0.0
+    if not 0 <= restart_s < float("inf"):
+        raise BadInput(f"{restart_s:g} seconds", where="--restart", do="give 0 or more")
+    return ReplanRequest(
+        profile=namespace.profile,
+        topo=namespace.topo,
+        microbatch_size=namespace.microbatch_size,
+        plan=namespace.plan,
+        observed=namespace.observed,
+        policy=namespace.policy,
+        attribute=namespace.attribute,
+        restart_s=restart_s,
+        names_corrected=namespace.corrected is not None or namespace.out is None,
+    )
+
+
+def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sweep | Replanned:
+    """The plan, evaluated; many of them; or the next plan of a running job.
+
+    Raises:
+        BadInput: an argument or a file cannot be used.
+        Infeasible: no plan fits the memory.
+    """
+    if isinstance(request, SweepRequest):
+        from ..sweeps import run_sweep
+
+        return run_sweep(request)
+    if isinstance(request, ReplanRequest):
+        from ..replanning import replanned
+
+        return replanned(request)
+    from ..planning import planned, read_back
+
+    return planned(request) if request.plan is None else read_back(request, request.plan)
+
+
+def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanReport | Sweep | Replanned) -> Report:
+    """Tables, pictures and documents of whatever was asked for."""
+    if isinstance(request, SweepRequest):
+        from ..reports.sweep import sweep_report
+
+        return sweep_report(outcome)  # type: ignore[arg-type]
+    if isinstance(request, ReplanRequest):
+        from ..reports.replan import replan_report
+
+        return replan_report(request, outcome)  # type: ignore[arg-type]
+    return _plan_report(request, outcome)  # type: ignore[arg-type]
+
+
+def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
+    from automap_models.formats.chrome_trace import write_trace
+    from automap_models.formats.plan_json import plan_document
+
+    from ..reports.pipeline import print_report
+
+    def timeline() -> Timeline:
         from automap_models.planners.staged.evaluate import timeline
 
-        seen = timeline(report.problem, report.plan, arguments.schedule or DEFAULT_SCHEDULE)
-    if arguments.plot:
-        from ..plots.pipeline import write_plot
+        return timeline(plan.problem, plan.plan, request.planner.schedule or DEFAULT_SCHEDULE)
 
-        write_plot(arguments.plot, report, seen)
-    if arguments.trace:
-        from automap_models.formats.chrome_trace import write_trace
+    def draw() -> Figure:
+        from ..plots.pipeline import draw
 
-        write_trace(arguments.trace, seen)
-    if arguments.out:
-        from automap_models.formats.plan_json import write_plan
+        return draw(plan, timeline())
 
-        write_plan(arguments.out, report)
-    return _outputs(arguments)
+    def trace(path: Path) -> None:
+        write_trace(path, timeline())
 
-
-def _outputs(arguments: argparse.Namespace) -> dict[str, Path]:
-    """What shall be written → where."""
-    asked = {
-        "plan": arguments.out,
-        "plot": arguments.plot,
-        "trace": arguments.trace,
-        "corrected profile": arguments.corrected,
-    }
-    return {what: path for what, path in asked.items() if path is not None}
+    return Report(
+        lambda: print_report(plan, verbose=request.verbose),
+        lambda: plan_document(plan),
+        {"trace": trace},
+        draw,
+    )
 
 
-def _require_outputs(arguments: argparse.Namespace) -> None:
-    """Every output can be written, and none over another one or over an input."""
-    from automap_models.formats.files import require_writable
-
-    inputs = (arguments.profile, arguments.plan, arguments.policy, arguments.observed, arguments.sweep)
-    taken = {path.resolve(): "an input" for path in inputs if path}
-    for what, path in _outputs(arguments).items():
-        if path.resolve() in taken:
-            raise BadInput(f"is {taken[path.resolve()]}, too", where=f"{path} for the {what}", do="give another name")
-        taken[path.resolve()] = f"where the {what} goes"
-        require_writable(path)
-    if arguments.plot:
-        from ..plots.pipeline import require_plotting
-
-        require_plotting(arguments.plot)
+COMMAND = Command(
+    summary="plan the pipeline stages of a profiled model on a cluster",
+    description="Plan how to train a profiled model on a cluster: where to cut it into pipeline stages, "
+    "and which devices each stage gets.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    outputs=(
+        Output("plan", ("--out",), "write the plan as JSON; of a sweep, its rows as .csv or .json"),
+        Output("plot", ("--plot",), "draw arrays, cuts and schedule (.png, .svg, .pdf)", picture=True),
+        Output("trace", ("--trace",), "write the schedule for chrome://tracing or Perfetto"),
+        Output("corrected profile", ("--corrected",), "write the profile (.npz) as --observed corrects it"),
+    ),
+    json="print the plan as JSON and nothing else",
+    inputs=("profile", "plan", "policy", "observed", "sweep"),
+    request=request,
+    run=run,
+    report=report,
+)

@@ -1,23 +1,41 @@
-"""`automap-place`: from an operator graph and devices to a placement (formats.md, "Commands")."""
+"""`automap place`: from an operator graph and devices to a placement (formats.md, "Commands")."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from automap_models import __version__
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least
-from ..runner import CommandParser, print_json, run_command
+from ..arguments import add_step_arguments, at_least, file_argument, name_argument
+from ..requests import PlaceRequest, SourceKind
+from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
-    from automap_models.core.placement import PlacementResult
+    from matplotlib.figure import Figure
 
-NAME = "automap-place"
-EXAMPLES = """GRAPH is one of
+    from automap_models.core.placement import PlacementGraph, PlacementResult
+
+DEFAULT_NODES = 200
+DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
+DEFAULT_MEMORY_BYTES = 32e9
+DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp"}
+"""Objective → planner."""
+FIELDS = {
+    "devices": "accelerators",
+    "cpus": "cpus",
+    "memory": "memory_bytes",
+    "objective": "objective",
+    "communication": "communication",
+    "pieces": "pieces",
+}
+"""Argument → field of the problem that it replaces."""
+EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
   a factory               my_package.my_module:make_step, a JAX training step
@@ -30,45 +48,29 @@ examples:
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
 
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no placement fits the memory, 1 a defect of ours
+exit codes: 0 done, 2 the input or the arguments are bad, 3 no placement fits the memory, 1 a defect of ours,
+141 the output's reader went away
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    return run_command(NAME, lambda: _run(parser().parse_args(argv)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    made = CommandParser(
-        prog=NAME,
-        description="Place the operators of a model on accelerators and CPUs, so that a pipeline of samples flows fast "
-        "or that one sample is done soon.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    made.add_argument("what", metavar="GRAPH", help="what to place, see below")
-    _add_problem(made.add_argument_group("what to plan"))
-    how = made.add_argument_group("how to plan")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to place, and how."""
+    parser.add_argument("what", metavar="GRAPH", type=name_argument, help="what to place, see below")
+    _add_problem(parser.add_argument_group("what to plan"))
+    how = parser.add_argument_group("how to plan")
     how.add_argument(
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
         "metis, greedy, local-search, expert, single",
     )
-    how.add_argument("--split", metavar="FILE", type=Path, help="for expert: a split file of dnn-partitioning")
+    how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
     how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
-    how.add_argument("--plan", metavar="FILE", type=Path, help="plan nothing: cost and show this placement.json")
-    _add_model(made.add_argument_group("for models and HLO files, which have no times and devices of their own"))
-    out = made.add_argument_group("what to write")
-    out.add_argument("--out", metavar="FILE", type=Path, help="write the placement as JSON")
-    out.add_argument("--json", action="store_true", help="print the placement as JSON and nothing else")
-    out.add_argument("--plot", metavar="FILE", type=Path, help="draw the loads of the devices (.png, .svg, .pdf)")
-    return made
+    how.add_argument(
+        "--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this placement.json"
+    )
+    _add_model(parser.add_argument_group("for models and HLO files, which have no times and devices of their own"))
 
 
 def _add_problem(group: argparse._ArgumentGroup) -> None:
@@ -96,60 +98,170 @@ def _add_problem(group: argparse._ArgumentGroup) -> None:
 def _add_model(group: argparse._ArgumentGroup) -> None:
     add_step_arguments(group)
     group.add_argument("--nodes", metavar="N", type=at_least(2), help="most nodes of the graph to make (default 200)")
-    group.add_argument("--accelerator", metavar="NAME|FILE", help="roofline of the accelerators (default v100)")
-    group.add_argument("--host", metavar="NAME|FILE", help="roofline of the CPUs (default cpu)")
+    group.add_argument(
+        "--accelerator", metavar="NAME|FILE", type=name_argument, help="roofline of the accelerators (default v100)"
+    )
+    group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="roofline of the CPUs (default cpu)")
     group.add_argument(
         "--link", metavar="BYTES_PER_S", type=float, help="between an accelerator and the CPUs (default 12e9: PCIe 3.0)"
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    """Check everything that can be checked, plan, then write: after a mistake nothing is written."""
-    _require_outputs(arguments)
-    from .placing import placed, shown
+def request(namespace: argparse.Namespace) -> PlaceRequest:
+    """What is asked for.
 
-    report = shown(arguments) if arguments.plan else placed(arguments)
-    _write(arguments, report)
-    if arguments.json:
-        from automap_models.formats.placement_plan import placement_document
+    Raises:
+        BadInput: an option means nothing for what is given, or has a value that it cannot have.
+    """
+    limit_s = namespace.time_limit
+    if namespace.plan is not None:
+        _refuse_planning(namespace)
+    elif limit_s is not None and not 0 < limit_s < math.inf:
+        raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
+    elif namespace.split is not None and namespace.planner != "expert":
+        raise BadInput("is for --planner expert", where="--split", do="leave it out")
+    from ..sources import source_of
 
-        print_json(placement_document(report))
-    else:
-        from ..reports.placement import print_placement
-
-        print_placement(report, _outputs(arguments))
-    return 0
-
-
-def _write(arguments: argparse.Namespace, report: PlacementResult) -> None:
-    """Write what was asked for, each file whole or not at all."""
-    if arguments.plot:
-        from ..plots.placement import write_placement_plot
-
-        write_placement_plot(arguments.plot, report)
-    if arguments.out:
-        from automap_models.formats.placement_plan import write_placement_plan
-
-        write_placement_plan(arguments.out, report)
-
-
-def _outputs(arguments: argparse.Namespace) -> dict[str, Path]:
-    """What shall be written → where."""
-    asked = {"placement": arguments.out, "plot": arguments.plot}
-    return {what: path for what, path in asked.items() if path is not None}
+    source = source_of(vars(namespace))
+    if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
+        raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
+    return PlaceRequest(
+        source,
+        {field: value for name, field in FIELDS.items() if (value := getattr(namespace, name)) is not None},
+        namespace.split_passes,
+        namespace.planner,
+        {name: value for name in ("seed", "split") if (value := getattr(namespace, name)) is not None},
+        limit_s,
+        namespace.plan,
+        namespace.nodes,
+        namespace.accelerator,
+        namespace.host,
+        namespace.link,
+    )
 
 
-def _require_outputs(arguments: argparse.Namespace) -> None:
-    """Every output can be written, and none over another one or over an input."""
-    from automap_models.formats.files import require_writable
+def _refuse_planning(namespace: argparse.Namespace) -> None:
+    """A placement read back was made with options of its own."""
+    for name in (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes"):
+        if getattr(namespace, name) not in (None, False):
+            raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
 
-    taken = {path.resolve(): "an input" for path in (Path(arguments.what), arguments.plan, arguments.split) if path}
-    for what, path in _outputs(arguments).items():
-        if path.resolve() in taken:
-            raise BadInput(f"is {taken[path.resolve()]}, too", where=f"{path} for the {what}", do="give another name")
-        taken[path.resolve()] = f"where the {what} goes"
-        require_writable(path)
-    if arguments.plot:
-        from ..plots.pipeline import require_plotting
 
-        require_plotting(arguments.plot)
+def run(request: PlaceRequest) -> PlacementResult:
+    """Read or make the graph, then place and cost it, or cost the placement that was given.
+
+    Raises:
+        BadInput: a file cannot be used, or the planner is unknown or not made for the problem.
+        Infeasible: no placement fits the memory.
+        UserCodeError: the user's own code raised.
+    """
+    return _placed(request) if request.plan is None else _read_back(request, request.plan)
+
+
+def _placed(request: PlaceRequest) -> PlacementResult:
+    from automap_models.core.placement import PlacementProblem
+    from automap_models.cost.placement import one_device_s
+    from automap_models.planners.deadline import NEVER, Deadline
+    from automap_models.planners.registry import make_planner
+
+    from ..reports.progress import Steps
+
+    name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
+    planner = make_planner(name, kind="placement", **request.config)
+    problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
+    limit_s = request.time_limit_s
+    with Steps() as steps:
+        steps.begin(f"placing {len(problem.graph):,} nodes by {planner.name}")
+        result = planner.solve(problem, deadline=NEVER if limit_s is None else Deadline(limit_s), watch=steps.watch)
+    result.required_plan()
+    return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
+
+
+def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
+    from automap_models.cost.placement import one_device_s
+    from automap_models.formats.placement_plan import read_placement_plan
+
+    result = read_placement_plan(path, _graph(request))
+    note = f"read from {path}, costed again"
+    return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
+
+
+def _graph(request: PlaceRequest) -> PlacementGraph:
+    """The graph in a file, or that of a model's instructions."""
+    if request.source.kind is SourceKind.PROFILE:
+        return _graph_in(request.source.what)
+    return _graph_of_model(request)
+
+
+def _graph_in(path: str) -> PlacementGraph:
+    from automap_models.formats.json_fields import read_json
+    from automap_models.formats.placement_json import looks_like_placement, parse_placement
+
+    do = "give device-placement JSON, an HLO file or a model"
+    try:
+        document = read_json(path)
+    except BadInput as error:
+        raise BadInput(error.what, where=error.where, do=do) from None
+    if not looks_like_placement(document):
+        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=path, do=do)
+    return parse_placement(document, model=Path(path).stem)
+
+
+def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
+    """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
+    from automap_models.formats.device_yaml import read_device
+
+    from ..reports.progress import Steps
+    from ..sources import DEFAULT_DEVICE, traced
+
+    accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")
+    link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s
+    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+        _, graph = traced(request.source, steps)
+        steps.begin(f"contracting {len(graph):,} instructions")
+        from automap_models.cost.roofline import roofline_times
+        from automap_models.hlo.placement import placement_from_graph
+
+        return placement_from_graph(
+            graph,
+            roofline_times(graph, accelerator),
+            roofline_times(graph, host),
+            nodes=request.nodes or DEFAULT_NODES,
+            link_bytes_per_s=link_bytes_per_s,
+            accelerators=int(request.overrides.get("accelerators", 0)),  # a placement read back brings its own
+            cpus=int(request.overrides.get("cpus", 0)),
+            accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
+            meta={"times": "roofline, not measured", "accelerator": accelerator.name, "host": host.name},
+        )
+
+
+def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
+    """A table of devices, a picture of their loads, placement.json."""
+    from automap_models.formats.placement_plan import placement_document
+
+    from ..reports.placement import print_placement
+
+    def draw() -> Figure:
+        from ..plots.placement import draw_placement
+
+        return draw_placement(outcome)
+
+    return Report(lambda: print_placement(outcome), lambda: placement_document(outcome), draw=draw)
+
+
+COMMAND = Command(
+    summary="place the operators of a model on accelerators and CPUs",
+    description="Place the operators of a model on accelerators and CPUs, so that a pipeline of samples flows fast "
+    "or that one sample is done soon.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    outputs=(
+        Output("placement", ("--out",), "write the placement as JSON"),
+        Output("plot", ("--plot",), "draw the loads of the devices (.png, .svg, .pdf)", picture=True),
+    ),
+    json="print the placement as JSON and nothing else",
+    inputs=("what", "plan", "split"),
+    request=request,
+    run=run,
+    report=report,
+)

@@ -1,29 +1,36 @@
-"""`automap-plan`: every kind of plan for one model on one cluster, ranked, and the best of them (formats.md)."""
+"""`automap plan`: every kind of plan for one model on one cluster, ranked, and the best of them (formats.md)."""
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from automap_models import __version__
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least
-from ..runner import CommandParser, print_json, run_command
+from ..arguments import add_step_arguments, at_least, file_argument, name_argument, positive
+from ..requests import PlanRequest
+from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
-    from .exploring import Explored
+    from matplotlib.figure import Figure
 
-NAME = "automap-plan"
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.constraints import Constraints
+    from automap_models.formats.cache import Cache
+    from automap_models.planners.portfolio.candidate import Candidate
+    from automap_models.planners.portfolio.explore import Exploration
+    from automap_models.planners.portfolio.space import Space
+
+    from ..reports.exploration import Explored
+
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
-OF_LOOKING = (
+OF_SEARCHING = (
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
-"""Options about looking for plans."""
+"""Options that a plan made before has no use for."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
@@ -41,53 +48,49 @@ examples:
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
 
-exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours
+exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the memory, 1 a defect of ours,
+141 the output's reader went away
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code (0 done, 2 bad input, 3 infeasible, 130 interrupted)."""
-    return run_command(NAME, lambda: _run(parser().parse_args(argv)))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    made = CommandParser(
-        prog=NAME,
-        description="Find the best way of training a model on a cluster: data parallelism, operator partitioning, "
-        "pipeline stages, or stages that do the others inside, all priced by one model and ranked.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to train on which cluster, and what the plan must be like."""
+    parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to train, see below")
+    parser.add_argument(
+        "--topo",
+        metavar="NAME|FILE",
+        type=name_argument,
+        required=True,
+        help="a shipped cluster (A, B, C, …) or a YAML file",
     )
-    made.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    made.add_argument("what", metavar="MODEL|FILE", help="what to train, see below")
-    made.add_argument(
-        "--topo", metavar="NAME|FILE", required=True, help="a shipped cluster (A, B, C, …) or a YAML file"
-    )
-    step = made.add_argument_group("which training step")
+    step = parser.add_argument_group("which training step")
     add_step_arguments(step)
-    step.add_argument("--device", metavar="NAME|FILE", help="what the cluster is made of (default v100), for times")
+    step.add_argument(
+        "--device",
+        metavar="NAME|FILE",
+        type=name_argument,
+        help="what the cluster is made of (default v100), for times",
+    )
     step.add_argument(
         "--microbatch-size",
         metavar="N",
         type=at_least(1),
         help="samples in the profiled micro-batch of a silent profile",
     )
-    asked = made.add_argument_group("what to plan")
-    asked.add_argument(
+    problem = parser.add_argument_group("what to plan")
+    problem.add_argument(
         "--global-batch",
         metavar="B",
         type=at_least(1),
         help="samples between two updates (default: 16 micro-batches of the profiled size)",
     )
-    asked.add_argument(
+    problem.add_argument(
         "--state-factor",
         metavar="X",
         type=float,
         help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
     )
-    limits = made.add_argument_group("what the plan must be like")
+    limits = parser.add_argument_group("what the plan must be like")
     limits.add_argument(
         "--pin", metavar="LAYER=STAGE", action="append", default=[], help="a layer's stage, from 0; may be repeated"
     )
@@ -100,7 +103,10 @@ def parser() -> argparse.ArgumentParser:
     )
     limits.add_argument("--max-stages", metavar="N", type=at_least(1), help="of the deepest pipeline (default 16)")
     limits.add_argument(
-        "--memory", metavar="BYTES", type=_memory, help="of a device that plans may use, such as 16e9 (default: all)"
+        "--memory",
+        metavar="BYTES",
+        type=positive("bytes"),
+        help="of a device that plans may use, such as 16e9 (default: all)",
     )
     limits.add_argument(
         "--forbid",
@@ -109,11 +115,11 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="a kind of parallelism that is not to be used; may be repeated",
     )
-    how = made.add_argument_group("how long to look")
+    how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
         metavar="S",
-        type=_budget,
+        type=positive("seconds"),
         help="processor time for the exact search of pipelines and hybrids (default 20)",
     )
     how.add_argument(
@@ -124,98 +130,205 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
     how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")
     how.add_argument(
-        "--plan", metavar="FILE", type=Path, help="look for nothing: cost and show the plan.json of a former run"
+        "--plan",
+        metavar="FILE",
+        type=file_argument,
+        help="search nothing: cost and show this plan.json",
     )
-    out = made.add_argument_group("what to write")
-    out.add_argument("--out", metavar="FILE", type=Path, help="write the best plan as JSON")
-    out.add_argument("--plot", metavar="FILE", type=Path, help="draw what each plan consists of (.png, .svg, .pdf)")
-    out.add_argument("--json", action="store_true", help="print all plans as JSON and nothing else")
-    return made
 
 
-def _memory(text: str) -> float:
-    return _positive(text, "bytes")
-
-
-def _budget(text: str) -> float:
-    return _positive(text, "seconds")
-
-
-def _positive(text: str, unit: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
-    return value
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Check everything that can be checked, explore, then write: after a mistake nothing is written."""
-    if arguments.plan:
-        return _show(arguments)
-    files = _files(arguments)
-    from .exploring import explored
-
-    found = explored(arguments)
-    _write(arguments, found)
-    if arguments.json:
-        from ..reports.exploration_document import explored_document
-
-        print_json(explored_document(found))
-    else:
-        from ..reports.exploration import print_explored
-
-        print_explored(found, files)
-    return 0
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    """Cost a plan made before."""
-    for name in OF_LOOKING:
-        if getattr(arguments, name) not in (None, False, 0, []):
-            raise BadInput("the plan read has its own", where=f"--{name.replace('_', '-')}", do="leave it out")
-    from .exploring import read_back
-
-    plan = read_back(arguments)
-    if arguments.json:
-        from ..reports.exploration_document import candidate_document
-
-        print_json(candidate_document(plan))
-    else:
-        from ..reports.exploration import print_candidate
-
-        print_candidate(plan)
-    return 0
-
-
-def _write(arguments: argparse.Namespace, found: Explored) -> None:
-    if arguments.out:
-        from ..reports.exploration_document import write_best
-
-        write_best(arguments.out, found)
-    if arguments.plot:
-        from ..plots.exploration import write_candidates_plot
-
-        write_candidates_plot(arguments.plot, found.exploration)
-
-
-def _files(arguments: argparse.Namespace) -> dict[str, Path]:
-    """What shall be written → where.
+def request(namespace: argparse.Namespace) -> PlanRequest:
+    """What is asked for.
 
     Raises:
-        BadInput: it cannot be written, or is an input or another output, too.
+        BadInput: an option means nothing for what is given.
     """
-    from automap_models.formats.files import require_writable
+    for name in OF_SEARCHING if namespace.plan is not None else ():
+        if getattr(namespace, name) not in (None, False, 0, []):
+            raise BadInput("the plan read has its own", where=f"--{name.replace('_', '-')}", do="leave it out")
+    from ..sources import source_of
 
-    from ..plots.pipeline import require_plotting
+    return PlanRequest(
+        source=source_of(vars(namespace)),
+        topo=namespace.topo,
+        device=namespace.device,
+        microbatch_size=namespace.microbatch_size,
+        global_batch=namespace.global_batch,
+        state_factor=namespace.state_factor,
+        pins=tuple(namespace.pin),
+        together=tuple(namespace.keep_together),
+        max_stages=namespace.max_stages,
+        memory_bytes=namespace.memory,
+        forbidden=tuple(namespace.forbid),
+        budget_s=namespace.budget,
+        thorough=namespace.thorough,
+        seed=namespace.seed,
+        cached=not namespace.no_cache,
+        plan=namespace.plan,
+    )
 
-    files = {what: path for what, path in (("plan", arguments.out), ("plot", arguments.plot)) if path}
-    taken = {Path(arguments.what).resolve(), Path(arguments.topo).resolve()}
-    for what, path in files.items():
-        if path.resolve() in taken:
-            raise BadInput("is an input or another output, too", where=f"{path} for the {what}", do="give another name")
-        taken.add(path.resolve())
-        (require_plotting if what == "plot" else require_writable)(path)
-    return files
+
+def run(request: PlanRequest) -> Explored | Candidate:
+    """All kinds of plans, ranked, or the one that was given, costed again.
+
+    Raises:
+        BadInput: an argument or a file cannot be used, constraints contradict one another, or the plan given belongs
+            to another model or cluster.
+        Infeasible: no plan fits.
+        UserCodeError: the user's own code raised.
+    """
+    return _explored(request) if request.plan is None else _read_back(request)
+
+
+def _explored(request: PlanRequest) -> Explored:
+    """Profile once, search every kind of plan; or take what a former run of the same request came to."""
+    from automap_models.core.staged import DEFAULT_STATE_FACTOR
+    from automap_models.formats.cache import fingerprint
+    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreOptions, explore
+    from automap_models.planners.portfolio.space import Space
+    from automap_models.planners.portfolio.store import exploration_to_json
+
+    from ..model_cache import profiled_once
+    from ..reports.exploration import Explored
+    from ..reports.progress import Steps
+
+    begun = time.perf_counter()
+    cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
+    with Steps() as steps:
+        options = ExploreOptions(
+            constraints, request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed, steps.begin
+        )
+        key, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
+        space = Space(
+            model,
+            cluster,
+            request.global_batch,
+            DEFAULT_STATE_FACTOR if request.state_factor is None else request.state_factor,
+            request.max_stages,
+        )
+        key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
+        exploration = _remembered(cache.read(key), space)
+        cached = exploration is not None
+        if exploration is None:
+            exploration = explore(space, options)
+            cache.write(key, exploration_to_json(exploration))
+    return Explored(exploration, options, time.perf_counter() - begun, cached)
+
+
+def _read_back(request: PlanRequest) -> Candidate:
+    """The plan in a file, whichever kind it is of, costed again."""
+    from automap_models.formats.hybrid_json import read_hybrid_plan
+    from automap_models.formats.json_fields import read_json
+    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_report import KIND
+    from automap_models.planners.portfolio.candidate import Candidate
+
+    from ..model_cache import profiled_once
+    from ..reports.progress import Steps
+
+    assert request.plan is not None
+    cluster, cache = _cluster(request), _cache(request)
+    with Steps() as steps:
+        _, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
+    if read_json(request.plan).any("kind") == KIND:
+        problem, plan = read_plan(request.plan, model.profile, cluster)
+        return Candidate(problem, plan, plan.optimality)
+    hybrid, whole = read_hybrid_plan(request.plan, model, cluster)
+    return Candidate(hybrid, whole, whole.optimality)
+
+
+def _cache(request: PlanRequest) -> Cache:
+    from automap_models.formats.cache import Cache, cache_folder
+
+    return Cache(cache_folder() if request.cached else None)
+
+
+def _cluster(request: PlanRequest) -> Cluster:
+    """The cluster, perhaps with less memory."""
+    from automap_models.formats.cluster_yaml import read_cluster
+
+    cluster, memory_bytes = read_cluster(request.topo), request.memory_bytes
+    if memory_bytes is None:
+        return cluster
+    if memory_bytes > cluster.memory:
+        what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
+        raise BadInput(what, where="--memory", do="give less, or another cluster")
+    return replace(cluster, memory=memory_bytes)
+
+
+def _constraints(request: PlanRequest) -> Constraints:
+    from automap_models.core.constraints import Constraints, Pin
+
+    return Constraints(
+        pins=tuple(map(Pin.parse, request.pins)),
+        together=request.together,
+        max_stages=request.max_stages,
+        forbidden=frozenset(request.forbidden),
+    )
+
+
+def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
+    """Everything but the model that the plans depend on, as plain data."""
+    import automap_models
+    from automap_models.formats.plan_report import cluster_document
+
+    names = ("global_batch", "microbatch_size", "state_factor", "pins", "together", "max_stages", "forbidden")
+    identity = {name: getattr(request, name) for name in (*names, "budget_s", "thorough", "seed")}
+    return {**identity, "cluster": cluster_document(cluster), "automap": automap_models.__version__}
+
+
+def _remembered(entry: bytes | None, space: Space) -> Exploration | None:
+    """The exploration in the cache; None where there is none of this space."""
+    if entry is None:
+        return None
+    from automap_models.planners.portfolio.store import exploration_from_json
+
+    try:
+        return exploration_from_json(entry, space)
+    except BadInput:
+        return None
+
+
+def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
+    """The ranking of all plans and the best one, or the one plan that was given."""
+    from ..reports.exploration import (
+        Explored,
+        candidate_document,
+        explored_document,
+        print_candidate,
+        print_explored,
+        write_best,
+    )
+
+    if not isinstance(outcome, Explored):
+        return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
+
+    def draw() -> Figure:
+        from ..plots.exploration import draw_candidates
+
+        return draw_candidates(outcome.exploration)
+
+    return Report(
+        lambda: print_explored(outcome),
+        lambda: explored_document(outcome),
+        {"plan": lambda path: write_best(path, outcome)},
+        draw,
+    )
+
+
+COMMAND = Command(
+    summary="compare every kind of plan for a model on a cluster",
+    description="Find the best way of training a model on a cluster: data parallelism, operator partitioning, "
+    "pipeline stages, or stages that do the others inside, all priced by one model and ranked.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    outputs=(
+        Output("plan", ("--out",), "write the best plan as JSON"),
+        Output("plot", ("--plot",), "draw what each plan consists of (.png, .svg, .pdf)", picture=True),
+    ),
+    json="print all plans as JSON and nothing else",
+    inputs=("what", "topo", "plan"),
+    request=request,
+    run=run,
+    report=report,
+)

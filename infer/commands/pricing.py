@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import sys
@@ -15,7 +14,7 @@ import numpy as np
 
 from automap_models.core.mesh import Mesh, MeshAxis
 from automap_models.core.priced_sharding import PricedShardingProblem
-from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import UNUSED, ShardingPrice
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
@@ -29,8 +28,9 @@ from automap_models.planners.sharding.milp import most_partitioned, plan_of
 
 from ..mesh_argument import mesh_of
 from ..reports.progress import Steps
-from ..sources import DEFAULT_DEVICE, MODELS, module_of
-from .searching import Inserted, inserted_by_shardy, sharding_of, source_of
+from ..requests import SearchRequest
+from ..sources import DEFAULT_DEVICE, module_of
+from .searching import KINDS, Inserted, inserted_by_shardy, sharding_of
 
 if TYPE_CHECKING:
     from ..verify import Verified
@@ -53,7 +53,7 @@ class Priced:
     estimates: Mapping[str, float] | None = None
 
 
-def priced(arguments: argparse.Namespace, kind: Kind) -> Priced:
+def priced(arguments: SearchRequest) -> Priced:
     """The plan that was asked for: the cheapest, or the one in a file.
 
     Raises:
@@ -61,18 +61,16 @@ def priced(arguments: argparse.Namespace, kind: Kind) -> Priced:
         Infeasible: no plan fits the devices' memory.
         UserCodeError: the user's own code raised.
     """
-    begun = time.perf_counter()
+    begun, kind = time.perf_counter(), KINDS[arguments.search]
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
-    device, source = read_device(arguments.device or DEFAULT_DEVICE), source_of(arguments)
-    if arguments.verify and source not in MODELS:
-        raise BadInput(f"{arguments.what} {source.value}", where="--verify", do="give a model or a factory to run")
+    device = read_device(arguments.device or DEFAULT_DEVICE)
     mesh = mesh_in(arguments.plan) if arguments.plan else mesh_of(arguments.mesh, kind, cluster)
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
         from automap_models.hlo.graph import instruction_graph
         from automap_models.hlo.sharding_work import sharding_work
 
-        steps.begin(f"tracing {arguments.what}")
-        module = module_of(source, arguments)
+        steps.begin(f"tracing {arguments.source.what}")
+        module = module_of(arguments.source)
         steps.begin(f"propagating through {len(module.operations):,} operations")
         sharding = sharding_of(module, rule_set)
         steps.begin(f"pricing {len(module.operations):,} operations")
@@ -99,7 +97,7 @@ def priced(arguments: argparse.Namespace, kind: Kind) -> Priced:
         return _verified(arguments, Priced(report, inserted), replace(problem, work=each))
 
 
-def _report(arguments: argparse.Namespace, problem: PricedShardingProblem, begun: float) -> PricedShardingReport:
+def _report(arguments: SearchRequest, problem: PricedShardingProblem, begun: float) -> PricedShardingReport:
     """The plan and the prices beside it."""
     if arguments.plan:
         plan = read_priced_plan(arguments.plan, problem)
@@ -144,7 +142,7 @@ def _one_axis(plan: ShardingPlan) -> Mesh:
     return (MeshAxis("data", plan.axis_size),)
 
 
-def _verified(arguments: argparse.Namespace, found: Priced, problem: PricedShardingProblem) -> Priced:
+def _verified(arguments: SearchRequest, found: Priced, problem: PricedShardingProblem) -> Priced:
     """The same with what XLA made of it; `problem` prices every all-reduce on its own, as XLA for CPUs has it."""
     from ..verify import verify
 
@@ -156,7 +154,7 @@ def _verified(arguments: argparse.Namespace, found: Priced, problem: PricedShard
         estimates["data-parallel"] = _reduced(_price_alone(problem, parallel))
     devices = math.prod(axis.size for axis in report.plan.mesh)
     needed = devices * report.price.memory_bytes + 2 * report.replicated.memory_bytes
-    return replace(found, verified=verify(arguments, plans, needed), estimates=estimates)
+    return replace(found, verified=verify(arguments.source, plans, needed), estimates=estimates)
 
 
 def _reduced(price: ShardingPrice) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
 
-from ..arguments import at_least
+from ..arguments import at_least, name_argument
+from ..requests import SearchRequest
 
 if TYPE_CHECKING:
     from automap_models.planners.base import PlannerOptions
@@ -29,7 +30,7 @@ def add_search_arguments(group: argparse._ArgumentGroup) -> None:
         help="who searches: milp (the proven optimum; the default but for --objective count), agent (reinforcement "
         "learning; the default there), greedy, random",
     )
-    group.add_argument("--agent", metavar="NAME|FILE", help="the agent's hyper-parameters (default paper)")
+    group.add_argument("--agent", metavar="NAME|FILE", type=name_argument, help="its hyper-parameters (default paper)")
     group.add_argument(
         "--episodes", metavar="N", type=at_least(1), help="learn for at most so many (default: until nothing improves)"
     )
@@ -42,18 +43,10 @@ def add_search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
 
 
-def search_options(arguments: argparse.Namespace, watch: Callable[[Round], None]) -> PlannerOptions:
-    """The planner's options.
-
-    Raises:
-        BadInput: an argument means nothing to the planner.
-    """
+def search_options(arguments: SearchRequest, watch: Callable[[Round], None]) -> PlannerOptions:
+    """The planner's options."""
     from automap_models.planners.base import PlannerOptions
 
-    for name in APPLICABLE["agent"]:
-        if getattr(arguments, name) is not None and name not in APPLICABLE.get(arguments.planner, ()):
-            what = "--" + name.replace("_", "-")
-            raise BadInput(f"the planner {arguments.planner} has no use for it", where=what, do="leave it out")
     return PlannerOptions(
         agent=arguments.agent or "paper",
         episodes=arguments.episodes,
@@ -63,32 +56,50 @@ def search_options(arguments: argparse.Namespace, watch: Callable[[Round], None]
     )
 
 
-def seed_of(arguments: argparse.Namespace) -> int | None:
+def seed_of(arguments: SearchRequest) -> int | None:
     """The seed that the planner drew from; None for one that does not draw."""
     return (arguments.seed or 0) if "seed" in APPLICABLE.get(arguments.planner, ()) else None
 
 
-def settle(arguments: argparse.Namespace) -> None:
-    """Set the objective, planner and rules that were left open; who names an option of counting wants to count.
+def settled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with objective, planner and rules set; who names an option of counting wants to count.
 
     Raises:
         BadInput: an option means nothing for the objective.
     """
-    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if _given(arguments, name)]
-    counting += ["planner"] if arguments.planner not in (None, "milp") else []
-    pricing = [name for name in ("verify", "plan", "device") if _given(arguments, name)]
-    if arguments.objective is None:
-        arguments.objective = COUNTING if counting and not pricing else OBJECTIVES[0]
-    counts = arguments.objective == COUNTING
+
+    def given(name: str) -> bool:
+        return options[name] not in (None, False)
+
+    objective = options["objective"]
+    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if given(name)]
+    counting += ["planner"] if options["planner"] not in (None, "milp") else []
+    pricing = [name for name in ("verify", "plan", "device") if given(name)]
+    if objective is None:
+        objective = COUNTING if counting and not pricing else OBJECTIVES[0]
+    counts = objective == COUNTING
     for name in pricing if counts else counting:
         raise BadInput(
-            f"means nothing for --objective {arguments.objective}",
+            f"means nothing for --objective {objective}",
             where="--" + name.replace("_", "-"),
             do=f"leave it out, or give --objective {OBJECTIVES[0] if counts else COUNTING}",
         )
-    arguments.planner = arguments.planner or ("agent" if counts else "milp")
-    arguments.rules = arguments.rules or ("paper" if counts else "shardy")
+    planner, rules = ("agent", "paper") if counts else ("milp", "shardy")
+    return {
+        **options,
+        "objective": objective,
+        "planner": options["planner"] or planner,
+        "rules": options["rules"] or rules,
+    }
 
 
-def _given(arguments: argparse.Namespace, name: str) -> bool:
-    return getattr(arguments, name) not in (None, False)
+def refuse_of_planner(options: Mapping[str, Any]) -> None:
+    """Refuse options that the planner has no use for.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for name in APPLICABLE["agent"]:
+        if options[name] is not None and name not in APPLICABLE.get(options["planner"], ()):
+            what = "--" + name.replace("_", "-")
+            raise BadInput(f"the planner {options['planner']} has no use for it", where=what, do="leave it out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import time
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
-from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.hlo.rule_sets import read_rule_set
@@ -20,14 +18,18 @@ from automap_models.planners.rounds import Round
 
 from ..mesh_argument import axis_size
 from ..reports.progress import Steps
-from ..sources import STEPS, kind_of, module_of, require_applicable
-from ..sources import Kind as Source
+from ..requests import SearchRequest
+from ..sources import module_of
 from .search_options import search_options, seed_of
 
 if TYPE_CHECKING:
     from automap_models.hlo.adapter import Module
     from automap_models.hlo.rule_sets import RuleSet
     from automap_models.hlo.sharding_classes import ModuleSharding
+
+
+KINDS: Mapping[str, Kind] = {"opp": "operator", "adp": "data"}
+"""Search → kind of the plans that it makes."""
 
 
 class Inserted(NamedTuple):
@@ -52,14 +54,14 @@ class Found:
     rounds: tuple[Round, ...] = ()
 
 
-def found(arguments: argparse.Namespace, kind: Kind) -> Found:
+def found(arguments: SearchRequest) -> Found:
     """The plan that was asked for.
 
     Raises:
         BadInput: an argument means nothing for this input, or the model cannot be read, traced or partitioned.
         UserCodeError: the user's own code raised.
     """
-    begun = time.perf_counter()
+    begun, kind = time.perf_counter(), KINDS[arguments.search]
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
     devices = axis_size(arguments.mesh, kind, cluster)
     rounds: list[Round] = []
@@ -70,10 +72,9 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
         steps.begin(_progress(told))
 
     planner = make_planner(arguments.planner, search_options(arguments, watch), kind)
-    source = source_of(arguments)
     with contextlib.redirect_stdout(sys.stderr), steps:
-        steps.begin(f"tracing {arguments.what}")
-        module = module_of(source, arguments)
+        steps.begin(f"tracing {arguments.source.what}")
+        module = module_of(arguments.source)
         steps.begin(f"propagating through {len(module.operations):,} operations")
         sharding = sharding_of(module, rule_set)
         problem = ShardingProblem(module.name, kind, sharding.classes, cluster, devices, rule_set.name)
@@ -84,23 +85,6 @@ def found(arguments: argparse.Namespace, kind: Kind) -> Found:
         inserted = inserted_by_shardy(module, [plan])
     report = ShardingReport(problem, plan, planning_s, seed_of(arguments), _notes(plan, inserted))
     return Found(report, inserted, tuple(rounds))
-
-
-def source_of(arguments: argparse.Namespace) -> Source:
-    """What the positional argument is, which the other arguments apply to.
-
-    Raises:
-        BadInput: it is no step of a model, or an argument does not apply to it.
-    """
-    source = kind_of(arguments.what)
-    if source not in STEPS:
-        raise BadInput(
-            "is a profile, without operations to partition",
-            where=arguments.what,
-            do="give a model, a factory or an HLO file",
-        )
-    require_applicable(source, arguments)
-    return source
 
 
 def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:

@@ -1,4 +1,4 @@
-"""What the pictures of all searches by episodes share: every episode, the greedy policy, the best plan so far."""
+"""Searches by episodes as pictures (Auto-MAP's Figures 16 and 17): each episode, the greedy policy, the best plan."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .pipeline import ACTIVATION_COLOUR, COMPUTE_COLOUR
+from automap_models.core.sharding import CANDIDATES
+
+from ..commands.searching import Found
+from ..reports.tables import shortened
+from ..reports.units import counted
+from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from automap_models.core.result import Result
+    from automap_models.core.staged import StagedPlan, StagedProblem
+
+HIGHEST = 1.5
+"""Longest plan drawn, over the best one."""
 EXPLORING_COLOUR = "#9A9A9A"
 
 
@@ -54,3 +64,47 @@ def draw_episodes(
         axes.plot(*zip(*line, strict=True), color=COMPUTE_COLOUR, linewidth=1, label="greedy policy")
     axes.step(episode, best, where="post", color=ACTIVATION_COLOUR, linewidth=2, label="best plan so far")
     axes.set_xlim(left=0)
+
+
+def draw_search(found: Found) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    figure, axes = episodes_figure(search_title(found), f"partitioned {CANDIDATES[found.report.plan.kind]}s")
+    proven, rounds = found.report.plan.optimality, found.rounds
+    if proven is not None:
+        axes.axhline(proven.bound, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.bound:g}")
+    scores = [each.scores for each in rounds]
+    best = np.maximum.accumulate(np.concatenate(scores))
+    draw_episodes(axes, scores, [each.greedy for each in rounds], best)
+    second = [at for at, each in zip(first_episodes(scores), rounds, strict=True) if each.stage == 2]
+    if second:
+        axes.axvline(second[0], color=WEIGHTS_COLOUR, linestyle=":", label="backtracing begins")
+    axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])
+    figure.legend(loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def search_title(found: Found) -> str:
+    """The model, and below it kind, rules, planner and seed."""
+    report, plan = found.report, found.report.plan
+    cut_off = ", interrupted" if plan.interrupted else ""
+    return (
+        f"{shortened(report.problem.model, 80)}, {plan.kind} plan for {plan.axis_size} devices\n"
+        f"rules {report.problem.rules}  ·  planner {plan.planner}, seed {report.seed}  ·  "
+        f"{counted(plan.episodes, 'episode')}{cut_off}"
+    )
+
+
+def draw_online(result: Result[StagedProblem, StagedPlan]) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    problem, rounds, bound = result.problem, result.search_log, result.facts["candidate_bound"]
+    stages = counted(problem.stages, "stage")
+    title = f"{problem.profile.model} on {problem.cluster.name}, {stages}: online training"
+    figure, axes = episodes_figure(title, "length L, s")
+    best = np.repeat([entry.best_s for entry in rounds], [len(entry.lengths_s) for entry in rounds])
+    draw_episodes(axes, [entry.lengths_s for entry in rounds], [entry.greedy_s for entry in rounds], best)
+    what = "shortest plan" if bound.proof == "exact" else "lower bound"
+    axes.axhline(bound.value, color="black", linestyle="--", linewidth=1, label=f"{what} on the candidates")
+    longest = max((length for entry in rounds for length in entry.lengths_s if length < np.inf), default=np.inf)
+    axes.set_ylim(0.98 * bound.value, min(1.02 * longest, HIGHEST * bound.value))
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure

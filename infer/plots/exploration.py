@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,6 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 
 from ..reports.units import counted, seconds, size, size_unit, time_unit
-from .pipeline import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,15 +33,6 @@ SIZES: Mapping[str, tuple[Part, str]] = {
 }
 FADED = 0.35
 """Opacity of plans that do not fit."""
-
-
-def write_candidates_plot(path: Path, exploration: Exploration) -> None:
-    """Draw the plans of an exploration into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `plots.require_plotting`.
-    """
-    save_figure(path, draw_candidates(exploration))
 
 
 def draw_candidates(exploration: Exploration) -> Figure:

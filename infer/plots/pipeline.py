@@ -2,76 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.errors import BadInput
-from automap_models.formats.files import require_writable, write_atomically
 from automap_models.formats.plan_json import PlanReport
 from automap_models.simulate.timeline import Timeline
 
 from ..reports.units import counted, rounds, seconds, size, size_unit, span
+from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 from .gantt import draw_schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
-
-SUFFIXES = (".png", ".svg", ".pdf")
-COMPUTE_COLOUR, WEIGHTS_COLOUR, ACTIVATION_COLOUR = "#0072B2", "#D55E00", "#009E73"
-BANDS = ("#F3F3F3", "#DFE6EC")
-TINY = float(np.finfo(float).tiny)
-
-
-def require_plotting(path: Path) -> None:
-    """Fail before planning when the plot could not be drawn or written.
-
-    Raises:
-        BadInput: an unknown kind of file, a path that cannot be written, or matplotlib is not installed.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(
-            f"no kind of picture ends in {path.suffix!r}", where=f"--plot {path}", do=f"use {', '.join(SUFFIXES)}"
-        )
-    require_writable(path)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput("matplotlib is not installed", where="--plot", do="pip install 'automap-models[plot]'")
-
-
-def write_plot(path: Path, report: PlanReport, timeline: Timeline) -> None:
-    """Draw a plan and its simulated schedule into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `require_plotting`.
-    """
-    save_figure(path, draw(report, timeline))
-
-
-def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure, whole or not at all; equal figures give equal bytes.
-
-    Raises:
-        BadInput: see `require_plotting`.
-    """
-    require_plotting(path)
-    import matplotlib as mpl
-
-    kind = path.suffix.lower()[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    drawn = io.BytesIO()
-    with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
-        warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
-        figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
-
-    def write(file: BinaryIO) -> None:
-        file.write(drawn.getvalue())
-
-    write_atomically(path, write)
 
 
 def draw(report: PlanReport, timeline: Timeline) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,22 +11,13 @@ from automap_models.core.placement import PlacementResult, model_name
 from ..reports.placement import describe_objective, device_name
 from ..reports.tables import shortened
 from ..reports.units import seconds, size, size_unit, time_unit
-from .pipeline import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR, save_figure
+from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LABELLED = 24  # devices whose bars have room for a number
-
-
-def write_placement_plot(path: Path, report: PlacementResult) -> None:
-    """Draw a placement into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `plots.require_plotting`.
-    """
-    save_figure(path, draw_placement(report))
 
 
 def draw_placement(report: PlacementResult) -> Figure:

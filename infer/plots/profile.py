@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from automap_models.core.profile import FloatArray, Profile
 from automap_models.formats.cluster_yaml import read_cluster
 
 from ..reports.units import seconds, size, size_unit, time_unit
-from .pipeline import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR, save_figure
+from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,15 +27,6 @@ ROWS = (
     ("A", "activations", ACTIVATION_COLOUR),
     ("W", "parameters", WEIGHTS_COLOUR),
 )
-
-
-def write_profile_plot(path: Path, profile: Profile) -> None:
-    """Draw a profile into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see `plots.require_plotting`.
-    """
-    save_figure(path, draw_profile(profile))
 
 
 def draw_profile(profile: Profile) -> Figure:

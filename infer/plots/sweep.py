@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.formats.cluster_yaml import RATES, SIZES
 
 from ..reports.units import counted, seconds, time_unit
 from ..sweeps import Row
-from .pipeline import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,15 +74,6 @@ def layout(rows: Sequence[Row]) -> tuple[Quantity, Quantity, Quantity]:
     lines = max(rest[:1] if rest[1] is CLUSTER else rest, key=lambda each: len(each.values(rows)))
     (panels,) = (each for each in rest if each is not lines)
     return along, lines, panels
-
-
-def write_sweep_plot(path: Path, model: str, rows: Sequence[Row], *, same_batch: bool) -> None:
-    """Draw a sweep into a .png, .svg or .pdf file.
-
-    Raises:
-        BadInput: see plots.require_plotting.
-    """
-    save_figure(path, draw_sweep(model, rows, same_batch=same_batch))
 
 
 def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:

@@ -1,19 +1,25 @@
-"""What the explorer found, as people read it: all plans ranked, the best one explained, how far it is proven."""
+"""All kinds of plans of one model, as people and programs read them: ranked, the best one explained, the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.result import Bound
 from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.cost.breakdown import Breakdown
+from automap_models.formats.hybrid_json import hybrid_document, write_hybrid_plan
+from automap_models.formats.plan_json import plan_document, write_plan
+from automap_models.formats.plan_report import SCHEMA, cluster_document
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration
+from automap_models.planners.portfolio.explore import Exploration, ExploreOptions
+from automap_models.planners.portfolio.reports import best_report
 
-from ..commands.exploring import Explored
-from ..commands.problems import batch_notes
+from ..planning import batch_notes
 from .pipeline import heading, layers
 from .tables import columns, console, fact_table, plain
 from .units import counted, percent, rounds, seconds, size, span
@@ -21,12 +27,30 @@ from .units import counted, percent, rounds, seconds, size, span
 if TYPE_CHECKING:
     from rich.table import Table
 
+KIND = "explored"
 NAMES_WIDTH = 18
 """Of layers in the table of stages."""
 
 
-def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
-    """Print an exploration for people; `files` maps what was written to where."""
+@dataclass(frozen=True)
+class Explored:
+    """What the command came to.
+
+    Attributes:
+        exploration: the plans.
+        options: how they were searched.
+        taken_s: from the request to the plans.
+        cached: whether they come from the cache.
+    """
+
+    exploration: Exploration
+    options: ExploreOptions
+    taken_s: float
+    cached: bool
+
+
+def print_explored(found: Explored) -> None:
+    """Print an exploration for people."""
     screen, exploration = console(), found.exploration
     space = exploration.space
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
@@ -38,8 +62,6 @@ def print_explored(found: Explored, files: Mapping[str, Path]) -> None:
     screen.print(stages(exploration.best))
     screen.print()
     screen.print(fact_table(facts(found), (*exploration.notes, *_about_samples(exploration.best))))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def print_candidate(plan: Candidate) -> None:
@@ -59,18 +81,18 @@ def ranking(exploration: Exploration) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column(f"memory\nof {size(exploration.space.cluster.memory)}", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold")
-    for each in exploration.candidates:
+    for candidate in exploration.candidates:
         cells = (
-            each.name,
-            str(each.plan.stages),
-            degrees_in_words(each),
-            str(each.plan.micro_batches),
-            seconds(each.length_s),
-            size(each.memory_bytes),
-            exploration.why(each),
+            candidate.name,
+            str(candidate.plan.stages),
+            degrees_in_words(candidate),
+            str(candidate.plan.micro_batches),
+            seconds(candidate.length_s),
+            size(candidate.memory_bytes),
+            exploration.why(candidate),
         )
-        best = each is exploration.best
-        table.add_row(*map(plain, cells), style="bold" if best else None if each.fits else "dim")
+        best = candidate is exploration.best
+        table.add_row(*map(plain, cells), style="bold" if best else None if candidate.fits else "dim")
     for absent in exploration.absent:
         table.add_row(absent.name, "", "", "", "", "", plain(absent.why), style="dim")
     return table
@@ -79,7 +101,7 @@ def ranking(exploration: Exploration) -> Table:
 def degrees_in_words(candidate: Candidate) -> str:
     """`4 × 8`, where all stages are alike; else the ranges: `1–3 × 1`."""
     replicas, tensor = zip(*candidate.degrees, strict=True)
-    return " × ".join(span((min(each), max(each))) for each in (replicas, tensor))
+    return " × ".join(span((min(degrees), max(degrees))) for degrees in (replicas, tensor))
 
 
 def shape(candidate: Candidate) -> str:
@@ -183,7 +205,7 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
     """How much longer the best plan of each pure kind takes, or that there is none."""
     best = exploration.best
     for kind, name in (("data", "data parallelism"), ("operator", "operator partitioning"), ("pipeline", "pipeline")):
-        fitting = [each for each in exploration.candidates if each.kind == kind and each.fits]
+        fitting = [candidate for candidate in exploration.candidates if candidate.kind == kind and candidate.fits]
         if not fitting:
             yield f"{name} does not fit" if any(c.kind == kind for c in exploration.candidates) else f"no {name}"
         elif fitting[0] is not best:
@@ -204,3 +226,85 @@ def _about_samples(candidate: Candidate) -> Iterator[str]:
     """What is taken for granted about micro-batches of another size than the profiled one."""
     pipeline = candidate.problem
     yield from batch_notes(pipeline, max(d for d, _ in candidate.degrees), profiled_size(pipeline.profile))
+
+
+def explored_document(found: Explored) -> dict[str, Any]:
+    """All plans, ranked: plain Python numbers, lists and dictionaries."""
+    exploration = found.exploration
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "model": exploration.space.model.profile.model,
+        "cluster": cluster_document(exploration.space.cluster),
+        "global_batch": exploration.space.global_batch,
+        "best": best_document(found),
+        "candidates": [
+            {**candidate_document(candidate), "why": exploration.why(candidate)} for candidate in exploration.candidates
+        ],
+        "absent": [{"kind": absent.kind, "name": absent.name, "why": absent.why} for absent in exploration.absent],
+        "optimality": _proven_document(exploration.proven, exploration.best.length_s),
+        "batch_dims": _plain(exploration.space.model.batch_dims),
+        "notes": list(exploration.notes),
+        "exploring_s": exploration.exploring_s,
+        "cached": found.cached,
+    }
+
+
+def best_document(found: Explored) -> dict[str, Any]:
+    """plan.json of the best plan: kind "pipeline" where no operator is partitioned, else "hybrid-pipeline"."""
+    report = best_report(found.exploration, found.options.seed)
+    return hybrid_document(report) if any(report.plan.shardings) else plan_document(report)
+
+
+def write_best(path: Path, found: Explored) -> None:
+    """Write plan.json of the best plan.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    report = best_report(found.exploration, found.options.seed)
+    write = write_hybrid_plan if any(report.plan.shardings) else write_plan
+    write(path, report)
+
+
+def candidate_document(candidate: Candidate) -> dict[str, Any]:
+    """A plan with what it costs and what that consists of."""
+    plan = candidate.plan
+    return {
+        "kind": candidate.kind,
+        "name": candidate.name,
+        "planner": plan.planner,
+        "stages": plan.stages,
+        "micro_batches": plan.micro_batches,
+        "cuts": [int(cut) for cut in plan.cuts],
+        "device_cuts": [int(cut) for cut in plan.device_cuts],
+        "degrees": [{"data": d, "tensor": t} for d, t in candidate.degrees],
+        "partitionings": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
+        "length_s": float(candidate.length_s),
+        "memory_bytes": candidate.memory_bytes,
+        "fits": candidate.fits,
+        "breakdown": breakdown_document(candidate.parts),
+        "optimality": candidate.proven and _proven_document(candidate.proven, candidate.length_s),
+    }
+
+
+def breakdown_document(parts: Breakdown) -> dict[str, float]:
+    """The parts of a step's length and of the fullest device's memory."""
+    return {
+        "compute_s": float(parts.compute_s),
+        "activation_all_reduce_s": float(parts.activations_s),
+        "transfers_s": float(parts.transfers_s),
+        "bubble_s": float(parts.bubble_s),
+        "gradient_all_reduce_s": float(parts.gradients_s),
+        "state_bytes": float(parts.state_bytes),
+        "activation_bytes": float(parts.stash_bytes),
+    }
+
+
+def _proven_document(proven: Bound, length_s: float) -> dict[str, Any]:
+    bound_s = float(min(proven.value, length_s))  # a plan off the grid may be shorter than all on it
+    return {"bound_s": bound_s, "proof": proven.proof, "gap": length_s / bound_s - 1.0}
+
+
+def _plain(mapping: Mapping[str, int] | None) -> dict[str, int] | None:
+    return None if mapping is None else dict(mapping)

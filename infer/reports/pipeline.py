@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
+from automap_models.core.staged import SearchLogEntry
 from automap_models.formats.plan_json import PlanReport
 
-from .search_log import field_in_words, tried_table
 from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
 from .units import counted, percent, rounds, seconds, size, span
 
@@ -19,15 +18,16 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
+_OUTCOMES = {
+    "planned": "not proven in time",
+    "does not fit": "does not fit the memory",
+    "discarded": "longer, proven by a bound",
+    "proven": "longer, proven by the search",
+}
 
 
-def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool = False) -> None:
-    """Print a plan for people.
-
-    Args:
-        files: what was written (plan, plot, trace) → where.
-        verbose: also what else was tried.
-    """
+def print_report(report: PlanReport, *, verbose: bool = False) -> None:
+    """Print a plan for people; with `verbose`, also what else was tried."""
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
     screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
@@ -37,8 +37,6 @@ def print_report(report: PlanReport, files: Mapping[str, Path], *, verbose: bool
         screen.print(tried_table(report.tried))
         screen.print()
     screen.print(fact_table(facts(report), report.notes))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
@@ -152,3 +150,40 @@ def optimality_in_words(report: PlanReport) -> str:
             f"proven: this is the shortest {where}" if gap <= ROUNDING else f"{percent(gap)} above the shortest {where}"
         )
     return f"at most {percent(gap)} above the shortest plan {grid} (proven lower bound {seconds(proven.value)})"
+
+
+def field_in_words(report: PlanReport) -> str:
+    """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
+    if len({attempt.micro_batches for attempt in report.tried}) > 1:
+        return f"any of the {len(report.tried)} combinations tried"
+    stages = sorted({attempt.stages for attempt in report.tried}) or [report.plan.stages]
+    last = counted(stages[-1], "stage")
+    return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+
+
+def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
+    """A row for each number of stages and micro-batches: its best plan's length on the grid, and what came of it."""
+    table = columns()
+    table.add_column("stages", justify="right", no_wrap=True)
+    table.add_column("micro-\nbatches", justify="right", no_wrap=True)
+    table.add_column("samples\neach", justify="right", no_wrap=True)
+    table.add_column("length", justify="right", no_wrap=True)
+    table.add_column("no plan on the\ngrid is below", justify="right", no_wrap=True)
+    table.add_column("planner", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for attempt in tried:
+        cells = (
+            str(attempt.stages),
+            str(attempt.micro_batches),
+            "" if attempt.microbatch_size is None else str(attempt.microbatch_size),
+            "" if attempt.length_s is None else seconds(attempt.length_s),
+            "" if attempt.bound_s is None else seconds(attempt.bound_s),
+            plain(attempt.planner or ""),
+            "[bold]chosen[/bold]" if attempt.chosen else _outcome(attempt),
+        )
+        table.add_row(*cells)
+    return table
+
+
+def _outcome(attempt: SearchLogEntry) -> str:
+    return "longer" if attempt.stages == 1 and attempt.length_s is not None else _OUTCOMES[attempt.outcome]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 NUMBERS_WIDTH = 42  # of the table of devices: all its columns but the last
 
 
-def print_placement(report: PlacementResult, files: Mapping[str, Path]) -> None:
-    """Print a placement for people; `files` maps what was written (placement, plot) to where."""
+def print_placement(report: PlacementResult) -> None:
+    """Print a placement for people."""
     screen = console()
     problem = report.problem
     screen.print(f"[bold]{plain(model_name(problem.graph))}[/bold] on {plain(describe_devices(problem))}")
@@ -31,8 +30,6 @@ def print_placement(report: PlacementResult, files: Mapping[str, Path]) -> None:
     screen.print(device_table(report, screen.width))
     screen.print()
     screen.print(fact_table(facts(report), report.notes))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def describe_devices(problem: PlacementProblem) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from automap_models.core.sharding_classes import REPLICATED
@@ -23,8 +22,8 @@ def price_document(found: Priced) -> dict[str, Any]:
     return {**document, "verified": _verified_document(found, found.verified)} if found.verified else document
 
 
-def print_priced(found: Priced, files: Mapping[str, Path]) -> None:
-    """Print a plan for people; `files` maps what was written to where."""
+def print_priced(found: Priced) -> None:
+    """Print a plan for people."""
     screen, report = console(), found.report
     problem, mesh = report.problem, report.plan.mesh
     axes = " × ".join(f"{axis.name} {axis.size}" for axis in mesh)
@@ -41,8 +40,6 @@ def print_priced(found: Priced, files: Mapping[str, Path]) -> None:
     screen.print(_prices(report))
     screen.print()
     screen.print(fact_table(_facts(found), report.notes))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def _prices(report: PricedShardingReport) -> Any:

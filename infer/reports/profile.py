@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from automap_models import workloads
 from automap_models.core.profile import Profile
+from automap_models.formats.device_yaml import known_devices, read_device
 
 from .profile_facts import SHOWN, LayerGroup, cheapest_cuts, heaviest_instructions, layer_groups, notes, warnings
 from .profile_facts import smallest_cut as smallest_cut_of
@@ -223,3 +225,38 @@ def summary_document(profile: Profile) -> dict[str, object]:
 
 def _place(profile: Profile, i: int) -> dict[str, object]:
     return {"index": i, "name": profile.name(i), "layer": profile.layer(i)}
+
+
+def print_known() -> None:
+    """Print a table of models and one of devices."""
+    screen = console()
+    models = columns()
+    models.add_column("model", no_wrap=True)
+    models.add_column("what it is, parameters, defaults of a micro-batch")
+    for name in workloads.names():
+        models.add_row(name, plain(workloads.summary(name)))
+    screen.print(models)
+    screen.print()
+    devices = columns()
+    devices.add_column("--device", no_wrap=True)
+    for heading in ("float32", "bfloat16", "memory", "attained of both"):
+        devices.add_column(heading, justify="right", no_wrap=True)
+    for name in known_devices():
+        device = read_device(name)
+        single = "tf32" if "tf32" in device.matrix else "float32"  # what float32 products run in there
+        rates = [_tflops(device.matrix.get(dtype)) for dtype in (single, "bfloat16")]
+        attained = f"{percent(device.compute_efficiency)}, {percent(device.bandwidth_efficiency)}"
+        devices.add_row(name, *rates, f"{size(device.bandwidth)}/s", attained)
+    screen.print(devices)
+
+
+def known_document() -> dict[str, Any]:
+    """The same names as plain JSON types."""
+    return {
+        "models": {name: workloads.summary(name) for name in workloads.names()},
+        "devices": list(known_devices()),
+    }
+
+
+def _tflops(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e12:,.4g} TFLOP/s"

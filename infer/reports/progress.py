@@ -6,7 +6,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as ProgressBar
+
+    from automap_models.planners.watch import Progress
 
 
 class Steps:
@@ -33,8 +35,12 @@ class Steps:
         """That much of a step is done; `what` comes next."""
         self._progress.update(self._task, description=what, completed=done, total=total)
 
+    def watch(self, news: Progress) -> None:
+        """What a planner tells while it works (planners.watch)."""
+        self.advance(news.done or 0, news.total, news.what)
 
-def _make() -> Progress:
+
+def _make() -> ProgressBar:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

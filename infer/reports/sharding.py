@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
@@ -29,8 +28,8 @@ def search_document(found: Found, *, groups: bool) -> dict[str, Any]:
     return {**document, "linkage_groups": _group_documents(found)} if groups else document
 
 
-def print_search(found: Found, files: Mapping[str, Path], *, groups: bool) -> None:
-    """Print a plan for people; `files` maps what was written to where."""
+def print_search(found: Found, *, groups: bool) -> None:
+    """Print a plan for people; with `groups`, the linkage groups, too."""
     screen, report = console(), found.report
     cluster = report.problem.cluster
     screen.print(
@@ -44,8 +43,6 @@ def print_search(found: Found, files: Mapping[str, Path], *, groups: bool) -> No
         screen.print(group_table(found))
         screen.print("[dim]every other dimension conflicts when it is partitioned[/dim]\n")
     screen.print(fact_table(facts(found), report.notes))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def variable_table(plan: ShardingPlan) -> Table:

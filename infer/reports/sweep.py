@@ -1,20 +1,28 @@
-"""A sweep as people read it: a table, each cluster's best row marked, and what stands in the way of the others."""
+"""A sweep as people and programs read it: a table with each cluster's best row marked, a JSON document, CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import automap_models
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
 from automap_models.errors import Infeasible
+from automap_models.formats.files import write_atomically
+from automap_models.formats.plan_json import dumps
+from automap_models.formats.plan_report import SCHEMA, cluster_document
 
-from ..sweeps import Row, best_rows
+from ..runner import Report
+from ..sweeps import Row, Sweep, best_rows
 from .tables import columns, console, fact_table, plain, shortened
 from .units import counted, percent, seconds
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 MOST_ROWS = 60
@@ -23,11 +31,27 @@ CLUSTER_WIDTH = 30
 WHY_WIDTH = 34
 
 
-def print_sweep(profile: Profile, rows: list[Row], files: Mapping[str, Path], global_batch: int | None) -> None:
+def sweep_report(sweep: Sweep) -> Report:
+    """A table, a picture, and the rows as JSON or CSV."""
+
+    def draw() -> Figure:
+        from ..plots.sweep import draw_sweep
+
+        return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
+
+    return Report(
+        lambda: print_sweep(sweep.profile, sweep.rows, sweep.global_batch),
+        lambda: sweep_document(sweep.profile, sweep.rows),
+        {"plan": lambda path: write_rows(path, sweep_document(sweep.profile, sweep.rows))},
+        draw,
+        names={"plan": "rows"},
+    )
+
+
+def print_sweep(profile: Profile, rows: list[Row], global_batch: int | None) -> None:
     """Print a sweep for people.
 
     Args:
-        files: what was written → where.
         global_batch: samples between two updates, if they are the same for all rows.
     """
     screen = console()
@@ -38,8 +62,6 @@ def print_sweep(profile: Profile, rows: list[Row], files: Mapping[str, Path], gl
     screen.print(sweep_table(shown, best))
     screen.print()
     screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profiled_size(profile))))
-    for what, path in files.items():
-        screen.print(f"[bold]{'wrote':>9}[/bold]  {plain(f'{what}: {path}')}", soft_wrap=True)
 
 
 def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
@@ -107,3 +129,72 @@ def _notes(rows: list[Row], global_batch: int | None, profiled: int | None) -> I
             f"times of other micro-batches than the {profiled} samples profiled are taken in proportion, "
             "though small ones run less efficiently"
         )
+
+
+def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
+    """The sweep as plain Python numbers, lists and dictionaries; lengths in seconds."""
+    best = best_rows(rows)
+    return {
+        "schema": SCHEMA,
+        "kind": "sweep",
+        "model": profile.model,
+        "rows": [_row(row, best.get(row.cluster.name) is row) for row in rows],
+        "provenance": {
+            "automap_version": automap_models.__version__,
+            "profile_fingerprint": profile.fingerprint,
+            "profile_microbatch_size": profiled_size(profile),
+        },
+    }
+
+
+def _row(row: Row, best: bool) -> dict[str, Any]:
+    outcome, plan = row.outcome, row.outcome.plan
+    return {
+        "cluster": cluster_document(row.cluster),
+        "stages": row.stages,
+        "micro_batches": row.micro_batches,
+        "microbatch_size": row.microbatch_size,
+        "length_s": None if row.length_s is None else float(row.length_s),
+        "efficiency": row.efficiency,
+        "best_of_cluster": best,
+        "planner": plan.planner if plan else None,
+        "cuts": list(plan.cuts) if plan else None,
+        "device_cuts": list(plan.device_cuts) if plan else None,
+        "optimality": {"bound_s": plan.optimality.value, "proof": plan.optimality.proof}
+        if plan and plan.optimality
+        else None,
+        "error": str(outcome.error) if outcome.error else None,
+        "outside": outcome.outside,
+    }
+
+
+def write_rows(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a sweep's document as .json, or its rows as .csv.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    text = dumps(document) + "\n" if path.suffix.lower() == ".json" else _csv(document["rows"])
+
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode("utf-8", errors="backslashreplace"))
+
+    write_atomically(path, write)
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    flat = [_flat(row) for row in rows]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without nesting: the cluster's and the proof's fields as columns, cuts with spaces between."""
+    cluster, proof = row["cluster"], row["optimality"] or {}
+    flat = {"cluster": cluster["name"], **{key: cluster[key] for key in cluster if key != "name"}}
+    flat |= {key: value for key, value in row.items() if key not in ("cluster", "optimality")}
+    flat |= {key: "" if row[key] is None else " ".join(map(str, row[key])) for key in ("cuts", "device_cuts")}
+    return flat | {"bound_s": proof.get("bound_s"), "proof": proof.get("proof")}

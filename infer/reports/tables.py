@@ -16,10 +16,16 @@ def console() -> Console:
     """Standard output; 100 columns wide where it is no terminal."""
     from rich.console import Console
 
-    made = Console(highlight=False)
-    if not made.is_terminal:
-        made.width = WIDTH_WITHOUT_A_TERMINAL
-    return made
+    class QuietConsole(Console):
+        """Leaves a closed pipe to the command, where rich would end the process with a code of its own."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    screen = QuietConsole(highlight=False)
+    if not screen.is_terminal:
+        screen.width = WIDTH_WITHOUT_A_TERMINAL
+    return screen
 
 
 def plain(text: str) -> str:

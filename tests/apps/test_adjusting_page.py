@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

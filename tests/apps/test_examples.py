@@ -10,7 +10,7 @@ import pytest
 
 from automap_models.core.profile import Profile
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.profile import main
+from automap_models.infer.app import profile as main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")

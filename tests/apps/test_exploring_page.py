@@ -11,7 +11,7 @@ from shlex import split
 
 import pytest
 
-from automap_models.infer.commands.plan import main
+from automap_models.infer.app import plan as main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ADJUST = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")
@@ -108,10 +108,10 @@ def test_a_trace_will_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "words"),
     [
         (("vgg.npz", "--topo", "A", "--observed", "times.json"), "needs the plan that was running"),
-        ((*ADJUST, "--stages", "3"), "--stages: an adjustment has no use for it"),
-        ((*ADJUST, "--planner", "exact"), "--planner: an adjustment has no use for it"),
-        ((*ADJUST, "--no-refine"), "--no-refine: an adjustment has no use for it"),
-        ((*ADJUST, "--plot", "p.png"), "--plot: an adjustment has no use for it"),
+        ((*ADJUST, "--stages", "3"), "--stages: planning again has no use for it"),
+        ((*ADJUST, "--planner", "exact"), "--planner: planning again has no use for it"),
+        ((*ADJUST, "--no-refine"), "--no-refine: planning again has no use for it"),
+        ((*ADJUST, "--plot", "p.png"), "--plot: planning again has no use for it"),
         ((*ADJUST, "--restart", "-1"), "--restart: -1 seconds"),
         ((*ADJUST, "--restart", "nan"), "--restart: nan seconds"),
         ((*ADJUST, "--attribute", "weather"), "invalid choice"),

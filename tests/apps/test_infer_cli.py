@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.infer.commands.infer import main
-from automap_models.infer.plots import pipeline as plots
+from automap_models.infer.app import infer as main
+from automap_models.infer.plots import figures
 from automap_models.simulate.schedules import SCHEDULES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -393,16 +393,16 @@ def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried
 def test_an_output_that_cannot_be_written_is_found_before_planning(
     folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.commands import planning
+    from automap_models.infer import planning
 
-    monkeypatch.setattr(planning, "planned", lambda arguments: pytest.fail("planned all the same"))
+    monkeypatch.setattr(planning, "planned", lambda request: pytest.fail("planned all the same"))
     refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")
 
 
 def test_without_matplotlib_the_error_names_the_extra(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'automap-models[plot]'" in refused("vgg.npz", "--topo", "C", "--plot", "plan.png")
 
 

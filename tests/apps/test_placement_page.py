@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer.commands.place import main
+from automap_models.infer.app import place as main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "place.md").read_text(encoding="utf-8")
 RAN = re.compile(r"```(?:bash|python)\n((?:(?!```).)*)```\n\nprints\n\n```\n(.*?)```", re.S)

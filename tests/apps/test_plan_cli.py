@@ -23,7 +23,8 @@ from automap_models.formats.hybrid_json import read_hybrid_plan
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.formats.plan_json import read_plan
 from automap_models.formats.profiled_model_npz import model_from_npz
-from automap_models.infer.commands.plan import FORBIDDABLE, NAME, main
+from automap_models.infer.app import plan as main
+from automap_models.infer.commands.plan import FORBIDDABLE
 
 MODEL = '''
 import jax
@@ -245,7 +246,7 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
 def test_a_mistake_costs_one_line(
     arguments: list[str], said: str, profile: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert said in refuses(main, NAME)(profile, "--topo", "A", *arguments)
+    assert said in refuses(main, "automap-plan")(profile, "--topo", "A", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -263,20 +264,20 @@ def test_a_mistake_costs_one_line(
 def test_a_wrong_model_or_cluster_costs_one_line(
     arguments: list[str], said: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert said in refuses(main, NAME)(*arguments)
+    assert said in refuses(main, "automap-plan")(*arguments)
 
 
 def test_what_fits_nowhere_is_infeasible_and_says_what_would(
     profile: str, tmp_path: Path, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    said = refuses(main, NAME)(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
+    said = refuses(main, "automap-plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
     assert "no plan fits the 0.002 GB" in said
     assert "GB would fit (pipeline)" in said
 
 
 def test_the_input_is_not_overwritten(profile: str, topo: str, refuses: Callable[..., Callable[..., str]]) -> None:
-    assert "is an input" in refuses(main, NAME)(profile, "--topo", topo, "--out", profile)
-    assert "is an input" in refuses(main, NAME)(profile, "--topo", topo, "--out", topo)
+    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", profile)
+    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", topo)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------
@@ -359,6 +360,6 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
-    code = "import sys; from automap_models.infer.commands.plan import main; main(['--help']); print(*sys.modules)"
+    code = "import sys; from automap_models.infer.app import plan as main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "numpy", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())

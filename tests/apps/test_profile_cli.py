@@ -16,8 +16,8 @@ from automap_models import workloads
 from automap_models.formats.device_yaml import known_devices
 from automap_models.formats.files import read_profile
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.infer import main as plan
-from automap_models.infer.commands.profile import main
+from automap_models.infer.app import infer as plan
+from automap_models.infer.app import profile as main
 
 GRAPH = (
     "n1 -- Input -- forward_compute_time=0, backward_compute_time=0, activation_size=7, parameter_size=0\n"
@@ -99,8 +99,11 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
         ),
         (["nonsense", "--show"], "nonsense: is neither a file nor a known model; known are bert48, "),
         (["net.txt", "--json", "--show"], "--json: prints JSON and nothing else; leave --show and --instructions out"),
-        (["net.txt", "--plot", "net.txt"], "--plot net.txt: is another file's name, too; give another name"),
-        (["net.txt", "-o", "p.png", "--plot", "p.png"], "--plot p.png: is another file's name, too; give another name"),
+        (["net.txt", "--plot", "net.txt"], "net.txt for the plot: is an input, too; give another name"),
+        (
+            ["net.txt", "-o", "p.png", "--plot", "p.png"],
+            "p.png for the plot: is where the profile goes, too; give another name",
+        ),
         (["net.txt", "--plot", "p.gif"], "--plot p.gif: no kind of picture ends in '.gif'; use .png, .svg, .pdf"),
         (["net.txt", "--show", "--batch", "3"], "--batch: does not apply: net.txt is a profile, with times and sizes"),
         (["net.txt", "--show", "--sequence", "3"], "--sequence: does not apply: net.txt is a profile"),
@@ -182,7 +185,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file(
 def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> None:
     """The command waits for its input, a pipe; opening the other end tells that it has got that far."""
     os.mkfifo(tmp_path / "pipe")
-    program = "import sys; from automap_models.infer.commands.profile import main; sys.exit(main())"
+    program = "import sys; from automap_models.infer.app import profile as main; sys.exit(main())"
     command = [sys.executable, "-c", program, str(tmp_path / "pipe"), "-o", str(tmp_path / "p.npz")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, (tmp_path / "pipe").open("wb"):
         process.send_signal(signal.SIGINT)
@@ -269,7 +272,7 @@ def test_a_placement_graph_is_planned_as_it_is(
 
 def test_help_and_version_import_no_numpy() -> None:
     program = (
-        "import sys; from automap_models.infer.commands.profile import main; code = main(sys.argv[1:]); "
+        "import sys; from automap_models.infer.app import profile as main; code = main(sys.argv[1:]); "
         "sys.exit(code or ('numpy' in sys.modules))"
     )
     for option in ("--help", "--version"):

@@ -13,8 +13,8 @@ import pytest
 
 from automap_models.core.factory import call_factory
 from automap_models.formats.npz import read_npz
-from automap_models.infer.commands.infer import main as plan
-from automap_models.infer.commands.profile import main
+from automap_models.infer.app import infer as plan
+from automap_models.infer.app import profile as main
 
 WIDTH, LAYERS = 16, 3
 PARAMETER_BYTES = 4.0 * LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -276,7 +276,7 @@ def test_a_missing_extra_is_named_with_its_pip_command(
     (folder / "net.txt").touch()
     program = (
         f"import sys; sys.modules[{blocked!r}] = None\n"
-        "from automap_models.infer.commands.profile import main; sys.exit(main(sys.argv[1:]))"
+        "from automap_models.infer.app import profile as main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments, "--show"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -32,7 +32,7 @@ def test_the_page_s_commands_run_and_print_what_it_says(tmp_path: Path) -> None:
             for line in code.splitlines():
                 if line.startswith("automap-"):
                     module = {"automap-profile": "profile", "automap-infer": "infer"}[line.split()[0]]
-                    program = f"import sys; from automap_models.infer.commands.{module} import main; sys.exit(main())"
+                    program = f"import sys; from automap_models.infer.app import {module} as main; sys.exit(main())"
                     out = _run(["bash", "-c", f'"{sys.executable}" -c "{program}" {line.partition(" ")[2]}'], tmp_path)
                     printed = out if "--show" in line or not printed else printed
         elif code.startswith("{"):  # a dictionary printed by the Python before it

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from automap_models.formats.sharding_json import read_sharding_plan
-from automap_models.infer.commands.search import main
+from automap_models.infer.app import search as main
 
 MODEL = '''
 import jax
@@ -107,7 +107,7 @@ def test_an_hlo_file_is_planned_like_its_model(model: str, tmp_path: Path, capsy
 
 
 WRONG = {
-    "nothing": ([], "required: opp|adp"),
+    "nothing": ([], "required: COMMAND; see automap-search --help"),
     "an unknown search": (["app", "vgg19", "--topo", "A"], "invalid choice: 'app'"),
     "no cluster": (["opp", "vgg19"], "--topo"),
     "an unknown cluster": (["opp", "vgg19", "--topo", "Z"], "'Z' is neither a known cluster"),
@@ -146,7 +146,7 @@ def test_the_input_is_not_overwritten(model: str, tmp_path: Path, capsys: pytest
     file = tmp_path / "step.hlo"
     file.write_text("HloModule x")
     assert main(["opp", str(file), "--topo", "A", "--out", str(file)]) == 2
-    assert "is the input, too" in capsys.readouterr().err
+    assert "is an input, too" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["opp", "--help"], ["adp", "--help"], ["--version"]])
@@ -156,7 +156,7 @@ def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
-    run = "from automap_models.infer.commands.search import main; main(['opp', '--help'])"
+    run = "from automap_models.infer.app import search as main; main(['opp', '--help'])"
     code = f"import sys; {run}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"jax", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())
@@ -216,7 +216,7 @@ MISPLACED = {
     "no episodes": (["--episodes", "0"], "no whole number ≥ 1"),
     "a negative seed": (["--seed", "-1"], "no whole number ≥ 0"),
     "no picture": (["--plot", "x.txt"], "no kind of picture"),
-    "one file for two": (["--plot", "x.png", "--out", "x.png"], "is the plan's file, too"),
+    "one file for two": (["--plot", "x.png", "--out", "x.png"], "x.png for the plot: is where the plan goes, too"),
 }
 
 

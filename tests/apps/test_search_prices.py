@@ -17,7 +17,7 @@ import jax
 from automap_models.errors import BadInput
 from automap_models.formats.priced_sharding_json import read_priced_plan
 from automap_models.formats.sharding_json import read_sharding_plan
-from automap_models.infer.commands.search import main
+from automap_models.infer.app import search as main
 
 MODELS = '''
 import jax

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer.commands.search import main
+from automap_models.infer.app import search as main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "sharding-agent.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer.commands.search import main
+from automap_models.infer.app import search as main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "shard.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -26,7 +26,7 @@ def top_level_modules(code: str) -> set[str]:
 
 def run_command(arguments: list[str]) -> str:
     """Code that runs automap-infer as the console script does and goes on."""
-    return f"from automap_models.infer.commands.infer import main\nassert main({arguments!r}) == 0"
+    return f"from automap_models.infer.app import infer as main\nassert main({arguments!r}) == 0"
 
 
 def test_importing_the_package_brings_numpy_at_most() -> None:

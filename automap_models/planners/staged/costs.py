@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
@@ -14,6 +16,18 @@ TIE = 1e-11
 """Plans whose lengths differ relatively by no more are equally long."""
 
 StagedResult = Result[StagedProblem, StagedPlan]
+
+
+def plain(problem: StagedProblem) -> StagedProblem:
+    """The problem of pipelines alone, which may cut and replicate as they like."""
+    if is_plain(problem):
+        return problem
+    return replace(problem, shardings=(), launch_s=0.0, max_replicas=None, constraints=UNCONSTRAINED)
+
+
+def is_plain(problem: StagedProblem) -> bool:
+    """Whether all its plans are pipelines that may cut and replicate as they like."""
+    return not problem.shardings and problem.max_replicas is None and problem.constraints == UNCONSTRAINED
 
 
 class Costs:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.report import PlanReport
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.costs import Costs, StagedResult
+from automap_models.planners.staged.costs import Costs, StagedResult, plain
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
 from automap_models.simulate.timeline import Timeline
@@ -69,14 +68,14 @@ def evaluate(
         costs.learn(plan, cost)
         bound = certify(problem, plan, Deadline(certify_s) if certify_s else None, costs=costs).bound
     # Baselines are plain pipelines of the same profile, whatever the plan may do.
-    plain = replace(problem, shardings=(), max_replicas=None, constraints=UNCONSTRAINED)
+    pipeline = plain(problem)
     known = result.facts.get("baselines", ())
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=baseline_s(replace(plain, stages=1), known),
-        uniform_s=baseline_s(replace(plain, stages=uniform_stages or problem.stages), known),
+        data_parallel_s=baseline_s(replace(pipeline, stages=1), known),
+        uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
         policy=policy,
         seed=seed,
     )

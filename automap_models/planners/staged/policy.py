@@ -8,6 +8,7 @@ first cut's near-equal continuations, and the first cut is the decision that is 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -24,10 +25,10 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput, Infeasible
-from automap_models.onnx_runtime import open_session
+from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.staged.costs import StagedResult, result_of
+from automap_models.planners.staged.costs import StagedResult, plain, result_of
 from automap_models.planners.staged.grouping import Grouped, grouped
 from automap_models.planners.watch import SILENT, Progress, Watch
 from automap_models.resources import zoo_dir
@@ -38,6 +39,11 @@ CHUNK = 16
 """Problems planned at a time: the tables over points and devices stay in the cache."""
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
 """The values of a problem that must lie within what the policy was trained for."""
+
+COUNTS = ("stages", "micro_batches", "nodes", "devices_per_node")
+"""Those of them that count something."""
+ALLOWANCE_S, ALLOWANCE_PER_PLAN_S = 5.0, 1.0
+"""Processor time after which a run is stopped: 50 to 300 times what the shipped policy takes."""
 
 PLANS = ("cuts", "device_cuts", "reward")
 """The graph's outputs that make a plan."""
@@ -53,25 +59,32 @@ class Policy:
     """
 
     def __init__(self, path: Path) -> None:
-        self.session = open_session(path)
-        self.metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
+        self.file = OnnxFile(path)
+        self.metadata = self.file.metadata
         if self.metadata.get("automap_kind") != KIND:
-            raise BadInput("an ONNX model, but not a pipeline policy of automap", where=str(path), do="export it again")
+            raise BadInput("an ONNX model, but not a pipeline policy of automap", where=str(path), do=EXPORT_AGAIN)
         try:
             self.points, self.max_stages, self.max_devices = (
                 int(self.metadata[key]) for key in ("points", "max_stages", "max_devices")
             )
             ranges = json.loads(self.metadata["ranges"])
             self.ranges = {name: (float(ranges[name][0]), float(ranges[name][1])) for name in RANGES}
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(
-                "does not say which problems it was trained for", where=str(path), do="export the policy again"
+                "does not say which problems it was trained for", where=str(path), do=EXPORT_AGAIN
             ) from error
+        sizes = (self.points, self.max_stages, self.max_devices, *(self.ranges[name][1] for name in COUNTS))
+        if not all(0 < low <= high < math.inf for low, high in self.ranges.values()) or min(sizes) < 1:
+            raise BadInput("says that it was trained for impossible problems", where=str(path), do=EXPORT_AGAIN)
 
     def run(self, feed: dict[str, NDArray[Any]], beam: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """Some of the graph's outputs; see train.onnx_graph.planner_graph."""
-        found: list[NDArray[Any]] = self.session.run(list(outputs), feed | {"beam": np.array([beam])})
-        return found
+        """Some of the graph's outputs; see train.onnx_graph.planner_graph.
+
+        Raises:
+            BadInput: the graph fails.
+        """
+        allowance_s = ALLOWANCE_S + len(feed["arrays"]) * beam * ALLOWANCE_PER_PLAN_S
+        return self.file.run(feed | {"beam": np.array([beam])}, outputs, allowance_s)
 
     def plans(self, encoded: EncodedProblems, beam: int) -> tuple[Ints, Ints, NDArray[np.float32]]:
         """The greedy plans of B problems from each of the `beam` best first cuts, best first.
@@ -80,6 +93,9 @@ class Policy:
             Grid cuts and device cuts, int64 [B, beam, max_stages - 1], -1 beyond a problem's stages; and [B, beam]
             ideal / L of each plan, or minus the fraction of device memory it takes where that is too much, and -∞
             where there are fewer first cuts.
+
+        Raises:
+            BadInput: the graph fails or answers something else.
         """
         scalars = {
             name: array.astype(np.float32)
@@ -87,10 +103,40 @@ class Policy:
             if name not in ("arrays", "instructions")
         }
         mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
-        cuts, device_cuts, reward = self.run(
-            {"arrays": encoded.arrays, "cut_mask": mask, **scalars}, min(beam, self.points), PLANS
-        )
-        return cuts, device_cuts, reward
+        beam = min(beam, self.points)
+        cuts, device_cuts, reward = self.run({"arrays": encoded.arrays, "cut_mask": mask, **scalars}, beam, PLANS)
+        shape = (len(encoded), beam)
+        for name, array, kind, length in (
+            ("cuts", cuts, np.int64, (self.max_stages - 1,)),
+            ("device_cuts", device_cuts, np.int64, (self.max_stages - 1,)),
+            ("reward", reward, np.float32, ()),
+        ):
+            if array.dtype != kind or array.shape != (*shape, *length):
+                raise BadInput(
+                    f"answers {name} of type {array.dtype} and shape {array.shape}, not {np.dtype(kind)} and "
+                    f"{(*shape, *length)}",
+                    where=str(self.file.path),
+                    do=EXPORT_AGAIN,
+                )
+        return cuts, device_cuts, np.where(np.isnan(reward), -np.inf, reward)
+
+    def plan_of(self, problem: StagedProblem, points: Ints, device_cuts: Ints, planner: str) -> StagedPlan:
+        """A row of `plans`, [max_stages - 1] each, as a plan of its problem.
+
+        Raises:
+            BadInput: it is none.
+        """
+        cuts = tuple(points[: problem.stages - 1].tolist())
+        devices = tuple(device_cuts[: problem.stages - 1].tolist())
+        try:
+            instructions = problem.grid.to_instructions(cuts)
+            plan = StagedPlan(instructions, devices, problem.micro_batches, planner, cuts)
+            valid, reason = plan.check_valid(problem)
+        except BadInput as error:
+            valid, reason = False, error.what
+        if not valid:
+            raise BadInput(f"makes no valid plan ({reason})", where=str(self.file.path), do=EXPORT_AGAIN)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -122,7 +168,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
         Of a cluster that is too large the groups of devices count that the policy sees in their place.
         """
-        problem = self._grouped(problem).problem
+        problem = self._grouped(plain(problem)).problem
         if problem.granularity != self.policy.points:
             return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
         cluster = problem.cluster
@@ -158,7 +204,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """
         begun_s = time.perf_counter()
         watch(Progress(f"planning {len(problems)} problem(s) by the policy", 0, len(problems)))
-        groups = [self._grouped(problem) for problem in problems]
+        groups = [self._grouped(plain(problem)) for problem in problems]
         plans = self._plan_all([group.problem for group in groups], deadline)
         late = Infeasible("the time was up before the policy was asked", where="planner policy", do="allow more time")
         return [
@@ -204,13 +250,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         cuts, device_cuts, reward = self.policy.plans(encode(problems), self.config.beam)
         best = reward.argmax(1)
         return [
-            StagedPlan(
-                problem.grid.to_instructions(points[row][: problem.stages - 1].tolist()),
-                tuple(devices[row][: problem.stages - 1].tolist()),
-                problem.micro_batches,
-                self.name,
-                tuple(points[row][: problem.stages - 1].tolist()),
-            )
+            self.policy.plan_of(problem, points[row], devices[row], self.name)
             for problem, points, devices, row in zip(problems, cuts, device_cuts, best, strict=True)
         ]
 

@@ -180,7 +180,7 @@ def least_length_s(tables: StageTables, deadline: Deadline) -> float:
 
 
 def _least_work_s(tables: StageTables) -> float:
-    """Least time of a micro-batch on one device, Σ t·C over the devices that share it, each piece in its best sharding."""
+    """Least device time of a micro-batch, Σ t·C over the devices that share it, each piece in its best sharding."""
     return float(np.sum(np.min([sharding.degree * np.diff(sharding.C) for sharding in tables.shardings], axis=0)))
 
 

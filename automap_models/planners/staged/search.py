@@ -23,11 +23,11 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.deadline import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
-from automap_models.planners.staged.costs import TIE, Costs
+from automap_models.planners.staged.costs import TIE, Costs, is_plain
 from automap_models.planners.staged.feasibility import chain_exists
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, shortest
 from automap_models.planners.staged.local_search import local_search
-from automap_models.planners.staged.problem_tables import is_plain, tables_of
+from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import StageTables
 

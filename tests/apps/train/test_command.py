@@ -57,7 +57,7 @@ def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: 
         assert sum(said in line for line in lines) == 1
     assert len(lines) <= 8
 
-    infer = [sys.executable, "-c", "import sys; from automap_models.infer.commands.infer import main; sys.exit(main())"]
+    infer = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer as main; sys.exit(main())"]
     profile = str(ROOT / "examples" / "bert48_v100.npz")
     asked = ["--topo", "B", "--stages", "3", "--granularity", "16", "--planner", "policy", "--json"]
     planned = subprocess.run(

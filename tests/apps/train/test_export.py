@@ -22,7 +22,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
-from automap_models.onnx_runtime import open_session
+from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.staged.policy import KIND, Policy
 from automap_models.rl.q_network import LookAheadQNetwork
 from automap_models.train import export, parity
@@ -202,7 +202,7 @@ def test_the_look_ahead_network_becomes_a_planner(
 
 
 def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(exported: Exported) -> None:
-    session = open_session(exported.path)
+    session = OnnxFile(exported.path).session
     shapes = {value.name: value.shape for value in session.get_inputs()}
     scalars = ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
     assert shapes == {
@@ -220,7 +220,7 @@ def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(export
 
 
 def test_the_file_says_what_it_is(exported: Exported, groups: Path) -> None:
-    said = open_session(exported.path).get_modelmeta().custom_metadata_map
+    said = OnnxFile(exported.path).metadata
     canonical = json.dumps(exported.config, sort_keys=True)
     assert said["automap_kind"] == KIND
     assert said["automap_version"] == automap_models.__version__
@@ -232,7 +232,7 @@ def test_the_file_says_what_it_is(exported: Exported, groups: Path) -> None:
 
 
 def test_the_file_holds_the_ranges_of_the_problems_trained_on(exported: Exported, groups: Path) -> None:
-    said = open_session(exported.path).get_modelmeta().custom_metadata_map
+    said = OnnxFile(exported.path).metadata
     trained_on = EncodedProblems.from_mapping(read_dataset(groups)).take(slice(None, 188))
     scalars = {name: array for name, array in trained_on.as_dict().items() if array.ndim == 1}
     scalars["devices"] = trained_on.nodes * trained_on.devices_per_node

@@ -281,7 +281,7 @@ def test_planning_by_policy_imports_no_torch(trained: Trained) -> None:
     arguments = [str(profile), "--topo", "A", "--planner", "policy", "--policy", str(trained.file), "--json"]
     code = f"""
 import sys
-from automap_models.infer.commands.infer import main
+from automap_models.infer.app import infer as main
 assert main({[*arguments, "--granularity", str(POINTS)]!r}) == 0
 assert "onnxruntime" in sys.modules
 print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file=sys.stderr)

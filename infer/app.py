@@ -1,0 +1,86 @@
+"""The one program, `automap infer|profile|plan|place|search …`, and its commands under names of their own.
+
+`automap-infer …` is `automap infer …`, and so on. Only the command that is asked for is imported, so that help comes
+at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+from .runner import Command, new_parser, program, run_command
+
+NAME = "automap"
+SUMMARIES: Mapping[str, str] = {
+    "infer": "plan the pipeline stages of a profiled model on a cluster",
+    "profile": "make profile.npz of a model, or of another tool's profile",
+    "plan": "compare every kind of plan for a model on a cluster",
+    "place": "place the operators of a model on accelerators and CPUs",
+    "search": "search the shardings of a model's operations, or train an agent on its pipeline",
+}
+"""Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
+COMMANDS_EPILOG = """commands:
+{commands}
+
+{prog} COMMAND --help tells more."""
+ALIASES_EPILOG = "Each command has a name of its own, too: automap-infer is automap infer."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `automap`; returns its exit code and never raises.
+
+    Args:
+        argv: the arguments; None stands for those of the process.
+    """
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    if arguments and arguments[0] in SUMMARIES:
+        return _command(f"{NAME} {arguments[0]}", arguments[0], arguments[1:])
+    about = "Plan how to train a model on a cluster."
+    return run_command(NAME, lambda: _of(NAME, about, SUMMARIES, ALIASES_EPILOG, arguments))
+
+
+def _command(prog: str, command: str, arguments: Sequence[str]) -> int:
+    """Run one command under a name; returns its exit code and never raises."""
+    return run_command(prog, lambda: _run(prog, command, arguments))
+
+
+def _run(prog: str, name: str, arguments: Sequence[str]) -> int:
+    """Run a command, or the one of its own commands that the first argument names."""
+    module = import_module(f".commands.{name}", __package__)
+    commands: Mapping[str, Command[object, object]] | None = getattr(module, "COMMANDS", None)
+    if commands is None:
+        return int(module.COMMAND.execute(prog, arguments))
+    if arguments and arguments[0] in commands:
+        return commands[arguments[0]].execute(f"{prog} {arguments[0]}", arguments[1:])
+    summaries = {own: command.summary for own, command in commands.items()}
+    return _of(prog, module.DESCRIPTION, summaries, module.EPILOG, arguments)
+
+
+def _of(prog: str, description: str, summaries: Mapping[str, str], epilog: str, arguments: Sequence[str]) -> int:
+    """Help, the version, or what is wrong with arguments that begin with no command."""
+    width = max(map(len, summaries))
+    lines = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in summaries.items())
+    parser = new_parser(prog, description, f"{COMMANDS_EPILOG.format(commands=lines, prog=prog)}\n\n{epilog}")
+    parser.add_argument("command", metavar="COMMAND", choices=tuple(summaries), help="see below")
+    parser.parse_args(arguments[:1])
+    raise AssertionError("argparse accepts no first argument but a command")
+
+
+def _script(command: str) -> Callable[..., int]:
+    """The program `automap-COMMAND`: with arguments a function, without them a whole process."""
+    prog = f"{NAME}-{command}"
+
+    def script(argv: Sequence[str] | None = None) -> int:
+        return program(lambda: _command(prog, command, sys.argv[1:])) if argv is None else _command(prog, command, argv)
+
+    return script
+
+
+def automap() -> int:
+    """The program `automap`."""
+    return program(main)
+
+
+infer, profile, plan, place, search = map(_script, SUMMARIES)

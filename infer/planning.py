@@ -1,0 +1,249 @@
+"""From the request of one plan to the evaluated plan: a new one, or one read back."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import (
+    microbatch_size,
+    profiled_size,
+    require_samples,
+    required_size,
+    rescaled,
+    with_microbatch_size,
+)
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
+from automap_models.errors import BadInput
+from automap_models.formats.cluster_yaml import known_clusters, read_cluster
+from automap_models.formats.files import read_profile
+from automap_models.formats.plan_json import PlanReport, read_plan
+from automap_models.planners.base import PlannerOptions
+from automap_models.planners.portfolio.auto import Choice, choose, default_stages, remembering
+from automap_models.planners.portfolio.candidates import Candidates, OutOfRange, candidates, stage_numbers
+from automap_models.planners.portfolio.contest import MakePlanner
+from automap_models.planners.staged.evaluate import evaluate
+from automap_models.planners.staged.policy import SHIPPED
+from automap_models.resources import zoo_dir
+
+from .requests import AUTO, InferRequest, PlannerRequest
+
+
+def planned(request: InferRequest) -> PlanReport:
+    """Read the profile and the cluster, plan, evaluate.
+
+    Raises:
+        BadInput: an argument or a file cannot be used.
+        Infeasible: no plan fits the memory.
+    """
+    options, make = planner_options(request.planner), remembering()
+    planner, space = make(request.planner.name, options), planning_problem(request)
+    start = time.perf_counter()
+    if planner.name == "auto":
+        choice = _chosen(space, options, make)
+    else:
+        problem = replace(space.problem, stages=1) if planner.name == "data-parallel" else space.problem
+        choice = Choice(problem, planner.plan(problem))
+    solved, plan = choice.problem, choice.plan
+    taken_s = time.perf_counter() - start
+    replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
+    notes = (
+        *(_few_cut_points(space.problem) if request.stages is None else ()),
+        *choice.notes,
+        *batch_notes(solved, replicas, profiled_size(solved.profile)),
+    )
+    return evaluate(
+        solved,
+        plan,
+        planning_s=taken_s,
+        certify_s=options.certify_s,
+        uniform_stages=solved.stages if request.stages == AUTO and solved.stages > 1 else space.problem.stages,
+        policy=_policy_label(options) if plan.planner == "policy" else None,
+        notes=notes,
+        tried=choice.tried if len(choice.tried) > 1 else (),
+    )
+
+
+def _chosen(problem: PlanningProblem, options: PlannerOptions, make: MakePlanner) -> Choice:
+    """The best of the problems asked for, with a note on those that were not tried."""
+    field = problem.candidates(make("policy", options).out_of_range)
+    with _watched(len(field.problems)):
+        choice = choose(field.problems, options, make=make)
+    if not field.left_out:
+        return choice
+    note = f"{field.left_out} combination(s) of stages and micro-batches not tried: {field.why}"
+    return replace(choice, notes=(*choice.notes, note))
+
+
+def _watched(problems: int) -> AbstractContextManager[object]:
+    """A line on the terminal where the choice is among several problems, which may take seconds."""
+    if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from .reports.progress import Steps
+
+    steps = Steps()
+    steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
+    return steps
+
+
+def read_back(request: InferRequest, path: Path) -> PlanReport:
+    """A plan in a file, costed again.
+
+    Raises:
+        BadInput: the plan is none, or belongs to another profile or cluster.
+        Infeasible: a stage does not fit the memory.
+    """
+    cluster = None if request.topo is None else read_cluster(request.topo)
+    problem, plan = read_plan(path, sized_profile(request.profile, request.microbatch_size), cluster)
+    return evaluate(problem, plan, planning_s=0.0, notes=(f"read from {path}, costed again",))
+
+
+def planner_options(request: PlannerRequest) -> PlannerOptions:
+    """The options of a pipeline planner, its own defaults where nothing is given."""
+    names = ("beam", "certify_s", "refine_s")
+    given = {name: value for name in names if (value := getattr(request, name)) is not None}
+    return PlannerOptions(policy=request.policy, schedule=request.schedule, **given)
+
+
+def _policy_label(options: PlannerOptions) -> str:
+    """The policy file's name and the beginning of its SHA-256."""
+    path = options.policy or zoo_dir() / SHIPPED
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+
+
+def _few_cut_points(problem: StagedProblem) -> tuple[str, ...]:
+    if problem.stages == problem.cluster.nodes:
+        return ()
+    return (
+        f"{problem.stages} stages rather than one for each of the {problem.cluster.nodes} nodes: "
+        f"the profile can be cut in {problem.stages - 1} place(s)",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningProblem:
+    """What is to be planned.
+
+    Attributes:
+        problem: the one that a named planner plans, and whose uniform cuts a plan is held against: with the number of
+            stages asked for, or one a node.
+        stages: every S that may be chosen.
+        global_batch: samples of which M micro-batches are to be made; None where M is known.
+    """
+
+    problem: StagedProblem
+    stages: tuple[int, ...]
+    global_batch: int | None
+
+    def candidates(self, out_of_range: OutOfRange) -> Candidates:
+        """The problems that compete."""
+        several = len(self.stages) > 2 or self.global_batch is not None  # else a planner outside its ranges is replaced
+        return candidates(self.problem, self.stages, self.global_batch, out_of_range if several else None)
+
+
+def planning_problem(request: InferRequest) -> PlanningProblem:
+    """Read the profile and the cluster, and what is to be chosen.
+
+    Raises:
+        BadInput: an argument or a file cannot be used.
+    """
+    profile, global_batch = sized_profile(request.profile, request.microbatch_size), request.global_batch
+    if global_batch is not None:
+        require_samples(global_batch, "--global-batch")
+    if request.topo is None:
+        raise BadInput(
+            "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
+        )
+    cluster = read_cluster(request.topo)
+    given = {name: getattr(request, name) for name in ("state_factor", "granularity")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if isinstance(request.micro_batches, str):
+        if global_batch is None:
+            raise BadInput(
+                "needs to know how many samples a batch has", where="--micro-batches auto", do="give --global-batch"
+            )
+        required_size(profile)
+    elif global_batch is not None:
+        given["micro_batches"], profile = _split(profile, global_batch, request.micro_batches)
+        global_batch = None
+    elif request.micro_batches is not None:
+        given["micro_batches"] = request.micro_batches
+    one_stage = StagedProblem(profile, cluster, stages=1, **given)
+    number, stages = _stages(request.stages, profile, cluster, one_stage)
+    return PlanningProblem(replace(one_stage, stages=number), stages, global_batch)
+
+
+def _stages(
+    number: int | str | None, profile: Profile, cluster: Cluster, one_stage: StagedProblem
+) -> tuple[int, tuple[int, ...]]:
+    """S of the reference problem, and every S that may be chosen."""
+    default = default_stages(profile, cluster, one_stage.granularity)
+    if number is None:
+        return default, tuple(sorted({1, default}))
+    if isinstance(number, str):
+        return default, tuple(stage_numbers(one_stage))
+    return number, (number,)
+
+
+def sized_profile(path: Path, size: int | None) -> Profile:
+    """The profile in a file, with the micro-batch size that the user gives it.
+
+    Raises:
+        BadInput: it cannot be read, or says another size itself.
+    """
+    if not path.exists():
+        from .sources import require_no_model
+
+        require_no_model(path)
+    profile = read_profile(path)
+    if size is None:
+        return profile
+    own = microbatch_size(profile)
+    if own not in (None, size):
+        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
+    return with_microbatch_size(profile, size)
+
+
+def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:
+    """M and the profile of B / M samples; without M that of the profiled micro-batch."""
+    if micro_batches is None:
+        size = required_size(profile)
+        if global_batch % size:
+            raise BadInput(
+                f"{global_batch} samples are no multiple of the {size} of the profiled micro-batch",
+                where="--global-batch",
+                do="give a multiple, or choose --micro-batches",
+            )
+        return global_batch // size, profile
+    if micro_batches < 1 or global_batch % micro_batches:
+        raise BadInput(
+            f"{global_batch} samples do not make {micro_batches} equal micro-batches",
+            where="--micro-batches",
+            do="give a divisor of the global batch, or auto",
+        )
+    return micro_batches, rescaled(profile, global_batch // micro_batches)
+
+
+def batch_notes(problem: StagedProblem, replicas: int, profiled: int | None) -> Iterator[str]:
+    """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
+
+    Args:
+        replicas: of the stage that has the most.
+        profiled: samples in the micro-batch that was profiled.
+    """
+    samples = microbatch_size(problem.profile)
+    if samples is None or samples == profiled:
+        return
+    yield (
+        f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
+        "though small micro-batches run less efficiently: profile the model at the size chosen"
+    )
+    if samples < replicas:
+        yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"

@@ -1,0 +1,175 @@
+"""`automap`, the one program: its commands under both of their names, its help, how fast it starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from automap_models import __version__
+from automap_models.core.mesh import AXES
+from automap_models.infer import app
+from automap_models.infer.arguments import MESH_AXES, mesh_argument
+from automap_models.infer.runner import Command
+
+ROOT = Path(__file__).resolve().parents[3]
+PROFILE = "small.npz"
+COMMANDS = tuple(app.SUMMARIES)
+CALLS = {
+    "infer": [PROFILE, "--topo", "A", "--planner", "uniform", "--json"],
+    "profile": [PROFILE, "--json"],
+    "plan": [PROFILE, "--topo", "A", "--max-stages", "2", "--budget", "1", "--no-cache", "--json"],
+    "place": ["line.json", "--planner", "greedy", "--json"],
+    "search": ["pp", PROFILE, "--topo", "A", "--stages", "2", "--radius", "1", "--episodes", "4", "--json"],
+}
+"""Command → arguments of a quick run."""
+GRAPH = {
+    "maxSizePerFPGA": 6e9,
+    "maxFPGAs": 2,
+    "maxCPUs": 0,
+    "nodes": [
+        {
+            "id": i,
+            "supportedOnFpga": 1,
+            "cpuLatency": 9,
+            "fpgaLatency": 1,
+            "isBackwardNode": 0,
+            "colorClass": i,
+            "size": 1,
+        }
+        for i in (1, 2)
+    ],
+    "edges": [{"sourceId": 1, "destId": 2, "cost": 1}],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez_compressed(PROFILE, C=np.full(12, 1e-2), A=np.full(12, 1e6), W=np.full(12, 1e7))
+    Path("line.json").write_text(json.dumps(GRAPH), encoding="utf-8")
+
+
+def _alias(command: str) -> Callable[[list[str]], int]:
+    script: Callable[[list[str]], int] = getattr(app, command)
+    return script
+
+
+def _untimed(document: object) -> object:
+    """Without what another run cannot repeat: how long something took."""
+    if isinstance(document, dict):
+        timed = ("planning_s", "exploring_s", "seconds", "search_s")
+        return {name: _untimed(value) for name, value in document.items() if name not in timed}
+    return [_untimed(value) for value in document] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_json_under_both_names_is_equal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([command, *CALLS[command]]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert _alias(command)(CALLS[command]) == 0
+    assert _untimed(json.loads(capsys.readouterr().out)) == _untimed(one)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[command] for command in COMMANDS] + [["search", s] for s in ("opp", "adp", "pp")]
+)
+def test_the_help_under_both_names_is_equal_but_for_the_name(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = arguments
+    assert app.main([*arguments, "--help"]) == 0
+    one = capsys.readouterr().out
+    assert one.startswith(f"usage: automap {' '.join(arguments)} ")
+    assert _alias(command)([*rest, "--help"]) == 0
+    other = capsys.readouterr().out
+    words = [re.sub(rf"automap[ -]{command}", "NAME", " ".join(text.split())) for text in (one, other)]
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mistake_is_told_under_the_name_that_was_called(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([command, "--nonsense"]) == 2
+    assert capsys.readouterr().err.startswith(f"automap {command}: error: ")
+    assert _alias(command)(["--nonsense"]) == 2
+    assert capsys.readouterr().err.startswith(f"automap-{command}: error: ")
+
+
+def test_help_lists_every_command_in_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--help"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert all(f"{command} {summary}" in lines for command, summary in app.SUMMARIES.items())
+
+
+def test_the_list_says_what_the_commands_say() -> None:
+    for name, summary in app.SUMMARIES.items():
+        module = import_module(f"automap_models.infer.commands.{name}")
+        commands = [module.COMMAND] if hasattr(module, "COMMAND") else list(module.COMMANDS.values())
+        assert all(isinstance(command, Command) for command in commands)
+        assert len(commands) > 1 or commands[0].summary == summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND; see automap --help"),
+        (["fly"], "argument COMMAND: invalid choice: 'fly'"),
+        (["search"], "the following arguments are required: COMMAND; see automap search --help"),
+        (["search", "x"], "argument COMMAND: invalid choice: 'x' (choose from "),
+    ],
+)
+def test_no_command_or_an_unknown_one_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+
+
+def test_every_name_tells_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--version"]) == 0
+    assert all(_alias(command)(["--version"]) == 0 for command in COMMANDS)
+    expected = [f"automap {__version__}", *(f"automap-{command} {__version__}" for command in COMMANDS)]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_every_command_is_installed_under_both_names() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert scripts == {
+        "automap": "automap_models.infer.app:automap",
+        **{f"automap-{command}": f"automap_models.infer.app:{command}" for command in COMMANDS},
+    }
+
+
+def test_help_imports_neither_numpy_nor_anything_heavier() -> None:
+    """That is why it comes at once: numpy alone takes as long as all the rest."""
+    code = (
+        "import sys; from automap_models.infer import app\n"
+        "codes = [app.main(['--help']), app.main(['--version'])]\n"
+        "codes += [app.main([command, '--help']) for command in app.SUMMARIES]\n"
+        "codes += [app.main(['search', kind, '--help']) for kind in ('opp', 'adp', 'pp')]\n"
+        "print(codes, *{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    codes, _, modules = done.stdout.splitlines()[-1].rpartition("]")
+    assert set(codes.strip("[").split(", ")) == {"0"}
+    heavy = {"numpy", "scipy", "rich", "yaml", "msgspec", "onnxruntime", "matplotlib", "jax", "torch", "hydra"}
+    assert not heavy & set(modules.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh"),
+    [("4", 4), ("data=2", (("data", 2),)), ("model=4,data=2", (("model", 4), ("data", 2)))],
+)
+def test_a_mesh_is_a_number_or_named_axes(text: str, mesh: object) -> None:
+    assert mesh_argument(text) == mesh
+    assert set(MESH_AXES) == set(AXES)

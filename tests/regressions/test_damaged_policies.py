@@ -1,0 +1,221 @@
+"""`--policy FILE` with a damaged file ended in tracebacks of onnxruntime, or in a ZeroDivisionError of ours.
+
+A run that failed raised onnxruntime's own Fail or InvalidArgument; a graph that answered no cuts made a plan of empty
+stages, whose cost divides by zero; a damaged loop could run for ever and a damaged shape could ask for all memory.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
+from automap_models.errors import BadInput
+from automap_models.planners.staged import policy
+from automap_models.planners.staged.policy import Policy
+from automap_models.resources import zoo_dir
+
+SHIPPED = (zoo_dir() / policy.SHIPPED).read_bytes()
+LENGTH = 30
+RANGES = {name: [0.001, 64.0] for name in policy.RANGES}
+METADATA = {
+    "automap_kind": policy.KIND,
+    "points": "16",
+    "max_stages": "4",
+    "max_devices": "16",
+    "ranges": json.dumps(RANGES),
+}
+INPUTS = {
+    "arrays": (TensorProto.FLOAT, ["batch", 5, 16]),
+    "cut_mask": (TensorProto.BOOL, ["batch", 16]),
+    "beam": (TensorProto.INT64, [1]),
+    **{
+        name: (TensorProto.FLOAT, ["batch"])
+        for name in ("nodes", "devices_per_node", "inter_over_intra", "state_over_memory", "stages", "micro_batches")
+    },
+}
+
+
+def problem(points: int) -> StagedProblem:
+    """Three stages on four devices."""
+    random = np.random.default_rng(0)
+    profile = Profile.create(random.random(LENGTH), random.random(LENGTH) * 1e6, random.random(LENGTH) * 1e6)
+    return StagedProblem(profile, Cluster(2, 2, 1e10, 1e9, 1e9), 3, 8, granularity=points)
+
+
+def plan_with(file: Path, points: int) -> None:
+    """What PolicyPlanner does with a file, one plan wide: BadInput or a valid plan."""
+    trial = problem(points)
+    try:
+        opened = Policy(file)
+        cuts, device_cuts, _ = opened.plans(policy.encode([trial]), 1)
+        plan = opened.plan_of(trial, cuts[0, 0], device_cuts[0, 0], "policy")
+    except BadInput as error:
+        assert str(file) in str(error) and "\n" not in str(error) and error.do
+        raise
+    assert plan.check_valid(trial) == (True, "")
+
+
+positions = st.integers(0, len(SHIPPED) - 1)
+damages = st.one_of(
+    st.tuples(st.just("flip"), positions, st.integers(1, 255)),
+    st.tuples(st.just("truncate"), positions, st.just(0)),
+    st.tuples(st.just("delete"), positions, st.integers(1, 400)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(damages, min_size=1, max_size=3))
+def test_damaged_bytes_of_the_shipped_policy_are_refused_or_give_a_valid_plan(
+    tmp_path: Path, damage: list[tuple[str, int, int]]
+) -> None:
+    content = bytearray(SHIPPED)
+    for kind, position, amount in damage:
+        place = min(position, max(0, len(content) - 1))
+        if kind == "truncate":
+            del content[place:]
+        elif kind == "delete":
+            del content[place : place + amount]
+        elif content:
+            content[place] ^= amount
+    file = tmp_path / "damaged.onnx"
+    file.write_bytes(content)
+    with suppress(BadInput):
+        plan_with(file, 128)
+
+
+def write_policy(
+    file: Path,
+    cuts: list[int],
+    device_cuts: list[int],
+    *,
+    metadata: dict[str, str] | None = None,
+    nodes: list[onnx.NodeProto] | None = None,
+    cut_type: str = "value_ints",
+) -> Path:
+    """A policy file whose graph answers the same row of cuts and device cuts to every problem."""
+    constants = []
+    for name, values in (("flat_cuts", cuts), ("flat_device_cuts", device_cuts)):
+        attribute: dict[str, object] = {cut_type: [float(v) if cut_type == "value_floats" else v for v in values]}
+        constants.append(helper.make_node("Constant", [], [name], **attribute))
+    constants += [
+        helper.make_node("Constant", [], ["row"], value_ints=[1, 1, -1]),
+        helper.make_node("Reshape", ["flat_cuts", "row"], ["cuts"]),
+        helper.make_node("Reshape", ["flat_device_cuts", "row"], ["device_cuts"]),
+    ]
+    reward = [
+        helper.make_node("Constant", [], ["flat_reward"], value_floats=[0.5]),
+        helper.make_node("Constant", [], ["one"], value_ints=[1, 1]),
+        helper.make_node("Reshape", ["flat_reward", "one"], ["reward"]),
+    ]
+    kind = TensorProto.FLOAT if cut_type == "value_floats" else TensorProto.INT64
+    outputs = [
+        helper.make_tensor_value_info("cuts", kind, ["batch", "beam", None]),
+        helper.make_tensor_value_info("device_cuts", kind, ["batch", "beam", None]),
+        helper.make_tensor_value_info("reward", TensorProto.FLOAT, ["batch", "beam"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, *value) for name, value in INPUTS.items()]
+    graph = helper.make_graph([*constants, *(nodes or reward)], "planner", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.helper.set_model_props(model, METADATA | (metadata or {}))
+    onnx.save(model, file)
+    return file
+
+
+def test_a_graph_that_answers_a_plan_is_a_policy(tmp_path: Path) -> None:
+    """Else the refusals below would have other reasons."""
+    plan_with(write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1]), 16)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "device_cuts", "cut_type", "reason"),
+    [
+        ([-1, -1, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
+        ([4, 4, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
+        ([4, 99, -1], [1, 3, -1], "value_ints", "makes no valid plan"),
+        ([4, 9, -1], [0, 0, 0], "value_ints", "do not increase"),
+        ([4, 9, -1], [1, 2**62, -1], "value_ints", "do not increase"),
+        ([4, 9], [1, 3], "value_ints", r"answers cuts .* shape \(1, 1, 2\)"),
+        ([4, 9, -1], [1, 3, -1], "value_floats", "answers cuts of type float32"),
+    ],
+    ids=["no cuts", "equal cuts", "beyond the grid", "no devices", "too many devices", "too few", "numbers"],
+)
+def test_a_graph_that_answers_no_plan_is_refused(
+    cuts: list[int], device_cuts: list[int], cut_type: str, reason: str, tmp_path: Path
+) -> None:
+    file = write_policy(tmp_path / "policy.onnx", cuts, device_cuts, cut_type=cut_type)
+    with pytest.raises(BadInput, match=reason):
+        plan_with(file, 16)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"automap_kind": "another-planner"}, "not a pipeline policy"),
+        ({"points": "many"}, "does not say which problems"),
+        ({"points": "9" * 5000}, "does not say which problems"),
+        ({"points": "-1"}, "impossible problems"),
+        ({"max_stages": "0"}, "impossible problems"),
+        ({"ranges": "[" * 100_000}, "does not say which problems"),
+        ({"ranges": json.dumps(RANGES | {"nodes": [0.0, 0.5]})}, "impossible problems"),
+        ({"ranges": json.dumps(RANGES | {"nodes": [float("nan"), 2.0]})}, "impossible problems"),
+        ({"ranges": json.dumps(RANGES | {"stages": [1.0, float("inf")]})}, "impossible problems"),
+        ({"points": "32"}, "fails while it plans"),
+        ({"max_stages": "7"}, "answers cuts"),
+    ],
+)
+def test_metadata_that_cannot_be_meant_are_refused(metadata: dict[str, str], reason: str, tmp_path: Path) -> None:
+    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], metadata=metadata)
+    with pytest.raises(BadInput, match=reason):
+        plan_with(file, 32 if metadata.get("points") == "32" else 16)
+
+
+def endless_loop() -> list[onnx.NodeProto]:
+    """A reward that 2^60 rounds of a loop add up."""
+    value = helper.make_tensor_value_info
+    inputs = [value("round", TensorProto.INT64, []), value("going", TensorProto.BOOL, [])]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["still"]), helper.make_node("Add", ["sum", "sum"], ["more"])],
+        "body",
+        [*inputs, value("sum", TensorProto.FLOAT, [1, 1])],
+        [value("still", TensorProto.BOOL, []), value("more", TensorProto.FLOAT, [1, 1])],
+    )
+    return [
+        helper.make_node("Constant", [], ["start"], value=helper.make_tensor("s", TensorProto.FLOAT, [1, 1], [0.5])),
+        helper.make_node("Constant", [], ["rounds"], value_int=2**60),
+        helper.make_node("Loop", ["rounds", "", "start"], ["reward"], body=body),
+    ]
+
+
+def huge_tensor() -> list[onnx.NodeProto]:
+    """A reward that is the sum of 2^50 numbers."""
+    return [
+        helper.make_node("Constant", [], ["shape"], value_ints=[1, 1, 2**50]),
+        helper.make_node("ConstantOfShape", ["shape"], ["numbers"]),
+        helper.make_node("Constant", [], ["axis"], value_ints=[2]),
+        helper.make_node("ReduceSum", ["numbers", "axis"], ["reward"], keepdims=0),
+    ]
+
+
+def test_a_loop_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "ALLOWANCE_S", 0.1)
+    monkeypatch.setattr(policy, "ALLOWANCE_PER_PLAN_S", 0.1)
+    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], nodes=endless_loop())
+    with pytest.raises(BadInput, match=r"no plan after 0\.2 s of processor time"):
+        plan_with(file, 16)
+
+
+def test_a_tensor_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
+    file = write_policy(tmp_path / "policy.onnx", [4, 9, -1], [1, 3, -1], nodes=huge_tensor())
+    with pytest.raises(BadInput, match="GB of memory to plan"):
+        plan_with(file, 16)
