@@ -66,7 +66,8 @@ class PlanReport:
     @property
     def search_log(self) -> tuple[SearchLogEntry, ...]:
         """The numbers of stages and micro-batches among which the planner chose, if it did."""
-        return self.result.search_log
+        entries = tuple(entry for entry in self.result.search_log if isinstance(entry, SearchLogEntry))
+        return entries if len(entries) > 1 else ()
 
     @property
     def planning_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, Literal, overload
 
@@ -110,6 +111,13 @@ def make_planner(
     if issubclass(planner, OptionsPlanner):
         return planner(options)
     return planner(config_of(planner.config_type, f"planner {name}", **config))
+
+
+def config_names(name: str, kind: str = "staged") -> frozenset[str]:
+    """The options that a planner's configuration has."""
+    module, _, attribute = PLANNERS[kind][name].partition(":")
+    planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
+    return frozenset(field.name for field in fields(planner.config_type))
 
 
 def planner_names(kind: str) -> tuple[str, ...]:

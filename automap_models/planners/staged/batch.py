@@ -56,7 +56,7 @@ class Outcome:
 
 def plan_batch(
     problems: Sequence[Combination],
-    planner: str = "policy",
+    planner: str | Planner[StagedProblem, StagedPlan, Any] = "policy",
     progress: Callable[[int, int], None] | None = None,
     **config: Any,
 ) -> list[Outcome]:
@@ -64,10 +64,10 @@ def plan_batch(
 
     Args:
         problems: thousands of problems, or (profile, cluster, S, M) tuples, in any mix of sizes.
-        planner: a planner's name. `policy` plans them in large batches; `auto` proves and refines every plan, each for
+        planner: a planner or its name. `policy` plans them in large batches; `auto` proves and refines every plan, each for
             as long as its configuration lets it.
         progress: called with the number of problems done and their number in all, after every CHUNK of them.
-        config: options of the planner's configuration, by name.
+        config: options of the configuration of a planner given by name.
 
     Returns:
         An outcome for each problem, in the same order.
@@ -75,7 +75,8 @@ def plan_batch(
     Raises:
         BadInput: there is no such planner or option, or its policy file cannot be read.
     """
-    maker, outcomes = make_planner(planner, **config), list[Outcome]()
+    maker = make_planner(planner, **config) if isinstance(planner, str) else planner
+    outcomes: list[Outcome] = []
     for start in range(0, len(problems), CHUNK):
         outcomes += _plan_chunk(maker, problems[start : start + CHUNK])
         if progress is not None:
