@@ -147,13 +147,13 @@ class PlanDocument(Document):
     length_s: float
     span_s: float
     pivot: Index
+    optimality: OptimalityDocument | None
     provenance: ProvenanceDocument
     microbatch_size: Count | None = None
     global_batch: int | None = None
     state_factor: float = DEFAULT_STATE_FACTOR
     simulated_length_s: dict[str, float] | None = None
     baselines: BaselinesDocument | None = None
-    optimality: OptimalityDocument | None = None
     planning_s: float = 0.0
     notes: list[str] = msgspec.field(default_factory=list)
     tried: list[TriedDocument] = msgspec.field(default_factory=list)
@@ -168,13 +168,14 @@ class _Kind(Foreign):
     kind: msgspec.Raw | UnsetType = UNSET
 
 
-def kind_of(content: bytes) -> str | None:
-    """The kind that a JSON document says it is of; None where it says none."""
-    try:
-        raw = msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"), type=_Kind).kind
-        kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+def kind_of(content: bytes, where: str) -> str | None:
+    """The kind that a JSON document says it is of; None where it says none.
+
+    Raises:
+        BadInput: it is no JSON, or no mapping.
+    """
+    raw = decode_json(content, _Kind, where=where, do=STALE).kind
+    kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
     return kind if isinstance(kind, str) else None
 
 
@@ -341,8 +342,8 @@ def read_plan(
     if isinstance(model, Profile):
         model = ProfiledModel(model)
     where, content = str(path), read_bytes(path)
-    kind = kind_of(content)
-    if kind not in (KIND, FORMER):
+    kind = kind_of(content, where)
+    if kind is not None and kind not in (KIND, FORMER):
         raise wrong(where, "$.kind", kind, KIND, STALE)
     document = decode_json(content, PlanDocument, where=where, do=STALE)
     if document.provenance.profile_fingerprint != model.profile.fingerprint:

@@ -2,7 +2,8 @@
 
 A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
 reach are searched in the order of their bounds, each bounded by the best plan so far: first on a coarse grid, where a
-good plan is found soon; then on their own, for a share of the time; then, those that were not finished, for what is left.
+good plan is found soon; then on their own, for a share of the time; then, those that were not finished, for what is
+left.
 """
 
 from __future__ import annotations

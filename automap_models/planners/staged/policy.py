@@ -204,15 +204,24 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """
         begun_s = time.perf_counter()
         watch(Progress(f"planning {len(problems)} problem(s) by the policy", 0, len(problems)))
-        groups = [self._grouped(plain(problem)) for problem in problems]
-        plans = self._plan_all([group.problem for group in groups], deadline)
+        plans = self.raw_plans(problems, deadline)
         late = Infeasible("the time was up before the policy was asked", where="planner policy", do="allow more time")
         return [
             Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=late)
             if plan is None
-            else result_of(problem, group.ungrouped(plan), begun_s=begun_s)
-            for problem, group, plan in zip(problems, groups, plans, strict=True)
+            else result_of(problem, plan, begun_s=begun_s)
+            for problem, plan in zip(problems, plans, strict=True)
         ]
+
+    def raw_plans(self, problems: Sequence[StagedProblem], deadline: Deadline = NEVER) -> list[StagedPlan | None]:
+        """What the policy decides, whether it fits the memory or not; None for what the deadline kept it from.
+
+        Raises:
+            BadInput: a problem is larger than the policy can express.
+        """
+        groups = [self._grouped(plain(problem)) for problem in problems]
+        plans = self._plan_all([group.problem for group in groups], deadline)
+        return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
         most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
