@@ -116,12 +116,12 @@ def write_plot(path: Path, curves: dict[str, list[np.ndarray]]) -> None:
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.subplots()
     for number, (name, seeds) in enumerate(curves.items()):
-        for seed, each in enumerate(seeds):
-            epochs, label = 1 + np.arange(len(each)), None if seed else name
+        for seed, history in enumerate(seeds):
+            epochs, label = 1 + np.arange(len(history)), None if seed else name
             if name.endswith("untrained"):
-                axes.axhline(100 * (each[-1, 0] - 1), color="grey", linestyle="--", label=label)
+                axes.axhline(100 * (history[-1, 0] - 1), color="grey", linestyle="--", label=label)
             else:
-                axes.plot(epochs, 100 * (each[:, 0] - 1), f"C{number}.-", label=label)
+                axes.plot(epochs, 100 * (history[:, 0] - 1), f"C{number}.-", label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epochs of 300 optimiser steps on 256 states: 25,600 episodes, or 3,200 exact plans")
     axes.set_ylabel("mean L / L* − 1 on held-out problems, %")
@@ -154,9 +154,9 @@ def main() -> None:
         epochs = 1 if name.endswith("untrained") else arguments.epochs
         done = [train(name, seed, epochs, arguments.runs, common) for seed in seeds]
         curves[name] = [curve(out) for out, _ in done]
-        found = np.array([each[-1] for each in curves[name]])
-        mean, p99, largest, missed = found.mean(0)
-        cells = (f"{mean:.4f}", f"{np.ptp(found[:, 0]):.4f}", f"{p99:.3f}", f"{largest:.3f}", f"{100 * missed:.1f} %")
+        last = np.array([history[-1] for history in curves[name]])
+        mean, p99, largest, missed = last.mean(0)
+        cells = (f"{mean:.4f}", f"{np.ptp(last[:, 0]):.4f}", f"{p99:.3f}", f"{largest:.3f}", f"{100 * missed:.1f} %")
         progress.print(f"{name}: {cells[0]}")
         table.add_row(name, *cells, f"{np.mean([used for _, used in done]):.1f}")
     Console(width=140).print(table)

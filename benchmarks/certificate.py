@@ -52,9 +52,9 @@ def timed(run: Callable[[], object]) -> tuple[object, float]:
 def plan_of(planner: PipelinePlanner, problem: StagedProblem) -> StagedPlan | None:
     """The planner's plan, or the uniform one where the planner is not at home; None where that does not fit."""
     at_home = planner.out_of_range(problem) is None
-    for each in (planner, UniformPlanner()) if at_home else (UniformPlanner(),):
+    for proposer in (planner, UniformPlanner()) if at_home else (UniformPlanner(),):
         try:
-            return each.plan(problem)
+            return proposer.plan(problem)
         except Infeasible:
             continue
     return None

@@ -22,8 +22,8 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Problems, complete_cost
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Problems, complete_cost
 from automap_models.resources import conf_dir
 from automap_models.rl.whole_plans import rollout
 from automap_models.train.build import build_module

@@ -100,8 +100,8 @@ def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: f
     routes, seed = [route_of(tables, plan, length_of(problem, plan)) for plan in starts], 1
     while not deadline.passed:
         start = best if seed % 2 else routes[seed // 2 % len(routes)]
-        found = local_search(tables, problem.cluster, start, deadline, seed)
-        best, seed = min(best, found, key=lambda route: route.length_s), seed + 1
+        route = local_search(tables, problem.cluster, start, deadline, seed)
+        best, seed = min(best, route, key=lambda r: r.length_s), seed + 1
     cuts, device_cuts = best.cuts(tables)
     plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "long search", problem.grid.to_points(cuts))
     return length_of(problem, refine(problem, plan, seconds / 5))
@@ -142,10 +142,10 @@ def report(measured: Sequence[Measured]) -> Table:
     """The table of ratios, of problems for which any plan is known."""
     table = Table("planner", "problems", "mean", "median", "p90", "max", "do not fit", "ms of processor time, median")
     for name in measured[0].length_s:
-        ratios = np.array([each.length_s[name] / each.known_s for each in measured])
+        ratios = np.array([case.length_s[name] / case.known_s for case in measured])
         fits = ratios[np.isfinite(ratios)]
         cells = (fits.mean(), np.median(fits), np.quantile(fits, 0.9), fits.max())
-        ms = f"{1e3 * np.median([each.taken_s[name] for each in measured]):.0f}"
+        ms = f"{1e3 * np.median([case.taken_s[name] for case in measured]):.0f}"
         table.add_row(name, str(len(ratios)), *(f"{c:.4f}" for c in cells), str(len(ratios) - len(fits)), ms)
     return table
 
@@ -176,7 +176,7 @@ def plot(measured: Sequence[Measured], file: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for name in measured[0].length_s:
         if name != "uniform":
-            ratios = np.sort([each.length_s[name] / each.known_s for each in measured])
+            ratios = np.sort([case.length_s[name] / case.known_s for case in measured])
             axes.step(ratios, np.arange(1, ratios.size + 1) / ratios.size, where="post", label=name)
     axes.set(xlim=(1.0, 1.25), ylim=(0.0, 1.0), xlabel="L / best known", ylabel="share of problems")
     axes.grid(alpha=0.3)
@@ -196,15 +196,15 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=None, help="where to draw the distribution")
     arguments = parser.parse_args()
     problems, kind, names = drawn(arguments.problems, arguments.seed, *LARGE)
-    each = partial(measure, path=arguments.policy, search_s=arguments.search)
+    measure_one = partial(measure, path=arguments.policy, search_s=arguments.search)
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        done = pool.map(each, problems)
+        done = pool.map(measure_one, problems)
         measured = list(track(done, "planning", total=len(problems), console=Console(stderr=True)))
-    solved = [i for i, each in enumerate(measured) if np.isfinite(each.known_s)]
+    solved = [i for i, case in enumerate(measured) if np.isfinite(case.known_s)]
     measured = [measured[i] for i in solved]
-    ratios = np.array([each.length_s[SHIPPED] / each.known_s for each in measured])
+    ratios = np.array([case.length_s[SHIPPED] / case.known_s for case in measured])
     own = [problems[i] for i in solved]
-    gaps = [each.known_s / each.bound_s for each in measured]
+    gaps = [case.known_s / case.bound_s for case in measured]
     rows = [{**features(problem), "best / bound": gap} for problem, gap in zip(own, gaps, strict=True)]
     console = Console(width=140)
     for table in (

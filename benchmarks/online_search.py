@@ -32,9 +32,9 @@ from rich.table import Table
 from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.online_costs import final_length_s
-from automap_models.envs.online_pivots import Candidates
-from automap_models.envs.online_tables import Pivots
+from automap_models.envs.online.costs import final_length_s
+from automap_models.envs.online.pivots import Candidates
+from automap_models.envs.online.tables import Pivots
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile

@@ -217,7 +217,7 @@ def with_recomputed_blocks(problem: StagedProblem) -> tuple[StagedProblem, float
     stage of as many replicas as a node has devices.
     """
     profile = problem.profile
-    blocks = [found[0] if (found := re.match(r".*block_\d+", layer)) else "" for layer in profile.layers]
+    blocks = [block[0] if (block := re.match(r".*block_\d+", layer)) else "" for layer in profile.layers]
     starts = [i for i in range(1, len(blocks)) if blocks[i] and blocks[i] != blocks[i - 1]]
     stash = np.zeros(len(profile))
     stash[starts] = profile.A[[i - 1 for i in starts]].min()

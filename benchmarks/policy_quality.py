@@ -27,7 +27,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
-from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
@@ -138,7 +138,7 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
     ]
     rows, kinds = [features(problem) for problem in problems], [names[i] for i in distribution]
     for name, own in plans.items():
-        ratios = np.array([ratio(*each) for each in zip(problems, own, optima, strict=True)])
+        ratios = np.array([ratio(*case) for case in zip(problems, own, optima, strict=True)])
         table = Table("problems", "count", "mean", "median", "p99", "max", "do not fit", title=f"L / L*, {name}")
         summary(table, "all", ratios)
         for s in np.unique(stages):

@@ -36,7 +36,7 @@ def gain(problem: StagedProblem, plan: StagedPlan, budget_s: float, schedule: st
     start = time.process_time()
     refined = refine(problem, plan, budget_s, schedule)
     taken_s = time.process_time() - start
-    before, after = (objective_s(problem, each, schedule) for each in (plan, refined))
+    before, after = (objective_s(problem, candidate, schedule) for candidate in (plan, refined))
     return 100 * (1 - after / before), 1e3 * taken_s
 
 

@@ -22,9 +22,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.core.sharding import Kind, ShardingProblem
+from automap_models.core.mesh import AXES, MeshAxis, PlanKind
+from automap_models.core.sharding import ShardingProblem
 
-ROWS: tuple[tuple[str, Kind, int, str, str], ...] = (
+ROWS: tuple[tuple[str, PlanKind, int, str, str], ...] = (
     ("vgg19", "operator", 8, "paper", "≤ 5 s"),
     ("vgg19", "operator", 8, "shardy", ""),
     ("vgg19", "data", 8, "paper", "≤ 5 s"),
@@ -63,39 +64,51 @@ class Row:
 
 def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
     """Every search on one problem."""
-    from automap_models.planners.rounds import Round
     from automap_models.planners.sharding.baselines import GreedySearch, RandomSearch
     from automap_models.planners.sharding.config import read_search_config
-    from automap_models.planners.sharding.rounds import Search
+    from automap_models.planners.sharding.episodes import Search
     from automap_models.planners.sharding.search import AgentSearch
 
-    config = read_search_config("paper", problem.kind)
-    makers: dict[str, Callable[[Callable[[Round], None]], Search]] = {
-        "agent": lambda watch: AgentSearch(problem, replace(config, linkage_groups=True), seed, watch),
-        "agent, no groups": lambda watch: AgentSearch(problem, replace(config, linkage_groups=False), seed, watch),
-        "greedy": lambda watch: GreedySearch(problem, linkage_groups=True, watch=watch),
-        "greedy, no groups": lambda watch: GreedySearch(problem, linkage_groups=False, watch=watch),
-        "random": lambda watch: RandomSearch(problem, linkage_groups=True, seed=seed, watch=watch),
-        "random, no groups": lambda watch: RandomSearch(problem, linkage_groups=False, seed=seed, watch=watch),
+    config = read_search_config("paper", problem.mesh[0].kind)
+    makers: dict[str, Callable[[], Search]] = {
+        "agent": lambda: AgentSearch(problem, replace(config, linkage_groups=True), seed),
+        "agent, no groups": lambda: AgentSearch(problem, replace(config, linkage_groups=False), seed),
+        "greedy": lambda: GreedySearch(problem, linkage_groups=True),
+        "greedy, no groups": lambda: GreedySearch(problem, linkage_groups=False),
+        "random": lambda: RandomSearch(problem, linkage_groups=True, seed=seed),
+        "random, no groups": lambda: RandomSearch(problem, linkage_groups=False, seed=seed),
     }
-    found: dict[str, Ended] = {}
+    ended: dict[str, Ended] = {}
     for name in SEARCHES:
-        rounds: list[Round] = []
         begun = time.process_time()
-        search = makers[name](rounds.append)
+        search = makers[name]()
         if isinstance(search, RandomSearch):
-            while search.decisions < found["agent"].decisions:
+            while search.decisions < ended["agent"].decisions:
                 search.run(episodes=search.episodes + 16)
         else:
             search.run()
         spent = time.process_time() - begun
-        first = next(told.episodes for told in rounds if told.best == search.best.partitioned)
-        learned = [told.greedy for told in rounds if told.greedy is not None] or [0]
-        found[name] = Ended(int(search.best.partitioned), search.episodes, first, spent, search.decisions, learned[-1])
-    return found
+        first = next(played.episodes for played in search.rounds if played.best == search.best.partitioned)
+        learned = [played.greedy for played in search.rounds if played.greedy is not None] or [0]
+        ended[name] = Ended(int(search.best.partitioned), search.episodes, first, spent, search.decisions, learned[-1])
+    return ended
 
 
-def measured(model: str, kind: Kind, devices: int, rules: str, seeds: int) -> Row:
+def proven(problem: ShardingProblem) -> int:
+    """The proven optimum."""
+    from automap_models.planners.sharding.milp import ShardingMilpPlanner
+
+    bound = ShardingMilpPlanner().solve(problem).bound
+    assert bound is not None and bound.proof == "exact"
+    return round(bound.value)
+
+
+def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
+    """The mesh of a kind of plan."""
+    return (MeshAxis(next(name for name, of in AXES.items() if of == kind), devices),)
+
+
+def measured(model: str, kind: PlanKind, devices: int, rules: str, seeds: int) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
     from automap_models.formats.cluster_yaml import read_cluster
@@ -104,15 +117,14 @@ def measured(model: str, kind: Kind, devices: int, rules: str, seeds: int) -> Ro
     from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.shardy import sharding_rules
     from automap_models.planners.registry import make_planner
-    from automap_models.planners.sharding.milp import most_partitioned
 
     module = trace(workloads.build(model))
     classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
-    problem = ShardingProblem(model, kind, classes, read_cluster("C"), devices, rules)
-    make_planner("agent", None, kind).plan(problem)
+    problem = ShardingProblem(model, classes, read_cluster("C"), one_axis(kind, devices), rules=rules)
+    make_planner("agent", kind="sharding").plan(problem)
     plan_s, cpu_s = time.perf_counter() - begun, time.process_time()
     proving = time.process_time()
-    bound = round(most_partitioned(problem).bound)
+    bound = proven(problem)
     proof_s = time.process_time() - proving
     return Row(bound, proof_s, plan_s, cpu_s, tuple(compared(problem, seed) for seed in range(seeds)))
 
@@ -127,16 +139,14 @@ def drawn(seed: int, classes: int, density: float) -> ShardingProblem:
     pairs = [pair for pair in combinations(range(classes), 2) if random.random() < density]
     variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(own.size))
     conflicts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    made = ShardingClasses(variables, own, np.full(classes, 4), conflicts)
-    return ShardingProblem(f"drawn {seed}", "operator", made, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+    drawn_classes = ShardingClasses(variables, own, np.full(classes, 4), conflicts)
+    return ShardingProblem(f"drawn {seed}", drawn_classes, Cluster(1, 8, 1e9, 1e9, 1e9), one_axis("operator", 4))
 
 
 def measured_drawn(classes: int, density: float, number: int) -> list[tuple[int, dict[str, Ended]]]:
     """Proven optima of drawn problems and what every search came to."""
-    from automap_models.planners.sharding.milp import most_partitioned
-
     problems = [drawn(seed, classes, density) for seed in range(number)]
-    return [(round(most_partitioned(problem).bound), compared(problem, seed)) for seed, problem in enumerate(problems)]
+    return [(proven(problem), compared(problem, seed)) for seed, problem in enumerate(problems)]
 
 
 def spread(values: Sequence[float], form: str = "{:g}") -> str:
@@ -162,21 +172,21 @@ def main() -> None:
             if given.models and model not in given.models:
                 continue
             row = pool.apply(measured, (model, kind, devices, rules, given.seeds))
-            reached = [spread([each[name].partitioned for each in row.searches]) for name in SEARCHES]
+            reached = [spread([searches[name].partitioned for searches in row.searches]) for name in SEARCHES]
             case = (model, kind, str(devices), rules)
             quality.add_row(*case, str(row.bound), *reached)
-            agent = [each["agent"] for each in row.searches]
+            agent = [searches["agent"] for searches in row.searches]
             times.add_row(
                 *case,
                 f"{row.plan_s:.1f} s",
                 f"{row.cpu_s:.1f} s",
                 claim,
-                spread([each.seconds for each in agent], "{:.1f}") + " s",
+                spread([ended.seconds for ended in agent], "{:.1f}") + " s",
                 f"{1e3 * row.proof_s:.0f} ms",
-                spread([each.episodes for each in agent]),
-                spread([each.first for each in agent]),
-                spread([each["random"].episodes for each in row.searches]),
-                spread([each.learned for each in agent]),
+                spread([ended.episodes for ended in agent]),
+                spread([ended.first for ended in agent]),
+                spread([searches["random"].episodes for searches in row.searches]),
+                spread([ended.learned for ended in agent]),
             )
         if quality.row_count:
             screen.print(quality, times)

@@ -15,7 +15,7 @@ import json
 import math
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from rich.table import Table
 
 from automap_models import workloads
 from automap_models.core.mesh import Mesh, MeshAxis
-from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.cost.sharding import plan_price
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
@@ -35,8 +36,6 @@ from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding.cost_milp import price_of
-from automap_models.planners.sharding.milp import most_partitioned, plan_of
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import training_step
@@ -93,21 +92,22 @@ class Pricer:
             sharding = sharding_classes(module, rules, read_rule_set(name))
             self._of_rules[name] = sharding.classes, sharding_work(module, sharding, graph, self.device)
 
-    def problem(self, topo: str, mesh: Mesh, rules: str) -> PricedShardingProblem:
+    def problem(self, topo: str, mesh: Mesh, rules: str) -> ShardingProblem:
         """The model on a mesh of a cluster, under a rule set."""
         classes, work = self._of_rules[rules]
         cluster, launch_s = read_cluster(topo), self.device.launch_s
-        return PricedShardingProblem(self.model, classes, work, cluster, mesh, launch_s, "time", rules)
+        return ShardingProblem(self.model, classes, cluster, mesh, "time", work, rules, launch_s)
 
     def counted(self, topo: str, mesh: Mesh, rules: str) -> str:
         """Time of the plan that partitions the most variables along each axis; – where there is none."""
         try:
-            of = self.problem(topo, mesh, rules)
+            problem = self.problem(topo, mesh, rules)
         except BadInput:
             return "–"
-        plans = tuple(plan_of(along, most_partitioned(along).chosen.tolist(), "count") for along in of.along)
-        price = price_of(of, PricedShardingPlan(of.mesh, plans, "count").axis_of(of))
-        full = " (does not fit)" if price.memory_bytes > of.cluster.memory else ""
+        counted = [replace(problem, mesh=(axis,), objective="count") for axis in mesh]
+        dims = tuple(make_planner("milp", kind="sharding").plan(alone).dims[0] for alone in counted)
+        price = plan_price(problem, ShardingPlan(mesh, problem.classes.variables, dims, "count"))
+        full = " (does not fit)" if price.memory_bytes > problem.cluster.memory else ""
         return f"{1e3 * price.time_s:,.0f} ms{full}"
 
     def row(self, topo: str, mesh: Mesh) -> list[str]:
@@ -115,15 +115,13 @@ class Pricer:
         parallel = self.counted(topo, (MeshAxis("data", math.prod(axis.size for axis in mesh)),), "shardy")
         beside = [parallel, self.counted(topo, mesh, "paper")]
         try:
-            asked = self.problem(topo, mesh, "shardy")
-            begun = time.perf_counter()
-            plan = make_planner("milp", None, "priced").plan(asked)
+            result = make_planner("milp", kind="sharding").solve(self.problem(topo, mesh, "shardy"))
+            plan, price = result.required_plan(), result.cost
         except (BadInput, Infeasible) as error:
             return [f"none: {error.what[:44]}", *[""] * 4, *beside]
-        search_s, price = time.perf_counter() - begun, price_of(asked, plan.axis_of(asked))
-        assert plan.optimality is not None
+        assert result.bound is not None
         parts = f"{1e3 * price.compute_s:,.0f}+{1e3 * sum(price.all_reduce_s):,.0f}"
-        searched = f"{1e3 * search_s:.0f} ms ({plan.optimality.proof})"
+        searched = f"{1e3 * result.taken_s:.0f} ms ({result.bound.proof})"
         step, memory = f"{1e3 * price.time_s:,.0f} ms", f"{price.memory_bytes / 1e9:.1f} GB"
         return [summary(plan), step, parts, memory, searched, *beside]
 
@@ -136,19 +134,19 @@ def prices(model: str, table: Table) -> None:
             table.add_row(model, topo, ",".join(f"{axis.name}={axis.size}" for axis in mesh), *pricer.row(topo, mesh))
 
 
-def summary(plan: PricedShardingPlan) -> str:
+def summary(plan: ShardingPlan) -> str:
     """`batch; q:1 k:1 …`: what is partitioned along data, and the kernels and embeddings along model."""
-    told = {}
-    for axis, one in zip(plan.mesh, plan.plans, strict=True):
+    partitioned = {}
+    for number, axis in enumerate(plan.mesh):
         names: dict[str, None] = {}
-        for variable, dim in one.candidates.items():
+        for variable, dim in plan.candidates(number).items():
             *_, parent, leaf = variable.name.split("/")
             if dim < 0 or leaf in {"bias", "scale"}:
                 continue
             name = "conv" if parent.startswith("conv") else leaf if parent == "params" else parent
             names[f"{name}:{dim}"] = None
-        told[axis.name] = " ".join(names) or "nothing"
-    return "; ".join(f"{name}: {told[name]}" for name in sorted(told))
+        partitioned[axis.name] = " ".join(names) or "nothing"
+    return "; ".join(f"{name}: {partitioned[name]}" for name in sorted(partitioned))
 
 
 def verify(table: Table) -> None:
@@ -172,10 +170,10 @@ def verify(table: Table) -> None:
             continue
         verified = json.loads(done.stdout)["verified"]
         ran = f"{verified['loss']:.0e}, {verified['arrays']:.0e}" if verified["loss"] is not None else "compiled only"
-        for name, found in verified["collectives"].items():
-            kinds = ", ".join(f"{one['number']} {kind}" for kind, one in found["by_kind"].items())
-            ratio = found["bytes"] / (found["estimated_bytes"] or 1.0)
-            sizes = (f"{found['estimated_bytes'] / 1e6:.3f} MB", f"{found['bytes'] / 1e6:.3f} MB", f"{ratio:.3f}")
+        for name, sums in verified["collectives"].items():
+            kinds = ", ".join(f"{one['number']} {kind}" for kind, one in sums["by_kind"].items())
+            ratio = sums["bytes"] / (sums["estimated_bytes"] or 1.0)
+            sizes = (f"{sums['estimated_bytes'] / 1e6:.3f} MB", f"{sums['bytes'] / 1e6:.3f} MB", f"{ratio:.3f}")
             table.add_row(" ".join((what, *options)), name, *sizes, kinds, ran if name == "plan" else "")
 
 

@@ -13,13 +13,17 @@ import argparse
 import multiprocessing
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.core.sharding import Kind
+from automap_models.core.mesh import AXES, MeshAxis, PlanKind
 
-ROWS: tuple[tuple[str, Kind, int, str, str], ...] = (
+if TYPE_CHECKING:
+    from automap_models.core.sharding import AxisCandidates
+
+ROWS: tuple[tuple[str, PlanKind, int, str, str], ...] = (
     ("vgg19", "operator", 8, "5 in 30 s", "≤ 5 s"),
     ("t5_base", "operator", 4, "111 in 0.5 h", "≤ 15 s"),
     ("t5_base", "operator", 8, "", "≤ 15 s"),
@@ -61,7 +65,7 @@ class Row:
     lines: tuple[str, ...]
 
 
-def measured(model: str, kind: Kind, devices: int, rules: str) -> Row:
+def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
     from automap_models.core.sharding import ShardingProblem
@@ -76,37 +80,36 @@ def measured(model: str, kind: Kind, devices: int, rules: str) -> Row:
     module = trace(workloads.build(model))
     traced_s = time.perf_counter() - begun
     classes = sharding_classes(module, sharding_rules(module), read_rule_set(rules)).classes
-    problem = ShardingProblem(model, kind, classes, read_cluster("C"), devices, rules)
-    plan = make_planner("milp", None, kind).plan(problem)
+    mesh = tuple(MeshAxis(name, devices) for name, of in AXES.items() if of == kind)
+    problem = ShardingProblem(model, classes, read_cluster("C"), mesh, rules=rules)
+    result = make_planner("milp", kind="sharding").solve(problem)
+    plan, (along,) = result.required_plan(), problem.along
     plan_s, cpu_s = time.perf_counter() - begun, time.process_time()
-    inserted = [each.kind for each in collectives(module, plan.dims, devices)]
-    assert plan.optimality is not None
-    candidates = {variable.name: dim for variable, dim in plan.candidates.items()}
+    inserted = [collective.kind for collective in collectives(module, plan.dims[0], devices)]
+    candidates = {variable.name: dim for variable, dim in plan.candidates().items()}
     return Row(
         variables=len(candidates),
-        dims=int(problem.candidate_dims.size),
-        classes=len(set(classes.dim_classes[problem.candidate_dims].tolist())),
-        partitioned=plan.partitioned,
-        proven=plan.optimality.proof == "exact",
+        dims=int(along.candidate_dims.size),
+        classes=len(set(classes.dim_classes[along.candidate_dims].tolist())),
+        partitioned=plan.partitioned(),
+        proven=result.status == "optimal",
         as_printed=compared(model, kind, devices, candidates) if rules == "paper" else "",
         reshards=inserted.count("reshard"),
         all_reduces=inserted.count("all_reduce"),
         traced_s=traced_s,
         plan_s=plan_s,
         cpu_s=cpu_s,
-        search_s=plan.search_s,
-        step_s=step_time_s(problem),
+        search_s=result.taken_s,
+        step_s=step_time_s(along),
         lines=tuple(f"{row.name} → {row.dim}" for row in rows(plan)),
     )
 
 
-def step_time_s(problem: object) -> float:
+def step_time_s(along: AxisCandidates) -> float:
     """Seconds of one decision with everything that follows, over an episode that decides every dimension both ways."""
-    from automap_models.core.sharding import ShardingProblem
-    from automap_models.envs.propagation import Propagation, State
+    from automap_models.envs.sharding.propagation import Propagation, State
 
-    assert isinstance(problem, ShardingProblem)
-    propagation = Propagation(problem)
+    propagation = Propagation(along)
     begun = time.perf_counter()
     for dim in range(len(propagation)):
         for decision in (0, 1):
@@ -114,7 +117,7 @@ def step_time_s(problem: object) -> float:
     return (time.perf_counter() - begun) / (2 * len(propagation))
 
 
-def compared(model: str, kind: Kind, devices: int, candidates: dict[str, int]) -> str:
+def compared(model: str, kind: PlanKind, devices: int, candidates: dict[str, int]) -> str:
     """How many of the variables have the dimension of the paper's table; those it does not list are left out."""
     if kind == "data":
         expected = dict.fromkeys(candidates, 0)

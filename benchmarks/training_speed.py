@@ -52,10 +52,10 @@ def main() -> None:
             "export=false",
         )
         run("train", *settings, *arguments.overrides)
-        found = rates(out)
+        by_epoch = rates(out)
     table = Table("epochs", "episodes/s, median of all but the first", "slowest", "fastest")
-    later = found[1:] or found
-    table.add_row(str(len(found)), *(f"{rate:.0f}" for rate in (median(later), min(later), max(later))))
+    later = by_epoch[1:] or by_epoch
+    table.add_row(str(len(by_epoch)), *(f"{rate:.0f}" for rate in (median(later), min(later), max(later))))
     Console().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,8 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from automap_models.core.hydra_errors import one_line_errors
+from automap_models.core.staged import MAX_GRANULARITY
 from automap_models.errors import BadInput
-from automap_models.formats.dataset import MANIFEST
+from automap_models.formats.dataset import MANIFEST, MAX_GROUPS, MAX_SHARDS
 from automap_models.resources import conf_dir
 from automap_models.version import __version__
 
@@ -27,6 +29,10 @@ from .shards import Job, produce
 
 IDENTITY = ("seed", "groups", "shard_size", "granularity", "cells_per_point", "problem", "dist")
 """The settings that decide what a data set holds."""
+MAX_WIDTH = 16_384
+"""Columns of the arrays in which models are drawn, a thousand of them at a time."""
+MAX_SHARD_POINTS = 1 << 25
+"""Points of all groups in a shard, which take twenty bytes each."""
 
 
 def job_from(config: DictConfig) -> Job:
@@ -37,9 +43,18 @@ def job_from(config: DictConfig) -> Job:
     """
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    whole = {key: _whole(plain, key, least) for key, least in _LEAST.items()}
+    whole = {key: _whole(plain, key, *limits) for key, limits in _LIMITS.items()}
     if whole["part"] >= whole["parts"]:
         raise BadInput(f"is {whole['part']}", where="part", do=f"give 0 … {whole['parts'] - 1}, below parts")
+    if whole["granularity"] * whole["cells_per_point"] > MAX_WIDTH:
+        do = f"give at most {MAX_WIDTH:,} for granularity times cells_per_point"
+        raise BadInput(f"is {whole['granularity']:,}", where="granularity", do=do)
+    if whole["shard_size"] * whole["granularity"] > MAX_SHARD_POINTS:
+        do = f"give at most {MAX_SHARD_POINTS:,} for shard_size times granularity"
+        raise BadInput(f"is {whole['shard_size']:,}", where="shard_size", do=do)
+    if whole["groups"] > whole["shard_size"] * MAX_SHARDS:
+        do = f"give at most {MAX_SHARDS:,} times shard_size"
+        raise BadInput(f"is {whole['groups']:,}", where="groups", do=do)
     if not isinstance(plain["out"], str) or not plain["out"]:
         raise BadInput(f"is {plain['out']!r}", where="out", do="give the folder for the data set")
     problem = parse(ProblemSettings, plain["problem"], "problem")
@@ -55,15 +70,22 @@ def job_from(config: DictConfig) -> Job:
     return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
 
 
-_LEAST = {
-    "seed": 0, "groups": 1, "shard_size": 1, "parts": 1, "part": 0, "granularity": 2, "cells_per_point": 1,
-}  # fmt: skip
+_LIMITS = {
+    "seed": (0, 2**63 - 1),
+    "groups": (1, MAX_GROUPS),
+    "shard_size": (1, MAX_GROUPS),
+    "parts": (1, MAX_SHARDS),
+    "part": (0, MAX_SHARDS),
+    "granularity": (2, MAX_GRANULARITY),
+    "cells_per_point": (1, MAX_WIDTH),
+}
+"""Setting → its least and its largest value."""
 
 
-def _whole(config: dict[Any, Any], key: str, least: int) -> int:
+def _whole(config: dict[Any, Any], key: str, least: int, most: int) -> int:
     value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadInput(f"is {value!r}", where=key, do=f"give a whole number ≥ {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadInput(f"is {reprlib.repr(value)}", where=key, do=f"give a whole number from {least} to {most:,}")
     return value
 
 
@@ -88,14 +110,14 @@ def make(config: DictConfig) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     indices = range(config.part, job.shards, config.parts)
-    started, made = time.perf_counter(), 0
+    started, drawn = time.perf_counter(), 0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task(str(job.folder), total=sum(map(job.shard_count, indices)))
         for count, new in produce(job, config.part, config.parts):
             progress.advance(bar, count)
-            made += new * count
-    rate = made / (time.perf_counter() - started)
-    print(f"{job.folder}: {len(indices)} shard(s), {made:,} groups made at {rate:,.0f}/s")
+            drawn += new * count
+    rate = drawn / (time.perf_counter() - started)
+    print(f"{job.folder}: {len(indices)} shard(s), {drawn:,} groups made at {rate:,.0f}/s")
     if config.plot and (job.folder / MANIFEST).exists():  # the part that finishes last draws
         print(f"picture: {write_summary(job.folder)}")
 

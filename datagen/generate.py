@@ -1,6 +1,6 @@
 """Random planning problems by the ten thousand: raw arrays drawn, given ratios, coarsened and normalised.
 
-Every group comes out as envs.encoding.encode would write it for the profile and the cluster drawn.
+Every group comes out as envs.pipeline.encoding.encode would write it for the profile and the cluster drawn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.envs.encoding import CHANNELS, EncodedProblems
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems
 from automap_models.errors import BadInput
 
 from .cells import Cells

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.envs.encoding import CHANNELS, EncodedProblems, cut_masks
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.dataset import read_dataset, read_manifest
+from automap_models.formats.dataset import Manifest, read_dataset, read_manifest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def write_summary(folder: Path) -> Path:
     except ImportError:
         raise BadInput("needs matplotlib", where="plot=true", do="pip install 'automap-models[plot]'") from None
     manifest = read_manifest(folder)
-    arrays = read_dataset(folder, min(SAMPLE, manifest["groups"]))
+    arrays = read_dataset(folder, min(SAMPLE, manifest.groups))
     figure = Figure(layout="constrained")
     _draw(figure, EncodedProblems.from_mapping(arrays), arrays["distribution"], manifest)
     buffer = io.BytesIO()
@@ -54,11 +54,11 @@ def write_summary(folder: Path) -> Path:
     return folder / SUMMARY
 
 
-def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest: dict[str, Any]) -> None:
-    names: Sequence[str] = manifest["distributions"]
+def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest: Manifest) -> None:
+    names: Sequence[str] = manifest.distributions
     examples = _examples(groups, kinds, len(names))
     figure.set_size_inches(15, 1.9 * len(examples) + 5.2)
-    figure.suptitle(f"{manifest['groups']:,} groups, seed {manifest['seed']}: {', '.join(names)}", weight="bold")
+    figure.suptitle(f"{manifest.groups:,} groups, seed {manifest.seed}: {', '.join(names)}", weight="bold")
     parts = figure.subfigures(2, 1, height_ratios=[1.9 * len(examples), 5.0], squeeze=False)
     above, below = parts[:, 0]
     axes = above.subplots(len(examples), 4, squeeze=False, sharex=True)
@@ -75,13 +75,13 @@ def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest
 
 def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int, wanted: int = 5) -> list[int]:
     """One group of each distribution, or several of different sizes where there are few distributions."""
-    each = -(-wanted // names) if names < wanted else 1
+    examples = -(-wanted // names) if names < wanted else 1
     chosen: list[int] = []
     for kind in range(names):
         rows = np.flatnonzero(kinds == kind)[:200]
         by_size = rows[np.argsort(groups.instructions[rows], kind="stable")]
         if rows.size:
-            at = np.linspace(0.15, 0.85, each) if each > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
+            at = np.linspace(0.15, 0.85, examples) if examples > 1 else [(0.35 + 0.3 * kind) % 0.8 + 0.1]
             chosen += [int(by_size[int(q * (rows.size - 1))]) for q in at]
     return chosen
 

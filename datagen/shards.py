@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from automap_models.errors import BadInput
-from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, write_json, write_shard
 from automap_models.version import __version__
+from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, ShardEntry, write_json, write_shard
+from automap_models.formats.schema import read_json
 
 from .generate import Recipe, draw_groups
 
@@ -72,23 +74,23 @@ def produce(job: Job, part: int = 0, parts: int = 1) -> Iterator[tuple[int, bool
     with _at_work(job.folder):
         _claim(job)
         for index in range(part, job.shards, parts):
-            made = finished_entry(job, index) is None
-            if made:
+            missing = finished_entry(job, index) is None
+            if missing:
                 _make_shard(job, index)
-            yield job.shard_count(index), made
+            yield job.shard_count(index), missing
         _write_manifest(job)
 
 
-def finished_entry(job: Job, index: int) -> dict[str, Any] | None:
+def finished_entry(job: Job, index: int) -> ShardEntry | None:
     """The manifest entry of a shard that is there and whole, else None."""
     path = job.shard_file(index)
     try:
-        entry = json.loads(path.with_suffix(".json").read_bytes())
+        entry = read_json(path.with_suffix(".json"), ShardEntry)
         with path.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == entry["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+    except (OSError, BadInput):
         return None
-    return entry if whole else None
+    return entry if whole and (entry.file, entry.count) == (path.name, job.shard_count(index)) else None
 
 
 def _make_shard(job: Job, index: int) -> None:
@@ -131,10 +133,7 @@ def _claim(job: Job) -> None:
     if not path.exists() or not any(job.folder.glob("shard-*.npz")):
         write_json(path, identity)
         return
-    try:
-        there = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        raise BadInput("cannot be read", where=str(path), do="give another folder with out=") from None
+    there = read_json(path, dict[str, Any], do="give another folder with out=")
     _require_same(dict(_flat(there)), dict(_flat(identity)), job.folder)
 
 
@@ -170,12 +169,12 @@ def _write_manifest(job: Job) -> None:
         "groups": job.groups,
         "seed": job.seed,
         "distributions": list(job.recipe.mixture.names),
-        "ranges": {name: _joint([shard["ranges"][name] for shard in shards]) for name in shards[0]["ranges"]},
-        "shards": shards,
+        "ranges": {name: _joint([shard.ranges[name] for shard in shards]) for name in shards[0].ranges},
+        "shards": [msgspec.structs.asdict(shard) for shard in shards],
         "config": dict(job.identity),
     }
     write_json(job.folder / MANIFEST, manifest)
 
 
-def _joint(ranges: list[list[float]]) -> list[float]:
+def _joint(ranges: list[tuple[float, float]]) -> list[float]:
     return [min(low for low, _ in ranges), max(high for _, high in ranges)]

@@ -32,10 +32,10 @@ class Spikes:
         groups = len(cells)
         count = self.count.draw(rng, groups) * (rng.random(groups) < self.probability)
         share = self.share.draw(rng, groups)[:, 0]
-        each = values.sum(axis=1) * share / (1 - share) / np.maximum(count, 1)
+        height = values.sum(axis=1) * share / (1 - share) / np.maximum(count, 1)
         for k in range(int(count.max())):
             rows = np.flatnonzero(count > k)
-            values[rows, self._place(rng, cells.last[rows])] += each[rows] * rng.uniform(0.5, 1.5, rows.size)
+            values[rows, self._place(rng, cells.last[rows])] += height[rows] * rng.uniform(0.5, 1.5, rows.size)
 
     def _place(self, rng: np.random.Generator, last: NDArray[np.int64]) -> NDArray[np.int64]:
         anywhere = rng.integers(0, last + 1)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import signal
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
@@ -36,6 +41,27 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference data folder is not beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference_model() -> ModuleType:
+    """tests/reference_model.py, the cost model once more: `evaluate`, `coarsened` and `reference_vectors`."""
+    path = Path(__file__).with_name("reference_model.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def vectors(reference_model: ModuleType) -> dict[str, list[dict[str, Any]]]:
+    """`cost` and `coarsening` cases with expected values: the reference data's, or else the reference model's own."""
+    path = Path(__file__).resolve().parents[2] / "shared" / "data" / "cost_vectors.json"
+    cases: dict[str, list[dict[str, Any]]] = (
+        json.loads(path.read_text()) if path.is_file() else reference_model.reference_vectors()
+    )
+    return cases
 
 
 @pytest.fixture(scope="session")
@@ -116,5 +142,5 @@ def draw_sharding_problem(seed: int, classes: tuple[int, int] = (1, 10)) -> Shar
     variables = tuple(
         Variable(f"p{i}", (4,), "f32", float(random.integers(1, 100)), "parameter") for i in range(own.size)
     )
-    made = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-    return ShardingProblem("drawn", "operator", made, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+    drawn = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+    return ShardingProblem("drawn", drawn, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("model", 4),))

@@ -14,10 +14,10 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from automap_models.envs.pipeline import REWARDS
+from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
-from automap_models.rl.q_network import NetworkSize
+from automap_models.rl.networks.pipeline import NetworkSize
 from automap_models.train.checkpoints import BEST, FOLDER, LAST, AtomicCheckpoints
 from automap_models.train.console import progress
 from automap_models.train.data import PipelineData

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
-from automap_models.rl.q_network import NetworkSize
+from automap_models.rl.networks.pipeline import NetworkSize
 from automap_models.train.data import PipelineData
 from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule, require_processes
@@ -79,7 +79,7 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
             do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
         )
     for name in ("replay", "branches"):
-        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.learner, name)
+        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if saved != asked:
             raise BadInput(
                 f"was written with {name} {saved}, not {asked}",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from automap_models.envs.encoding import EncodedProblems, decode
-from automap_models.envs.pipeline import Problems
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
 from automap_models.formats.files import write_atomically

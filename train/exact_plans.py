@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.search import exact_search

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import automap_models
-from automap_models.envs.pipeline import SCALARS, Problems
+from automap_models.envs.pipeline.env import SCALARS, Problems
 from automap_models.formats.files import write_atomically
-from automap_models.rl.q_network import LookAheadQNetwork
+from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.train.data import PipelineData
 from automap_models.train.module import RainbowModule
 from automap_models.train.onnx_graph import Pieces, planner_graph, strip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Problems
+from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
 from automap_models.rl.imitation import as_episodes, imitation_loss
 from automap_models.rl.replay import Items
@@ -61,9 +61,9 @@ class ImitationModule(RainbowModule):
     ) -> None:
         super().__init__(network, size, agent, learner, seed)
         self.imitation = ImitationConfig(**imitation)
-        if self.learner.branches != 1:
+        if self.settings.branches != 1:
             raise BadInput(
-                f"is {self.learner.branches}", where="agent.learner.branches", do="set 1: there is one exact plan"
+                f"is {self.settings.branches}", where="agent.learner.branches", do="set 1: there is one exact plan"
             )
 
     def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:

@@ -15,13 +15,13 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from automap_models.envs.cost_to_go import POINTS, UNITS, CostToGo, levels
-from automap_models.envs.pipeline import PipelineEnv, Problems, complete_cost
+from automap_models.envs.pipeline.cost_to_go import POINTS, UNITS, CostToGo, levels
+from automap_models.envs.pipeline.env import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.branching import branch, branch_loss, empty_branches
-from automap_models.rl.learner import LearnerConfig
-from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork, NetworkSize
+from automap_models.rl.learner import Learner, LearnerConfig
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 
@@ -69,26 +69,29 @@ class RainbowModule(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.automatic_optimization = False  # a step has several learner iterations
-        self.size, self.learner, self.seed = NetworkSize(**size), OfflineLearnerConfig(**learner), seed
+        self.size, self.settings, self.seed = NetworkSize(**size), OfflineLearnerConfig(**learner), seed
         torch.manual_seed(seed)
         self.online: LookAheadQNetwork | FlatQNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward)
         self.agent = PipelineAgent(env, self.online, self.target, AgentConfig(**agent))
-        branches, max_stages = self.learner.branches, self.size.max_stages
+        branches, max_stages = self.settings.branches, self.size.max_stages
         row = empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
         derived = self._empty_tables()
         self.replay = PrioritisedReplay(
-            self.learner.replay, {**row, **derived}, self.learner.alpha, self.learner.beta, derived
+            self.settings.replay, {**row, **derived}, self.settings.alpha, self.settings.beta, derived
         )
         self.episodes = 0
         self._gaps: list[Tensor] = []
         self._started = (0.0, 0)
 
     def setup(self, stage: str) -> None:
-        """Random states of this process; a resumed run overwrites them with its checkpoint's."""
+        """The learner and the random states of this process; a resumed run overwrites them with its checkpoint's."""
         seeds = np.random.SeedSequence([self.seed, self.global_rank]).spawn(2)
-        self.rng = np.random.default_rng(seeds[0])
+        rng = np.random.default_rng(seeds[0])
+        self.learner = Learner(
+            self.online, self.target, self.replay, self.settings, rng, self._weighted_loss, self._optimise
+        )
         self.generator = torch.Generator().manual_seed(int(seeds[1].generate_state(1)[0]))
 
     @property
@@ -104,9 +107,9 @@ class RainbowModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Adam with a cosine decay over the learner iterations of the whole run."""
-        optimizer = torch.optim.Adam(self.online.parameters(), lr=self.learner.learning_rate)
-        total = max(1, int(self.trainer.estimated_stepping_batches) * self.learner.iterations)
-        low = self.learner.final_learning_rate / self.learner.learning_rate
+        optimizer = torch.optim.Adam(self.online.parameters(), lr=self.settings.learning_rate)
+        total = max(1, int(self.trainer.estimated_stepping_batches) * self.settings.iterations)
+        low = self.settings.final_learning_rate / self.settings.learning_rate
 
         def factor(step: int) -> float:
             return float(low + (1 - low) * 0.5 * (1 + np.cos(np.pi * min(1.0, step / total))))
@@ -121,8 +124,8 @@ class RainbowModule(L.LightningModule):
         """Play on each problem of the batch, then learn."""
         epsilon = self.agent.config.epsilon(self.global_step)
         reward = self._play(batch.cpu(), epsilon)
-        self.episodes += len(batch) * self.learner.branches * self.trainer.world_size
-        losses = [self._learn() for _ in range(self.learner.iterations)]
+        self.episodes += len(batch) * self.settings.branches * self.trainer.world_size
+        losses = [self.learner.learn() for _ in range(self.settings.iterations)]
         for name, value in (("loss", torch.stack(losses).mean()), ("reward", reward.mean())):
             self.log(f"train/{name}", value, on_step=False, on_epoch=True)
         self.log("train/epsilon", epsilon, prog_bar=True, on_step=False, on_epoch=True)
@@ -138,7 +141,7 @@ class RainbowModule(L.LightningModule):
 
     def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:
         """One episode on each problem, or one for each branch: rows for the replay, rewards [B]."""
-        exact, branches = self.exact_decisions, self.learner.branches
+        exact, branches = self.exact_decisions, self.settings.branches
         if branches > 1:
             return branch(self.agent, index, problems, branches, epsilon, self.generator, exact)
         episodes = rollout(self.agent, problems, epsilon, self.generator)
@@ -153,7 +156,7 @@ class RainbowModule(L.LightningModule):
         if not isinstance(self.online, LookAheadQNetwork):
             return {}
         points = min(POINTS, self.size.points)
-        depth = 1 if self.learner.branches > 1 else levels(self.size.max_stages)
+        depth = 1 if self.settings.branches > 1 else levels(self.size.max_stages)
         table = np.zeros((depth, points, UNITS), dtype=np.float32)
         return dict.fromkeys(CostToGo._fields, table) | {"points": np.zeros(points, dtype=np.int64)}
 
@@ -162,7 +165,7 @@ class RainbowModule(L.LightningModule):
         tables = problems.cost_to_go
         if tables is None:
             return {}
-        if self.learner.branches > 1:
+        if self.settings.branches > 1:
             stage = torch.from_numpy(items["step"]).long().to(self.device) // 2
             tables = tables.only(problems.stages.long() - 1 - stage)
         return {name: table.cpu().numpy() for name, table in tables._asdict().items()}
@@ -176,26 +179,23 @@ class RainbowModule(L.LightningModule):
             )
         return problems.to(self.device)
 
-    def _learn(self) -> Tensor:
-        """One learner iteration."""
-        if self.global_step % self.learner.target_every == 0:
-            self.target.load_state_dict(self.online.state_dict())
-        rows, items, weights = self.replay.sample(self.learner.batch, self.rng)
-        problems = self._replayed(items)
-        loss, error = self._loss(problems, items, torch.from_numpy(weights).float().to(self.device))
-        self.replay.update(rows, error.double().cpu().numpy())
+    def _weighted_loss(self, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """See rl.learner.Loss."""
+        return self._loss(self._replayed(items), items, weights.to(self.device))
+
+    def _optimise(self, loss: Tensor) -> None:
+        """A step of the optimiser and of its schedule, by way of Lightning, which joins the processes' gradients."""
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(loss)
-        self.clip_gradients(optimizer, self.learner.gradient_clip, "norm")
+        self.clip_gradients(optimizer, self.settings.gradient_clip, "norm")
         optimizer.step()
         scheduler: Any = self.lr_schedulers()
         scheduler.step()
-        return loss.detach()
 
     def _loss(self, problems: Problems, items: Items, importance: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted loss of replayed rows and the errors [B] that become their priorities."""
-        if self.learner.branches > 1:
+        if self.settings.branches > 1:
             return branch_loss(self.agent, problems, items, importance)
         return self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
 
@@ -228,11 +228,7 @@ class RainbowModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add replay, counters and random states, of every process."""
-        mine = {
-            "replay": self.replay.state_dict(),
-            "rng": self.rng.bit_generator.state,
-            "generator": self.generator.get_state(),
-        }
+        mine = {**self.learner.state_dict(), "generator": self.generator.get_state()}
         states: list[Any] = [mine]
         if self.trainer.world_size > 1:
             states = [None] * self.trainer.world_size
@@ -258,10 +254,10 @@ class RainbowModule(L.LightningModule):
         require_processes(saved, self.trainer.world_size, "the checkpoint")
         mine = saved["processes"][self.global_rank]
         self.episodes = int(saved["episodes"])
-        self.replay.load_state_dict(mine["replay"])
+        self.learner.load_state_dict(mine)
+        self.learner.iteration = int(checkpoint["global_step"])
         if self.replay.derived:
             self._remember_tables()
-        self.rng.bit_generator.state = mine["rng"]
         self.generator.set_state(mine["generator"].cpu())
 
 

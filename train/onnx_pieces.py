@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from automap_models.envs.cost_to_go import (
+from automap_models.envs.pipeline.cost_to_go import (
     BLOCKS,
     CostToGo,
     Rest,
@@ -22,7 +22,7 @@ from automap_models.envs.cost_to_go import (
     first_devices,
     last_stage,
 )
-from automap_models.envs.pipeline import (
+from automap_models.envs.pipeline.env import (
     GIVEN,
     Partial,
     PipelineEnv,
@@ -36,7 +36,7 @@ from automap_models.envs.pipeline import (
     legal_device_cuts,
 )
 from automap_models.rl import targets
-from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.module import RainbowModule
 
 PROBLEM = GIVEN

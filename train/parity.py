@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.cost_to_go import CostToGo
-from automap_models.envs.pipeline import Partial, Problems, legal_actions
+from automap_models.envs.pipeline.cost_to_go import CostToGo
+from automap_models.envs.pipeline.env import Partial, Problems, legal_actions
 from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
-from automap_models.rl.q_network import LookAheadQNetwork
+from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.train.module import RainbowModule
 from automap_models.train.onnx_pieces import PROBLEM, TABLES
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.limits import LARGEST_BYTES, SMALLEST_RATE
 from automap_models.errors import BadInput
+
+_SHORT = reprlib.Repr()
 
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
@@ -27,7 +30,8 @@ class Cluster:
         name: what people call it.
 
     Raises:
-        BadInput: a size or a speed that is not positive and finite, or more than MAX_DEVICES devices.
+        BadInput: a size or a speed that is not positive or cannot be meant (core.limits), or more than MAX_DEVICES
+            devices.
     """
 
     nodes: int
@@ -41,20 +45,24 @@ class Cluster:
         for key in ("nodes", "devices_per_node"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"{key} is {value!r}", where=f"cluster {self.name}", do="give a whole number ≥ 1")
+                raise BadInput(
+                    f"{key} is {_SHORT.repr(value)}", where=f"cluster {self.name}", do="give a whole number ≥ 1"
+                )
         if self.nodes * self.devices_per_node > MAX_DEVICES:
             raise BadInput(
-                f"{self.nodes} nodes of {self.devices_per_node} device(s)",
+                f"{_SHORT.repr(self.nodes)} nodes of {_SHORT.repr(self.devices_per_node)} device(s)",
                 where=f"cluster {self.name}",
                 do=f"give at most {MAX_DEVICES} devices in all",
             )
         for key in ("intra", "inter", "memory"):
             value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not SMALLEST_RATE <= value <= LARGEST_BYTES:
                 raise BadInput(
-                    f"{key} is {value!r}",
+                    f"{key} is {_SHORT.repr(value)}",
                     where=f"cluster {self.name}",
-                    do="give a positive number of bytes" + ("" if key == "memory" else " per second"),
+                    do=f"give a positive number of bytes{'' if key == 'memory' else ' per second'}, "
+                    f"{SMALLEST_RATE:g} to {LARGEST_BYTES:g}",
                 )
 
     @property

@@ -83,8 +83,8 @@ class InstructionGraph:
     @cached_property
     def producers(self) -> IntArray:
         """[v] the instruction that makes each value; -1 for an argument."""
-        made = np.repeat(np.arange(len(self)), np.diff(self.result_offsets))
-        return np.concatenate([np.full(len(self.arguments), -1), made])
+        by_instruction = np.repeat(np.arange(len(self)), np.diff(self.result_offsets))
+        return np.concatenate([np.full(len(self.arguments), -1), by_instruction])
 
     @cached_property
     def in_microbatch(self) -> NDArray[np.bool_]:

@@ -1,16 +1,19 @@
-"""Devices along named axes, and plans that partition along each of them."""
+"""Devices along named axes, and the kinds of plans, two of which partition along an axis."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding import Kind
 from automap_models.errors import BadInput
 
-AXES: dict[str, Kind] = {"data": "data", "model": "operator"}
+PlanKind = Literal["data", "operator", "pipeline", "hybrid"]
+"""How a plan divides a training step: its inputs (auto data parallelism), its trainable parameters (operator
+partitioning), its instructions in stages (pipeline), or several of these (hybrid)."""
+
+AXES: dict[str, PlanKind] = {"data": "data", "model": "operator"}
 """Name of a mesh axis → the kind of plan made along it."""
 
 
@@ -21,7 +24,7 @@ class MeshAxis(NamedTuple):
     size: int
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PlanKind:
         """The kind of plan made along it."""
         return AXES[self.name]
 
@@ -40,8 +43,9 @@ def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
     where = "--mesh"
     names = [axis.name for axis in mesh]
     if not 1 <= len(mesh) <= len(AXES) or len(set(names)) < len(names) or not set(names) <= set(AXES):
-        told = ", ".join(f"{axis.name}={axis.size}" for axis in mesh) or "no axis"
-        raise BadInput(f"{told}", where=where, do="name each axis once: data=2,model=4, or either alone")
+        raise BadInput(
+            mesh_text(mesh) or "no axis", where=where, do="name each axis once: data=2,model=4, or either alone"
+        )
     devices = math.prod(axis.size for axis in mesh)
     for axis in mesh:
         if axis.size < 2:
@@ -51,3 +55,8 @@ def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
         what = f"{devices} devices, cluster {cluster.name} has {cluster.devices}"
         raise BadInput(what, where=where, do=f"give 2 to {cluster.devices} in all")
     return tuple(mesh)
+
+
+def mesh_text(mesh: Sequence[MeshAxis]) -> str:
+    """`data=2, model=4`, as people write a mesh."""
+    return ", ".join(f"{axis.name}={axis.size}" for axis in mesh)

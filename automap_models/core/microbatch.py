@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, require_magnitudes
 from automap_models.errors import BadInput
 
 MAX_SAMPLES = 1_000_000_000
@@ -64,19 +62,17 @@ def rescaled(profile: Profile, samples: int) -> Profile:
     """The profile of a micro-batch of so many samples, all but W in proportion; see this module.
 
     Raises:
-        BadInput: the profile does not say how many samples it describes, or a figure grows beyond all bounds.
+        BadInput: the profile does not say how many samples it describes, or a figure of it gets larger or smaller than
+            any model's (core.limits).
     """
     own = required_size(profile)
     require_samples(samples, "micro-batch size")
     if samples == own:
         return profile
-    factor, arrays = samples / own, {}
-    for name in ("C", "C_fwd", "A", "stash"):
-        with np.errstate(over="ignore"):
-            arrays[name] = factor * getattr(profile, name)
-        if not np.isfinite(arrays[name]).all() or (name == "C" and not arrays[name].any()):
-            raise BadInput(f"{name} leaves the range of numbers at {samples} samples", where="profile", do="check it")
-        arrays[name].setflags(write=False)
+    arrays = {name: (samples / own) * getattr(profile, name) for name in ("C", "C_fwd", "A", "stash")}
+    require_magnitudes(arrays, f"the profile at {samples:,} samples")
+    for array in arrays.values():
+        array.setflags(write=False)
     origin = {"microbatch_size": profiled_size(profile), "fingerprint": profiled_fingerprint(profile)}
     return replace(profile, **arrays, meta={**profile.meta, "microbatch_size": samples, _ORIGIN: origin})
 

@@ -10,9 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.limits import LARGEST_BYTES, LARGEST_S, MAX_INSTRUCTIONS, SMALLEST_STEP_S
 from automap_models.errors import BadInput
 
 FloatArray = NDArray[np.float64]
+
+_UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes"}
+_LARGEST = {name: LARGEST_S if unit == "s" else LARGEST_BYTES for name, unit in _UNIT.items()}
+_MAGNITUDE = "times are seconds and sizes are bytes: check the units"
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +25,9 @@ class Profile:
     """One micro-batch of a training step, n instructions in execution order of the forward graph.
 
     Use `Profile.create`, which validates; the arrays are read-only float64 of shape [n].
+
+    No time is more than LARGEST_S and no size more than LARGEST_BYTES, those of the whole model neither; a step takes
+    at least SMALLEST_STEP_S (core.limits).
 
     Attributes:
         C: forward + backward time of instruction i on one reference device, seconds.
@@ -68,6 +76,12 @@ class Profile:
                 where=source,
                 do="profile the model at a finer granularity",
             )
+        if n > MAX_INSTRUCTIONS:
+            raise BadInput(
+                f"array C has {n:,} instructions, more than {MAX_INSTRUCTIONS:,}",
+                where=source,
+                do="profile the model at a coarser granularity",
+            )
         forward = compute / 3.0 if C_fwd is None else _checked("C_fwd", C_fwd, source)
         kept = np.zeros(n) if stash is None else _checked("stash", stash, source)
         arrays = {
@@ -92,6 +106,7 @@ class Profile:
             )
         if not compute.any():
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
+        require_magnitudes(arrays, source)
         for array in arrays.values():
             array.setflags(write=False)
         return cls(
@@ -124,6 +139,29 @@ class Profile:
     def layer(self, i: int) -> str:
         """The module path of instruction i; empty where the profile has none."""
         return self.layers[i] if self.layers else ""
+
+
+def require_magnitudes(arrays: Mapping[str, FloatArray], where: str) -> None:
+    """Refuse times and sizes that no model has (core.limits), so that nothing computed from them overflows.
+
+    Args:
+        arrays: name → [n] finite and nowhere negative; a profile's, or some of them.
+        where: where they come from, for messages.
+
+    Raises:
+        BadInput: naming the array, and the index if it is a single entry.
+    """
+    for name, array in arrays.items():
+        unit, largest = _UNIT[name], _LARGEST[name]
+        i = int(array.argmax())
+        if array[i] > largest:
+            raise BadInput(f"{name}[{i}] = {array[i]:g} {unit} is more than {largest:g}", where=where, do=_MAGNITUDE)
+        if name in ("C", "W", "stash") and array.sum() > largest:
+            what = f"{name} adds up to {array.sum():g} {unit}, more than {largest:g}"
+            raise BadInput(what, where=where, do=_MAGNITUDE)
+        if name == "C" and array.sum() < SMALLEST_STEP_S:
+            what = f"C adds up to {array.sum():g} s, less than {SMALLEST_STEP_S:g}"
+            raise BadInput(what, where=where, do=_MAGNITUDE)
 
 
 def _checked(name: str, value: object, source: str) -> FloatArray:

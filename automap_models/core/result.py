@@ -16,6 +16,9 @@ Status = Literal["optimal", "feasible", "infeasible", "stopped"]
 """`optimal`: the plan is proven the best; `feasible`: it fits, more is not proven; `infeasible`: it is proven that
 no plan fits; `stopped`: no plan was found, and none is ruled out (out of time, or the planner is a heuristic)."""
 
+TIE = 1e-9
+"""Values of an objective that differ relatively by no more are equal."""
+
 
 @dataclass(frozen=True)
 class Bound:

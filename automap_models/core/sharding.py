@@ -1,76 +1,65 @@
-"""Which dimensions of a step's variables are partitioned along a mesh axis: the problem and a plan, frozen."""
+"""Which dimensions of a step's variables are partitioned along the axes of a mesh: the problem and a plan, frozen.
+
+mesh data=2, model=4        the batch is partitioned along `data`, a kernel's columns along `model`
+
+                 model →                          variable          dims along data   along model
+          ┌────┬────┬────┬────┐                   x [batch, 6]      0                 -1 (replicated)
+  data ↓  │ 00 │ 01 │ 02 │ 03 │                   kernel [6, 8]     -1                1
+          │ 10 │ 11 │ 12 │ 13 │
+          └────┴────┴────┴────┘
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, Variable
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text
+from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, ShardingWork, Variable
 from automap_models.core.sharding_specs import partition_specs, placements
 from automap_models.errors import BadInput
 
-if TYPE_CHECKING:
-    from automap_models.core.instruction_graph import IntArray
+Objective = Literal["count", "time", "memory"]
+"""What a plan is chosen by: as many partitioned variables as possible (Auto-MAP's; of equally many, the most bytes),
+the least time of a step within the memory of a device, or the least memory of a device (and of those the fastest)."""
 
-Kind = Literal["operator", "data"]
-"""Operator partitioning decides on trainable parameters, auto data parallelism on inputs (Auto-MAP §3.2, §3.3)."""
+CANDIDATES: dict[PlanKind, str] = {"operator": "parameter", "data": "input"}
+"""Kind of plan → kind of variables that it decides on: operator partitioning decides on trainable parameters, auto data
+parallelism on inputs (Auto-MAP §3.2, §3.3)."""
 
-CANDIDATES = {"operator": "parameter", "data": "input"}
-"""Kind of plan → kind of variables that it decides on."""
+UNUSED = -1
+"""In place of an axis: the class is sharded by none."""
 
 
 @dataclass(frozen=True, eq=False)
-class ShardingProblem:
-    """What shall be partitioned along one mesh axis.
+class AxisCandidates:
+    """What there is to decide along one axis of a mesh.
 
     Attributes:
-        model: the model's name.
-        kind: "operator" or "data".
-        classes: of the model's dimensions.
-        cluster: where it shall run.
-        axis_size: devices along the axis, D.
-        rules: name of the rule set behind the classes.
-
-    Raises:
-        BadInput: fewer than two devices along the axis, more than the cluster has, no variable to decide on, or no
-            dimension that could be partitioned.
+        axis: its name and size, D devices.
+        classes: of the model's dimensions, k of them.
     """
 
-    model: str
-    kind: Kind
+    axis: MeshAxis
     classes: ShardingClasses
-    cluster: Cluster
-    axis_size: int
-    rules: str = "shardy"
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.axis_size <= self.cluster.devices:
-            raise BadInput(
-                f"{self.axis_size} device(s) along the axis, cluster {self.cluster.name} has {self.cluster.devices}",
-                where="--mesh",
-                do=f"give 2 to {self.cluster.devices}",
-            )
-        if not self.candidates.any():
-            what = "trainable parameters" if self.kind == "operator" else "inputs"
-            raise BadInput(f"has no {what} with dimensions", where=self.model, do="give a whole training step")
-        if not (self.live & (self.weights > 0)).any():
-            raise self._nothing_divides()
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
         """[k] classes that can be sharded by this axis."""
-        live: NDArray[np.bool_] = self.classes.divisors % self.axis_size == 0
+        live: NDArray[np.bool_] = self.classes.divisors % self.axis.size == 0
         return live
 
     @cached_property
     def candidates(self) -> NDArray[np.bool_]:
         """[v] variables that the plan decides on; scalars are none."""
-        kind = CANDIDATES[self.kind]
+        kind = CANDIDATES[self.axis.kind]
         return np.array([v.kind == kind and bool(v.shape) for v in self.classes.variables])
 
     @cached_property
@@ -84,14 +73,43 @@ class ShardingProblem:
         return np.bincount(self.classes.dim_classes[self.candidate_dims], minlength=len(self.classes))
 
     @cached_property
-    def weights_bytes(self) -> NDArray[np.float64]:
+    def weights_bytes(self) -> FloatArray:
         """[k] bytes of those candidates."""
-        sizes = np.array([variable.nbytes for variable in self.classes.variables])
-        dims = self.candidate_dims
-        found = np.bincount(self.classes.dim_classes[dims], sizes[self.classes.dim_variables[dims]], len(self.classes))
-        return found.astype(np.float64)
+        sizes, dims = np.array([variable.nbytes for variable in self.classes.variables]), self.candidate_dims
+        own, variables = self.classes.dim_classes[dims], self.classes.dim_variables[dims]
+        return np.bincount(own, sizes[variables], len(self.classes)).astype(np.float64)
 
-    def _nothing_divides(self) -> BadInput:
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[k] classes that the axis can shard and that hold a variable which it decides on."""
+        return self.live & (self.weights > 0)
+
+    def check(self, model: str, rules: str) -> None:
+        """Refuse an axis along which nothing can be partitioned.
+
+        Raises:
+            BadInput: there is no variable to decide on, or no dimension that the axis divides.
+        """
+        if not self.candidates.any():
+            what = "trainable parameters" if self.axis.kind == "operator" else "inputs"
+            raise BadInput(f"has no {what} with dimensions", where=model, do="give a whole training step")
+        if not self.allowed.any():
+            raise self._nothing_divides(model, rules)
+
+    def conflict(self, dims: tuple[int, ...]) -> str:
+        """What propagation objects to in the partitioned dimension of each variable; "" where it does not."""
+        classes, sharded = self.classes, self.classes.sharded(dims)
+        dead = sharded[~self.live[sharded]]
+        if dead.size:
+            return f"{_first(classes, dead[0])} cannot be partitioned by {self.axis.size}"
+        clashes = classes.conflicts[np.isin(classes.conflicts, sharded).all(axis=1)]
+        if clashes.size:
+            return f"{_first(classes, clashes[0, 0])} and {_first(classes, clashes[0, 1])} cannot both be partitioned"
+        if dims != classes.dims(sharded.tolist()):
+            return "leaves variables undecided that follow by propagation"
+        return ""
+
+    def _nothing_divides(self, model: str, rules: str) -> BadInput:
         """Which dimensions could be partitioned by other axis sizes."""
         divisors = self.classes.divisors[self.classes.dim_classes[self.candidate_dims]]
         sizes, first = np.unique(divisors, return_index=True)
@@ -100,110 +118,151 @@ class ShardingProblem:
             for size, i in zip(sizes.tolist(), first.tolist(), strict=True)
             if size > 1
         ]
-        what = f"no dimension can be partitioned by {self.axis_size} under the rules {self.rules}"
+        what = f"no dimension can be partitioned by {self.axis.size} under the rules {rules}"
         do = f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as --rules shardy"
-        return BadInput(what, where=f"{self.model}, --mesh", do=do)
+        return BadInput(what, where=f"{model}, --mesh", do=do)
 
 
-@dataclass(frozen=True)
-class ShardingOptimality:
-    """What is proven about the objective, such as the number of partitioned variables: no plan exceeds `bound`."""
+@dataclass(frozen=True, eq=False)
+class ShardingProblem:
+    """Which dimensions to partition along each axis of a mesh.
 
-    bound: float
-    proof: Literal["exact", "relaxation"]
+    Attributes:
+        model: the model's name.
+        classes: of the model's dimensions, k of them.
+        cluster: where it shall run.
+        mesh: one or two axes.
+        objective: what the plan is chosen by.
+        work: what the step computes, sums and keeps, over the same classes; time and memory need it.
+        rules: name of the rule set behind the classes.
+        launch_s: of a kernel on the cluster's devices.
+
+    Raises:
+        BadInput: the cluster has not that mesh, an axis has no variable to decide on or divides no dimension, or the
+            objective needs work and there is none.
+    """
+
+    model: str
+    classes: ShardingClasses
+    cluster: Cluster
+    mesh: Mesh
+    objective: Objective = "count"
+    work: ShardingWork | None = None
+    rules: str = "shardy"
+    launch_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_mesh(self.mesh, self.cluster)
+        for along in self.along:
+            along.check(self.model, self.rules)
+        if self.objective != "count" and self.work is None:
+            do = "give the step's work, or the objective count"
+            raise BadInput(f"the objective {self.objective} needs the work of a step", where=self.model, do=do)
+
+    @cached_property
+    def along(self) -> tuple[AxisCandidates, ...]:
+        """What there is to decide along each axis."""
+        return tuple(AxisCandidates(axis, self.classes) for axis in self.mesh)
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[axes, k] classes that each axis can shard: those that it divides and that hold a variable it decides on."""
+        return np.stack([along.allowed for along in self.along])
 
 
 @dataclass(frozen=True)
 class ShardingPlan:
-    """A decision for every variable, apart from what it costs.
+    """A decision for every variable along every axis of a mesh, apart from what it costs.
 
     Attributes:
-        kind: "operator" or "data".
-        axis_size: devices along the axis.
-        variables: of the problem, all of them.
-        dims: the dimension of each that is partitioned across the axis, or -1 where it is replicated.
+        mesh: the axes; together they partition different classes.
+        variables: of the problem, all v of them.
+        dims: [axes][v] the dimension of each variable that is partitioned across the axis, or -1 where none is.
         planner: who made it.
-        decided_by_propagation: dimensions of candidates that followed from decisions on others.
-        reward: Auto-MAP's, the sum over an episode that makes this plan.
-        search_s: how long the search took.
-        episodes: episodes that an agent played; 0 for other planners.
-        optimality: what the planner could prove.
-        interrupted: whether the search was cut off, so that this is the best plan until then.
     """
 
-    kind: Kind
-    axis_size: int
+    mesh: Mesh
     variables: tuple[Variable, ...]
-    dims: tuple[int, ...]
+    dims: tuple[tuple[int, ...], ...]
     planner: str
-    decided_by_propagation: int = 0
-    reward: float = 0.0
-    search_s: float = 0.0
-    episodes: int = 0
-    optimality: ShardingOptimality | None = None
-    interrupted: bool = False
 
-    @property
-    def by_variable(self) -> dict[Variable, int]:
-        """Each variable with its partitioned dimension."""
-        return dict(zip(self.variables, self.dims, strict=True))
+    @classmethod
+    def from_classes(cls, problem: ShardingProblem, axis_of: IntArray, planner: str) -> ShardingPlan:
+        """The plan in which every class is sharded by an axis.
 
-    @property
-    def candidates(self) -> dict[Variable, int]:
-        """The variables that the plan decides on, likewise."""
-        return {variable: dim for variable, dim in self.by_variable.items() if variable.kind == CANDIDATES[self.kind]}
+        Args:
+            problem: whose classes they are.
+            axis_of: [k] the axis that shards each class, UNUSED for none.
+            planner: who made it.
+        """
+        classes, axes = problem.classes, range(len(problem.mesh))
+        dims = tuple(classes.dims(np.flatnonzero(axis_of == a).tolist()) for a in axes)
+        return cls(problem.mesh, classes.variables, dims, planner)
 
-    @property
-    def partitioned(self) -> int:
-        """Number of partitioned variables among the candidates; the state that follows them is not counted."""
-        return sum(dim != REPLICATED for dim in self.candidates.values())
+    def by_variable(self, axis: int = 0) -> dict[Variable, int]:
+        """Each variable with the dimension that is partitioned along that axis of the mesh."""
+        return dict(zip(self.variables, self.dims[axis], strict=True))
+
+    def candidates(self, axis: int = 0) -> dict[Variable, int]:
+        """The variables that the plan decides on along that axis, likewise."""
+        kind = CANDIDATES[self.mesh[axis].kind]
+        return {variable: dim for variable, dim in self.by_variable(axis).items() if variable.kind == kind}
+
+    def partitioned(self, axis: int = 0) -> int:
+        """Number of candidates partitioned along that axis; the state that follows them is not counted."""
+        return sum(dim != REPLICATED for dim in self.candidates(axis).values())
+
+    def axis_of(self, classes: ShardingClasses) -> IntArray:
+        """[k] the axis that shards each class, UNUSED for none."""
+        axis_of = np.full(len(classes), UNUSED)
+        for axis, dims in enumerate(self.dims):
+            axis_of[classes.sharded(dims)] = axis
+        return axis_of
 
     def check_valid(self, problem: ShardingProblem) -> tuple[bool, str]:
-        """Whether propagation leads from this plan to itself without a conflict, and if not, why not."""
-        if self.kind != problem.kind or self.axis_size != problem.axis_size:
-            return False, f"is a {self.kind} plan for an axis of {self.axis_size}, not {problem.axis_size}"
-        if self.variables != problem.classes.variables or len(self.dims) != len(self.variables):
+        """Whether propagation leads along each axis from this plan to itself without a conflict, and if not, why not.
+
+        No class may be sharded along two axes either.
+        """
+        if self.mesh != problem.mesh:
+            return False, f"is for the mesh {mesh_text(self.mesh)}, not {mesh_text(problem.mesh)}"
+        if self.variables != problem.classes.variables or {len(dims) for dims in self.dims} != {len(self.variables)}:
             return False, f"has other variables than {problem.model}"
-        if not all(REPLICATED <= dim < len(v.shape) for v, dim in zip(self.variables, self.dims, strict=True)):
-            return False, "partitions a dimension that its variable does not have"
-        why = self._conflict(problem)
-        return not why, why
+        for dims, along in zip(self.dims, problem.along, strict=True):
+            if not all(REPLICATED <= dim < len(v.shape) for v, dim in zip(self.variables, dims, strict=True)):
+                return False, "partitions a dimension that its variable does not have"
+            if objection := along.conflict(dims):
+                return False, objection if len(self.mesh) == 1 else f"along axis {along.axis.name}, {objection}"
+        sharded = np.concatenate([problem.classes.sharded(dims) for dims in self.dims])
+        if np.unique(sharded).size < sharded.size:
+            return False, "partitions a dimension along both axes"
+        return True, ""
 
-    def _conflict(self, problem: ShardingProblem) -> str:
-        """What propagation objects to; "" where it does not."""
-        classes = problem.classes
-        sharded = classes.sharded(self.dims)
-        dead = sharded[~problem.live[sharded]]
-        if dead.size:
-            return f"{_first(classes, dead[0])} cannot be partitioned by {self.axis_size}"
-        clashes = classes.conflicts[np.isin(classes.conflicts, sharded).all(axis=1)]
-        if clashes.size:
-            return f"{_first(classes, clashes[0, 0])} and {_first(classes, clashes[0, 1])} cannot both be partitioned"
-        if self.dims != classes.dims(sharded.tolist()):
-            return "leaves variables undecided that follow by propagation"
-        return ""
-
-    def partition_specs(self, params: Any, axis: str = "model") -> Any:
+    def partition_specs(self, params: Any, axes: Sequence[str] | None = None) -> Any:
         """A pytree of jax.sharding.PartitionSpec of the same structure, ready for jit's in_shardings.
 
         Args:
             params: parameters, or any other pytree of arguments of the step; found by the paths of their leaves.
-            axis: name of the mesh axis.
+            axes: names of the axes of jax's mesh; None are those of the plan's.
 
         Raises:
             BadInput: a leaf that is none of the plan's variables, or that has another shape.
         """
-        return partition_specs([(axis, self.by_variable)], params)
+        return partition_specs(self._along(axes), params)
 
     def placements(self) -> dict[str, list[Any]]:
-        """DTensor's placements on a mesh of one axis, for each variable by name.
+        """DTensor's placements, one for each axis of the mesh, for each variable by name.
 
         Raises:
             BadInput: torch is not installed.
         """
-        return placements([("model", self.by_variable)])
+        return placements(self._along())
+
+    def _along(self, axes: Sequence[str] | None = None) -> list[tuple[str, dict[Variable, int]]]:
+        names = axes or [axis.name for axis in self.mesh]
+        return [(name, self.by_variable(axis)) for axis, name in enumerate(names)]
 
 
-def _first(classes: ShardingClasses, of: int) -> str:
+def _first(classes: ShardingClasses, number: int) -> str:
     """The first dimension of a class, in words."""
-    return classes.describe(int(np.flatnonzero(classes.dim_classes == of)[0]))
+    return classes.describe(int(np.flatnonzero(classes.dim_classes == number)[0]))

@@ -1,8 +1,8 @@
-"""The dimensions of a step's variables, in classes that are sharded as a whole or not at all.
+"""The dimensions of a step's variables, in classes that are sharded as a whole or not at all, and the step's work.
 
 Propagation with one mesh axis and no resharding has a closed form: the dimensions of all values of a module fall into
-such classes, and some classes exclude one another (hlo/sharding_classes.py says why). Kept here are the classes that
-hold dimensions of variables.
+such classes, and some classes exclude one another (hlo/sharding_classes.py says why). This module holds the classes
+with dimensions of variables, and what a training step computes, sums and keeps, by these classes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from automap_models.core.instruction_graph import IntArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 
 REPLICATED = -1
 """In place of a dimension: the variable is not partitioned."""
@@ -100,3 +99,36 @@ class ShardingClasses:
         """`dimension 1 of params/fc1/kernel`, for an entry of `dim_classes`."""
         variable = int(self.dim_variables[entry])
         return f"dimension {entry - int(self.dim_offsets[variable])} of {self.variables[variable].name}"
+
+
+@dataclass(frozen=True, eq=False)
+class ShardingWork:
+    """Sums over a step's instructions and values, enough to price every legal choice of classes on up to two axes.
+
+    Along one axis, an instruction (a value) has at most one sharded class, since two would conflict. So what k classes
+    divide is given by sums over the instructions with class i (the diagonal) and with both i and j: float64 [k, k].
+
+    Attributes:
+        compute_s: time of all instructions on one device, without launches.
+        launch_s: their launches, which nothing divides.
+        compute: seconds of the instructions with classes i and j.
+        held_bytes: what a device keeps for a step without sharding: arguments, gradients, activations for the backward
+            pass.
+        held: bytes of those values that have dimensions of classes i and j.
+        activation_sums: bytes of the results that are summed over class i and read by further layers; off the
+            diagonal, of those with a dimension of class j. One all-reduce each where class i is sharded.
+        gradient_sums: the same of results that only the update of the parameters reads.
+        starts: [k] how many results `activation_sums` counts.
+    """
+
+    compute_s: float
+    launch_s: float
+    compute: FloatArray
+    held_bytes: float
+    held: FloatArray
+    activation_sums: FloatArray
+    gradient_sums: FloatArray
+    starts: FloatArray
+
+    def __len__(self) -> int:
+        return int(self.starts.size)

@@ -26,9 +26,8 @@ def partition_specs(along: Along, params: Any) -> Any:
 
     def spec(path: Any, leaf: Any) -> PartitionSpec:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        found = {_dim(of_axis, name, tuple(leaf.shape)): axis for axis, of_axis in ends}
-        axes = [found.get(dim) for dim in range(1 + max(found))]
-        return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+        axis_of_dim = {_dim(of_axis, name, tuple(leaf.shape)): axis for axis, of_axis in ends}
+        return PartitionSpec(*(axis_of_dim.get(dim) for dim in range(1 + max(axis_of_dim))))  # type: ignore[no-untyped-call]
 
     return jax.tree_util.tree_map_with_path(spec, params)
 
@@ -41,10 +40,10 @@ def placements(along: Along) -> dict[str, list[Any]]:
         raise BadInput(
             f"DTensor placements need the torch extra ({error})", do="pip install 'automap-models[torch]'"
         ) from None
-    each = [dims for _, dims in along]
+    dims_along = [dims for _, dims in along]
     return {
-        variable.name: [Replicate() if dims[variable] == REPLICATED else Shard(dims[variable]) for dims in each]
-        for variable in each[0]
+        variable.name: [Replicate() if dims[variable] == REPLICATED else Shard(dims[variable]) for dims in dims_along]
+        for variable in dims_along[0]
     }
 
 
@@ -61,20 +60,20 @@ def _ends(dims: Mapping[Variable, int]) -> dict[str, list[tuple[int, Variable, i
 def _dim(ends: dict[str, list[tuple[int, Variable, int]]], path: str, shape: tuple[int, ...]) -> int:
     """The partitioned dimension of the variable whose path ends like this with the least left out.
 
-    So a parameter comes before the moments under its name. A key that repeats the one before it is left out, as in
-    the names of variables.
+    A parameter therefore comes before the moments under its name. A key that repeats the one before it is left out,
+    as in the names of variables.
     """
     name = "/".join(key for key, _ in groupby(path.split("/")))
-    found = sorted(ends.get(name, []), key=lambda end: end[0])
-    if not found:
+    matches = sorted(ends.get(name, []), key=lambda end: end[0])
+    if not matches:
         raise BadInput("is none of the plan's variables", where=path, do="give the pytree that the plan was made for")
-    if len(found) > 1 and found[0][0] == found[1][0]:
+    if len(matches) > 1 and matches[0][0] == matches[1][0]:
         raise BadInput(
-            f"may be {found[0][1].name} or {found[1][1].name}",
+            f"may be {matches[0][1].name} or {matches[1][1].name}",
             where=path,
             do="give the arguments with their whole paths",
         )
-    _, variable, dim = found[0]
+    _, variable, dim = matches[0]
     if variable.shape != shape:
         raise BadInput(
             f"has the shape {list(shape)}, the plan's variable {list(variable.shape)}",

@@ -1,4 +1,4 @@
-"""What a sharding plan costs on a cluster: time of a step and memory of a device, for any choice of classes.
+"""What a sharding plan is worth: variables that it partitions, time of a step and memory of a device on a cluster.
 
 - An instruction that follows a class which is sharded by an axis of n devices takes 1/n of its time; launches stay.
 - A result that is summed over a sharded class is all-reduced along the axis, at its own sharding along the other one.
@@ -19,11 +19,10 @@ import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.sharding_work import ShardingWork
+from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import REPLICATED, ShardingWork
 from automap_models.cost.collectives import mesh_all_reduce_s_per_byte
-
-UNUSED = -1
-"""In place of an axis: the class is sharded by none."""
+from automap_models.errors import BadInput
 
 
 class AxisCost(NamedTuple):
@@ -62,6 +61,66 @@ class ShardingPrice:
         return self.compute_s + sum(self.all_reduce_s)
 
 
+class ShardingCount(NamedTuple):
+    """Candidates that a plan partitions along all axes, and their bytes."""
+
+    partitioned: int
+    nbytes: float
+
+
+def sharding_cost(problem: ShardingProblem, plan: ShardingPlan) -> ShardingPrice | ShardingCount:
+    """What the plan is worth by the problem's objective: its price, or what it partitions.
+
+    Args:
+        problem: one that the plan solves.
+    """
+    return sharding_count(plan) if problem.objective == "count" else plan_price(problem, plan)
+
+
+def objective_value(problem: ShardingProblem, cost: ShardingPrice | ShardingCount) -> float:
+    """The figure of a cost that the objective is about: variables, seconds or bytes."""
+    if isinstance(cost, ShardingCount):
+        return float(cost.partitioned)
+    return cost.memory_bytes if problem.objective == "memory" else cost.time_s
+
+
+def sharding_count(plan: ShardingPlan) -> ShardingCount:
+    """What the plan partitions."""
+    split = [v for a in range(len(plan.mesh)) for v, dim in plan.candidates(a).items() if dim != REPLICATED]
+    return ShardingCount(len(split), sum(variable.nbytes for variable in split))
+
+
+def plan_price(problem: ShardingProblem, plan: ShardingPlan) -> ShardingPrice:
+    """The price of a plan, which may be for another mesh of the problem's cluster than the problem.
+
+    Raises:
+        BadInput: the problem has no work to price.
+    """
+    return classes_price(problem, plan.axis_of(problem.classes), [axis.size for axis in plan.mesh])
+
+
+def classes_price(problem: ShardingProblem, axis_of: IntArray, sizes: Sequence[int] | None = None) -> ShardingPrice:
+    """The price of a legal choice on the problem's cluster.
+
+    Args:
+        problem: one with work.
+        axis_of: [k] the axis that shards each class, UNUSED for none.
+        sizes: devices along each axis; None are those of the problem's mesh.
+
+    Raises:
+        BadInput: the problem has no work to price.
+    """
+    if problem.work is None:
+        raise BadInput("has no work to price", where=problem.model, do="give the problem the step's work")
+    sizes = [axis.size for axis in problem.mesh] if sizes is None else sizes
+    return sharding_price(problem.work, axis_costs(problem.cluster, sizes, problem.launch_s), axis_of)
+
+
+def replicated_price(problem: ShardingProblem) -> ShardingPrice:
+    """What it costs when every device does everything."""
+    return classes_price(problem, np.full(len(problem.classes), UNUSED))
+
+
 def axis_costs(cluster: Cluster, sizes: Sequence[int], launch_s: float) -> tuple[AxisCost, ...]:
     """The axes of a mesh on the first devices of a cluster.
 
@@ -76,7 +135,7 @@ def axis_costs(cluster: Cluster, sizes: Sequence[int], launch_s: float) -> tuple
 
 
 def sharding_price(work: ShardingWork, axes: Sequence[AxisCost], axis_of: IntArray) -> ShardingPrice:
-    """The price of any legal choice.
+    """The price of any legal choice of classes.
 
     Args:
         work: over k classes.

@@ -22,9 +22,13 @@ def require_writable(path: str | os.PathLike[str]) -> Path:
     Raises:
         BadInput: the folder is missing or not writable, or the path is a folder, a device or write-protected.
     """
-    target = Path(os.path.realpath(path))
-    folder = target.parent
-    if not folder.is_dir():
+    try:
+        target = Path(os.path.realpath(path))
+        folder = target.parent
+        there = folder.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or that no file can have
+        raise _unwritable(path, error) from None
+    if not there:
         raise BadInput(f"there is no folder {folder}", where=str(path), do="create it or write somewhere else")
     try:
         mode = target.stat().st_mode
@@ -70,5 +74,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], N
         raise
 
 
-def _unwritable(path: str | os.PathLike[str], error: OSError) -> BadInput:
-    return BadInput(f"cannot be written ({error.strerror or error})", where=str(path), do="write somewhere else")
+def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> BadInput:
+    return BadInput(
+        f"cannot be written ({getattr(error, 'strerror', None) or error})", where=str(path), do="write somewhere else"
+    )

@@ -1,7 +1,7 @@
 """A data set on disk: a folder of checksummed .npz shards and a manifest.json that says what they hold.
 
 A shard is a mapping from names to arrays with one entry a group along the first axis; what the names mean is the
-business of envs.encoding. Nothing is ever unpickled.
+business of envs.pipeline.encoding. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
+from automap_models.formats.npz import Archive
+from automap_models.formats.schema import Count, Document, read_json
 
 SCHEMA = 1
 KIND = "pipeline-dataset"
 MANIFEST = "manifest.json"
+MAX_GROUPS = 1_000_000_000
+MAX_SHARDS = 100_000
+"""Of a data set; their files are numbered with five digits."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -68,49 +75,58 @@ def _write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> N
     write_atomically(path, write)
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a data set.
+class ShardEntry(Document):
+    """What a manifest says of a shard; its file is in the folder itself."""
 
-    Returns:
-        `schema`, `kind`, `granularity`, `groups`, `seed`, `config`, `distributions` (names; the shards'
-        `distribution` indexes them), `shards` (see `write_shard`) and `ranges` over all shards.
+    file: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$", max_length=255)]
+    count: Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+
+
+class Manifest(Document):
+    """What a data set holds.
+
+    Attributes:
+        granularity: points of each array.
+        groups: how many problems in all.
+        seed: what they were drawn from.
+        distributions: names; the shards' `distribution` indexes them.
+        shards: in order.
+        ranges: [min, max] over all shards of every one-dimensional array.
+        config: the settings that decide what the data set holds.
+    """
+
+    schema: Literal[1]
+    kind: Literal["pipeline-dataset"]
+    shards: Annotated[list[ShardEntry], Meta(min_length=1, max_length=MAX_SHARDS)]
+    groups: Annotated[int, Meta(ge=1, le=MAX_GROUPS)]
+    granularity: Count
+    seed: int
+    distributions: list[str]
+    ranges: dict[str, tuple[float, float]]
+    config: dict[str, Any]
+    automap_version: str = ""
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """The manifest of a data set.
 
     Raises:
         BadInput: there is none, or it is no manifest that this version can read.
     """
     path = Path(folder) / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         raise BadInput(
             f"there is no {MANIFEST}", where=str(folder), do="give the folder of a finished data set (datagen/run.py)"
-        ) from None
-    except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", where=str(path), do="check its permissions") from None
-    except ValueError:
-        raise BadInput("is not valid JSON", where=str(path), do=_REMAKE) from None
-    if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
-        raise BadInput("is not the manifest of a data set", where=str(path), do=_REMAKE)
-    if manifest.get("schema") != SCHEMA:
-        raise BadInput(f"has schema {manifest.get('schema')}, this version reads {SCHEMA}", where=str(path), do=_REMAKE)
-    shards = manifest.get("shards")
-    if not isinstance(shards, list) or not shards or not all(map(_is_entry, shards)):
-        raise BadInput("its list of shards is damaged", where=str(path), do=_REMAKE)
-    return manifest
-
-
-def _is_entry(entry: object) -> bool:
-    """Whether this can be a shard's entry; its file is in the folder itself."""
-    if not isinstance(entry, dict):
-        return False
-    file, count, digest = (entry.get(key) for key in ("file", "count", "sha256"))
-    return isinstance(file, str) and Path(file).name == file and isinstance(count, int) and isinstance(digest, str)
+        )
+    return read_json(path, Manifest, do=_REMAKE)
 
 
 _REMAKE = "make the data set again with datagen/run.py: it keeps the shards that are whole"
 
 
-def read_shard(folder: str | os.PathLike[str], entry: Mapping[str, Any]) -> Arrays:
+def read_shard(folder: str | os.PathLike[str], entry: ShardEntry) -> Arrays:
     """One shard's arrays, after its checksum was compared.
 
     Args:
@@ -120,18 +136,19 @@ def read_shard(folder: str | os.PathLike[str], entry: Mapping[str, Any]) -> Arra
     Raises:
         BadInput: the shard is missing, damaged or not the one the manifest means.
     """
-    path = Path(folder) / str(entry["file"])
+    path = Path(folder) / entry.file
     try:
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", where=str(path), do=_REMAKE) from None
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise BadInput("does not have the checksum of the manifest: it is damaged", where=str(path), do=_REMAKE)
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except Exception as error:  # zipfile and numpy raise a dozen kinds on what is no shard
-        raise BadInput("is no .npz of plain arrays", where=str(path), do=_REMAKE) from error
+    with Archive(io.BytesIO(content), str(path), do=_REMAKE) as archive:  # shards are not compressed
+        arrays = {name: archive.read(name, largest_bytes=len(content)) for name in archive.names}
+    for name, array in arrays.items():
+        if array.ndim < 1 or len(array) != entry.count:
+            raise BadInput(f"array {name} does not hold {entry.count:,} groups", where=str(path), do=_REMAKE)
+    return arrays
 
 
 def read_dataset(folder: str | os.PathLike[str], groups: int | None = None) -> Arrays:
@@ -145,28 +162,41 @@ def read_dataset(folder: str | os.PathLike[str], groups: int | None = None) -> A
             in what they hold.
     """
     manifest = read_manifest(folder)
-    available = sum(int(entry["count"]) for entry in manifest["shards"])
+    available = sum(entry.count for entry in manifest.shards)
     wanted = available if groups is None else groups
     if not 1 <= wanted <= available:
         raise BadInput(f"has {available} groups, not {wanted}", where=str(folder), do="ask for fewer or make more")
     result: Arrays = {}
     start = 0
-    for entry in manifest["shards"]:
+    for entry in manifest.shards:
         if start == wanted:
             break
-        stop = min(wanted, start + int(entry["count"]))
-        _fill(result, read_shard(folder, entry), slice(start, stop), wanted, f"{folder}/{entry['file']}")
+        where = f"{folder}/{entry.file}"
+        stop = min(wanted, start + entry.count)
+        shard = read_shard(folder, entry)
+        if not result:
+            result = _empty(shard, wanted, _nbytes(folder, manifest), where)
+        _fill(result, shard, slice(start, stop), where)
         start = stop
     return result
 
 
-def _fill(result: Arrays, shard: Arrays, rows: slice, total: int, where: str) -> None:
+def _nbytes(folder: str | os.PathLike[str], manifest: Manifest) -> int:
+    """Bytes of all shards that are there."""
+    files = (Path(folder) / entry.file for entry in manifest.shards)
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _empty(shard: Arrays, total: int, nbytes: int, where: str) -> Arrays:
+    """Arrays like a shard's for so many groups, which cannot take more bytes than all the files do."""
+    if sum(array[:1].nbytes for array in shard.values()) * total > nbytes:
+        raise BadInput("the manifest counts more groups than there are", where=where, do=_REMAKE)
+    return {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in shard.items()}
+
+
+def _fill(result: Arrays, shard: Arrays, rows: slice, where: str) -> None:
     """Copy a shard's groups into the arrays of the whole, which the first shard shapes."""
-    if not result:
-        result.update({name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in shard.items()})
-    count = rows.stop - rows.start
     for name, array in result.items():
-        fits = name in shard and shard[name].shape[1:] == array.shape[1:] and shard[name].dtype == array.dtype
-        if not fits or len(shard[name]) < count:
+        if name not in shard or shard[name].shape[1:] != array.shape[1:] or shard[name].dtype != array.dtype:
             raise BadInput(f"array {name} does not fit the other shards", where=where, do=_REMAKE)
-        array[rows] = shard[name][:count]
+        array[rows] = shard[name][: rows.stop - rows.start]

@@ -20,6 +20,7 @@ from automap_models.core.dag import find_cycle
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
+from automap_models.formats.schema import read_bytes
 
 _NODE = re.compile(
     r"(?P<id>\S+) -- (?P<description>.*) -- forward_compute_time=(?P<forward>[^,]*), "
@@ -64,11 +65,7 @@ def read_graph_txt(path: str | os.PathLike[str]) -> Profile:
         BadInput: the file is no graph.txt or its graph has a cycle, naming the line or the nodes at fault.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror or error})", where=str(path), do="check the path and its permissions"
-        ) from None
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise BadInput("is not UTF-8 text", where=str(path), do="check which file it is") from None
     return parse_graph_txt(text, source=str(path), model=Path(path).stem)

@@ -1,42 +1,152 @@
-"""profile.npz: a profiled model, five arrays with names and a JSON note (formats.md)."""
+"""profile.npz: a profiled model, five arrays with names and a JSON note (formats.md), and how any .npz file is read.
+
+An archive is compressed, so that a small file can hold arrays that fill the memory: what every array's header declares
+is compared with what its reader takes before a value is read. Nothing is ever unpickled.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from automap_models.version import __version__
+from automap_models.core.limits import MAX_INSTRUCTIONS
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.version import __version__
+from automap_models.formats.schema import decode_json, unreadable
 
 REQUIRED = ("C", "A", "W")
 OPTIONAL = ("C_fwd", "stash")
 LABELS = ("names", "layers")
 
+LARGEST_LABELS_BYTES = 256 << 20
+"""Of the names, or the layers, of all instructions; numpy keeps four bytes a character and pads to the longest."""
+LARGEST_META_BYTES = 4 << 20
+"""Of the JSON note."""
+MAX_MEMBERS = 4_096
+"""Arrays in an archive."""
+
 _REMAKE = "write it again with automap-profile or numpy.savez_compressed"
+_JSON = "save it as the text of a JSON object, or leave it out"
+
+
+class Archive:
+    """The arrays of an .npz file; each is read when asked for.
+
+    Args:
+        file: its path, or the open file.
+        where: what messages call it.
+        do: what the user should do about a damaged one, for messages.
+
+    Raises:
+        BadInput: the file cannot be read or is no .npz file.
+    """
+
+    def __init__(self, file: str | os.PathLike[str] | BinaryIO, where: str, do: str = _REMAKE) -> None:
+        self.where, self.do = where, do
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except OSError as error:
+            raise unreadable(where, error) from None
+        except Exception as error:  # zipfile raises a dozen kinds on broken files
+            raise BadInput(
+                "is a single array, not an .npz file" if _is_single(file) else "is truncated or no .npz file",
+                where=where,
+                do=do,
+            ) from error
+        self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
+        if len(self.names) > MAX_MEMBERS:
+            self.close()
+            raise BadInput(f"holds {len(self.names):,} arrays", where=where, do=do)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def close(self) -> None:
+        """Close the file."""
+        self._zip.close()
+
+    def read(self, name: str, largest_bytes: int) -> NDArray[Any]:
+        """An array of numbers or text.
+
+        Args:
+            name: of the array.
+            largest_bytes: that it may take.
+
+        Raises:
+            BadInput: it is missing, larger, damaged, or holds Python objects.
+        """
+        if name not in self.names:
+            raise BadInput(f"array {name} is missing", where=self.where, do=self.do)
+        try:
+            with self._zip.open(f"{name}.npy") as member:
+                shape, _, dtype = _header(member)
+            nbytes = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject:
+                what = f"array {name} holds Python objects"
+                raise BadInput(what, where=self.where, do="save plain numbers or text")
+            if nbytes > largest_bytes or max(shape, default=0) > largest_bytes:
+                what = f"array {name} of shape {_shown(shape)} takes more than {largest_bytes:,} bytes"
+                raise BadInput(what, where=self.where, do="check which file it is")
+            with self._zip.open(f"{name}.npy") as member:
+                array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        except BadInput:
+            raise
+        except Exception as error:  # as above
+            raise BadInput(f"array {name} is truncated or damaged", where=self.where, do=self.do) from error
+        return array
+
+
+def _header(member: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(member)
+    return np.lib.format.read_array_header_2_0(member)
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return " × ".join(f"{size:,}" for size in shape[:4])
+
+
+def _is_single(file: str | os.PathLike[str] | BinaryIO) -> bool:
+    try:
+        if not isinstance(file, str | os.PathLike):
+            return False
+        with Path(file).open("rb") as opened:
+            return opened.read(6) == b"\x93NUMPY"
+    except OSError:
+        return False
 
 
 def read_npz(path: str | os.PathLike[str]) -> Profile:
-    """The profile in an .npz file; nothing in it is ever unpickled.
+    """The profile in an .npz file.
 
     Raises:
         BadInput: naming the array and the index at fault, see formats.md for all that is refused.
     """
     source = str(path)
-    with _open(Path(path), source) as archive:
-        numbers: dict[str, Any] = {
-            key: _floats(archive, key, source) for key in (*REQUIRED, *OPTIONAL) if _present(archive, key, source)
-        }
-        labels = {key: _labels(archive, key, numbers["C"].size, source) for key in LABELS if key in archive}
-        meta = _meta(archive, source) if "meta" in archive else {}
+    with Archive(path, source) as archive:
+        for key in REQUIRED:
+            if key not in archive:
+                raise BadInput(f"array {key} is missing", where=source, do=f"a profile needs {', '.join(REQUIRED)}")
+        numbers: dict[str, Any] = {key: _floats(archive, key) for key in (*REQUIRED, *OPTIONAL) if key in archive}
+        labels = {key: _labels(archive, key, numbers["C"].size) for key in LABELS if key in archive}
+        meta = _meta(archive) if "meta" in archive else {}
     return Profile.create(
         **numbers,
         names=labels.get("names", ()),
@@ -63,73 +173,45 @@ def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
     write_atomically(path, write)
 
 
-def _open(path: Path, source: str) -> NpzFile:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror or error})", where=source, do="check the path and its permissions"
-        ) from None
-    except Exception as error:  # zipfile and numpy raise a dozen kinds on broken files
-        raise BadInput("is truncated or no .npz file", where=source, do=_REMAKE) from error
-    if not isinstance(loaded, NpzFile):
-        raise BadInput("is a single array, not an .npz file with C, A and W", where=source, do=_REMAKE)
-    return loaded
-
-
-def _present(archive: NpzFile, key: str, source: str) -> bool:
-    if key in REQUIRED and key not in archive:
-        raise BadInput(f"array {key} is missing", where=source, do=f"a profile needs {', '.join(REQUIRED)}")
-    return key in archive
-
-
-def _load(archive: NpzFile, key: str, source: str) -> NDArray[np.generic]:
-    try:
-        array = archive[key]
-    except Exception as error:  # as above: members are read when asked for
-        if "Object arrays" in str(error):
-            raise BadInput(f"array {key} holds Python objects", where=source, do="save plain numbers or text") from None
-        raise BadInput(f"array {key} is truncated or damaged", where=source, do=_REMAKE) from error
-    if not isinstance(array, np.ndarray):
-        raise BadInput(f"{key} is no array", where=source, do=_REMAKE)
-    return array
-
-
-def _floats(archive: NpzFile, key: str, source: str) -> NDArray[np.generic]:
-    array = _load(archive, key, source)
+def _floats(archive: Archive, key: str) -> NDArray[np.generic]:
+    array = archive.read(key, 16 * MAX_INSTRUCTIONS)
     if array.dtype.kind != "f":
-        raise BadInput(f"array {key} has dtype {array.dtype}, not float64", where=source, do="save it as float64")
+        raise BadInput(
+            f"array {key} has dtype {array.dtype}, not float64", where=archive.where, do="save it as float64"
+        )
     return array
 
 
-def _labels(archive: NpzFile, key: str, n: int, source: str) -> list[str]:
-    array = _load(archive, key, source)
+def _labels(archive: Archive, key: str, n: int) -> list[str]:
+    array = archive.read(key, LARGEST_LABELS_BYTES)
     if array.dtype.kind != "U" or array.shape != (n,):
         raise BadInput(
             f"array {key} has dtype {array.dtype} and shape {array.shape}, not one text for each of {n} instructions",
-            where=source,
+            where=archive.where,
             do="save it as an array of str, or leave it out",
         )
-    return [str(label) for label in array]
+    labels = [str(label) for label in array]
+    for i, label in enumerate(labels):
+        if not is_text(label):
+            raise BadInput(f"{key}[{i}] is no text", where=archive.where, do="save it as an array of str")
+    return labels
 
 
-def _meta(archive: NpzFile, source: str) -> Mapping[str, object]:
-    array = _load(archive, "meta", source)
+def is_text(text: str) -> bool:
+    """Whether a string can be written anywhere: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _meta(archive: Archive) -> Mapping[str, object]:
+    array = archive.read("meta", LARGEST_META_BYTES)
     if array.dtype.kind != "U" or array.ndim:
         raise BadInput(
-            f"meta has dtype {array.dtype} and shape {array.shape}, not a single text", where=source, do=_JSON
+            f"meta has dtype {array.dtype} and shape {array.shape}, not a single text", where=archive.where, do=_JSON
         )
-    try:
-        meta = json.loads(str(array), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"meta is not valid JSON ({error})", where=source, do=_JSON) from None
-    if not isinstance(meta, dict):
-        raise BadInput(f"meta is a JSON {type(meta).__name__}, not an object", where=source, do=_JSON)
-    return meta
-
-
-_JSON = "save it as the text of a JSON object, or leave it out"
-
-
-def _no_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
+    if not is_text(str(array)):
+        raise BadInput("meta is no text", where=archive.where, do=_JSON)
+    return decode_json(str(array).encode(), dict[str, Any], where=f"{archive.where}, meta", do=_JSON)

@@ -65,20 +65,20 @@ def parse_trace(document: Fields) -> Observed:
     """The times in a parsed trace; rows of devices go before rows of stages where it has both."""
     events = document.objects("traceEvents")
     rows = _rows(events)
-    found: dict[Unit, dict[str, dict[int, list[float]]]] = {
+    times: dict[Unit, dict[str, dict[int, list[float]]]] = {
         "device": {name: {} for name in PASSES},
         "stage": {name: {} for name in PASSES},
     }
     for row_unit, number, kind, seconds in _passes(events, rows):
-        found[row_unit][kind].setdefault(number, []).append(seconds)
-    unit: Unit = "device" if any(found["device"].values()) else "stage"
-    forward, backward = ({n: np.array(v) for n, v in found[unit][name].items()} for name in PASSES)
+        times[row_unit][kind].setdefault(number, []).append(seconds)
+    unit: Unit = "device" if any(times["device"].values()) else "stage"
+    forward, backward = ({n: np.array(v) for n, v in times[unit][name].items()} for name in PASSES)
     return _complete(Observed(unit, forward, backward, document.where))
 
 
 def _samples(item: Fields, key: str) -> FloatArray:
     value = item.any(key)
-    numbers = [finite(each) for each in (value if isinstance(value, list) else [value])]
+    numbers = [finite(sample) for sample in (value if isinstance(value, list) else [value])]
     if not numbers or any(number is None or number <= 0 for number in numbers):
         item.refuse(key, "a positive number of seconds or a list of them")
     return np.array(numbers, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""sweep.yaml: clusters, stages and micro-batches of a what-if, with lists and ranges (plan.md, "What if")."""
+"""sweep.yaml: clusters, stages and micro-batches of a what-if, with lists and ranges (what-if.md, "What if")."""
 
 from __future__ import annotations
 

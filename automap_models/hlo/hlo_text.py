@@ -90,6 +90,15 @@ def read_marks(op_name: str) -> tuple[str, tuple[int, ...], str]:
     return (names[-1] if names else path.rpartition("/")[2]), order, path if names else ""
 
 
+def without_marks(message: str) -> str:
+    """A message about marked text, in which the marks of names are the names.
+
+    >>> without_marks('error: "<$while.13><#4>/jit(f)": no such operand')
+    'error: "while.13/jit(f)": no such operand'
+    """
+    return _ORDER_MARK.sub("", _NAME_MARK.sub(r"\1", message))
+
+
 def _marked(line: re.Match[str]) -> str:
     head, name, rest = line[1], line[2], line[3]
     mark = f"<${name}>"

@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from automap_models.errors import BadInput
+from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
 from automap_models.hlo.loops import rounds
 from automap_models.hlo.operation import Operation, Tensor
@@ -159,18 +160,6 @@ def _region_key(op: Any) -> tuple[Any, ...]:
         for result in inner.results:
             ids[result] = len(ids)
     return tuple(key)
-
-
-def nested_operations(op: Any, ids: dict[Any, int] | None = None) -> Iterator[Any]:
-    """The operations in the regions of an operation, at any depth; block arguments are numbered on the way."""
-    for region in op.regions:
-        for block in region.blocks:
-            if ids is not None:
-                for argument in block.arguments:
-                    ids[argument] = len(ids)
-            for inner in block.operations:
-                yield inner.operation
-                yield from nested_operations(inner.operation, ids)
 
 
 def _captured(op: Any, known: dict[Any, int]) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
-from automap_models.core.sharding_work import ShardingWork
+from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.roofline import Device, roofline_times
 from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import ModuleSharding

@@ -9,7 +9,7 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import Module
-from automap_models.hlo.mlir_walk import nested_operations
+from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.operation import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
 

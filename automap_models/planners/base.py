@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from automap_models.core.priced_sharding import PricedShardingPlan, PricedShardingProblem
 from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.errors import AutomapError, BadInput
 from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.rounds import Round
 from automap_models.planners.watch import SILENT, Watch
 
 ProblemT = TypeVar("ProblemT")
@@ -115,63 +113,3 @@ def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT
                 do=f"it has {', '.join(known)}" if known else "it has none",
             )
     return config_type(**options)
-
-
-@dataclass(frozen=True)
-class PlannerOptions:
-    """Options that any planner may read.
-
-    Attributes:
-        beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
-        policy: policy file; None is the shipped one.
-        certify_s: how long the default planner may take to prove its plan optimal, or to correct it.
-        refine_s: how long it may take to move the cuts by single instructions; 0 leaves them on the grid.
-        schedule: schedule whose simulated length that shall shorten; None is the length L.
-        time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
-        seed: of every random draw.
-        agent: hyper-parameters of an agent that learns while it searches: a shipped config (conf/search) or a file.
-        episodes: that a search plays, at most; None is as many as it takes.
-        stop_at_optimum: whether a search ends with the first plan that is proven to be as good as any.
-        watch: is told of every round of a search's episodes.
-    """
-
-    beam: int = 4
-    policy: Path | None = None
-    certify_s: float = 0.3
-    refine_s: float = 0.1
-    schedule: str | None = None
-    time_limit_s: float | None = None
-    seed: int = 0
-    agent: str | Path = "paper"
-    episodes: int | None = None
-    stop_at_optimum: bool = False
-    watch: Callable[[Round], None] | None = None
-
-
-class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
-    """A planner that still reads PlannerOptions and returns bare plans; goes when the last one has its own config."""
-
-    def __init__(self, options: PlannerOptions | None = None) -> None:
-        super().__init__(None)
-        self.options = options or PlannerOptions()
-
-    def solve(self, problem: ProblemT, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> Result[ProblemT, PlanT]:
-        """The plan without anything beside it."""
-        return Result(problem, self.plan(problem), None, "feasible")
-
-    @abstractmethod
-    def plan(self, problem: ProblemT) -> PlanT:
-        """The planner's best plan.
-
-        Raises:
-            Infeasible: it found no plan that fits the memory.
-            BadInput: it is not made for such a problem.
-        """
-
-    def plan_batch(self, problems: Sequence[ProblemT]) -> list[PlanT]:
-        """Plans of many problems; planners that can do better than one by one override this."""
-        return [self.plan(problem) for problem in problems]
-
-
-ShardingPlanner = OptionsPlanner[ShardingProblem, ShardingPlan]
-PricedPlanner = OptionsPlanner[PricedShardingProblem, PricedShardingPlan]

@@ -9,13 +9,10 @@ from typing import Any, Literal, overload
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    OptionsPlanner,
     Planner,
-    PlannerOptions,
-    PricedPlanner,
-    ShardingPlanner,
     config_of,
 )
 
@@ -41,20 +38,11 @@ PLANNERS: dict[str, dict[str, str]] = {
         "expert": "automap_models.planners.placement.heuristics:ExpertPlanner",
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
     },
-    "operator": {
+    "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:GreedyShardingPlanner",
-        "random": "automap_models.planners.sharding.baselines:RandomShardingPlanner",
-    },
-    "data": {
-        "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
-        "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:GreedyShardingPlanner",
-        "random": "automap_models.planners.sharding.baselines:RandomShardingPlanner",
-    },
-    "priced": {
-        "milp": "automap_models.planners.sharding.cost_milp:CheapestPlanner",
+        "greedy": "automap_models.planners.sharding.baselines:ShardingGreedyPlanner",
+        "random": "automap_models.planners.sharding.baselines:ShardingRandomPlanner",
     },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
@@ -65,38 +53,35 @@ PLANNERS: dict[str, dict[str, str]] = {
 
 @overload
 def make_planner(
-    name: str, options: None = None, kind: Literal["staged"] = "staged", **config: Any
+    name: str, kind: Literal["staged"] = "staged", **config: Any
 ) -> Planner[StagedProblem, StagedPlan, Any]: ...
 
 
 @overload
 def make_planner(
-    name: str, options: None = None, *, kind: Literal["placement"], **config: Any
+    name: str, *, kind: Literal["placement"], **config: Any
 ) -> Planner[PlacementProblem, PlacementPlan, Any]: ...
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["operator", "data"]) -> ShardingPlanner: ...
-
-
-@overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["priced"]) -> PricedPlanner: ...
+def make_planner(
+    name: str, *, kind: Literal["sharding"], **config: Any
+) -> Planner[ShardingProblem, ShardingPlan, Any]: ...
 
 
 @overload
 def make_planner(
-    name: str, options: PlannerOptions | None = None, *, kind: Literal["replan"], **config: Any
+    name: str, *, kind: Literal["replan"], **config: Any
 ) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
 
 
 def make_planner(
-    name: str, options: PlannerOptions | None = None, kind: str = "staged", **config: Any
+    name: str, kind: str = "staged", **config: Any
 ) -> Planner[Any, Any, Any]:
     """The planner of that name for problems of that kind.
 
     Args:
         name: see `planner_names`.
-        options: of planners that have no configuration of their own yet.
         kind: of problem.
         config: options of the planner's own configuration, by name.
 
@@ -108,8 +93,6 @@ def make_planner(
         raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
     module, _, attribute = known[name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
-    if issubclass(planner, OptionsPlanner):
-        return planner(options)
     return planner(config_of(planner.config_type, f"planner {name}", **config))
 
 

@@ -116,7 +116,7 @@ class Environment(Protocol[ReadT_contra, StatesT]):
 
 
 class QNetwork(Protocol[ProblemsT, SeenT_contra]):
-    """What an agent asks of a network; see rl.q_network."""
+    """What an agent asks of a network; see rl.networks.pipeline."""
 
     def prepare(self, problems: ProblemsT) -> ProblemsT:
         """The problems with whatever the network derives once for all their states."""

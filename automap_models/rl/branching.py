@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, Problems, apply, episode_steps
+from automap_models.envs.pipeline.env import Partial, Problems, apply, episode_steps
 from automap_models.rl import targets
 from automap_models.rl.agent import explore
 from automap_models.rl.replay import Items

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from automap_models.envs.pipeline import Partial, Problems, episode_steps
+from automap_models.envs.pipeline.env import Partial, Problems, episode_steps
 from automap_models.rl import targets
 from automap_models.rl.replay import Items
 from automap_models.rl.whole_plans import Episodes, PipelineAgent, action_at, unpack

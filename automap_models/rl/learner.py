@@ -1,18 +1,19 @@
-"""Learner iterations of an agent that learns while it plays: replayed transitions, Adam, the target network."""
+"""The one learner: offline training gives it a data set's replay, online training the episodes of one problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from automap_models.errors import BadInput
 from automap_models.rl.agent import Agent, Moment, ProblemsT, StatesT
-from automap_models.rl.replay import PrioritisedReplay
+from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.steps import empty_step, replayed, transitions
 
 
@@ -48,14 +49,80 @@ class LearnerConfig:
                 raise BadInput(f"is {getattr(self, name)}", where=f"agent.learner.{name}", do="give more than 0")
 
 
-class Learner(Generic[ProblemsT, StatesT]):
-    """An agent's replay and optimiser on one problem.
+Loss = Callable[[Items, Tensor], tuple[Tensor, Tensor]]
+"""Replayed rows and their importance weights, [B] → the weighted loss and the errors, [B], that become priorities."""
+
+
+class Learner:
+    """Learner iterations (Hessel et al. 2018): draw from the replay, improve the network, renew priorities and target.
+
+    Args:
+        online, target: the network that learns and its copy that rates; both of one kind.
+        replay: whose rows `loss` reads.
+        config: how to train.
+        rng: of the replay's draws.
+        loss: see Loss.
+        optimise: what a loss does to the weights of `online`; a step of Adam with gradients clipped where it is None.
+            Whoever spreads the step over processes gives another.
+    """
+
+    def __init__(
+        self,
+        online: nn.Module,
+        target: nn.Module,
+        replay: PrioritisedReplay,
+        config: LearnerConfig,
+        rng: np.random.Generator,
+        loss: Loss,
+        optimise: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        self.online, self.target, self.replay, self.config, self.rng = online, target, replay, config, rng
+        self.loss, self.optimise = loss, optimise or adam_steps(online, config)
+        self.iteration = 0
+
+    def learn(self) -> Tensor:
+        """One learner iteration; returns the loss, a single number."""
+        if self.iteration % self.config.target_every == 0:
+            self.target.load_state_dict(self.online.state_dict())
+        rows, items, weights = self.replay.sample(self.config.batch, self.rng)
+        loss, error = self.loss(items, torch.from_numpy(weights).float())
+        self.replay.update(rows, error.double().cpu().numpy())
+        self.optimise(loss)
+        self.iteration += 1
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on needs beside the networks, the optimiser and `iteration`."""
+        return {"replay": self.replay.state_dict(), "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` gave."""
+        self.replay.load_state_dict(state["replay"])
+        self.rng.bit_generator.state = state["rng"]
+
+
+def adam_steps(network: nn.Module, config: LearnerConfig) -> Callable[[Tensor], None]:
+    """Steps of Adam on a network's weights, with clipped gradients and a constant learning rate."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+
+    def step(loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(network.parameters(), config.gradient_clip)
+        optimizer.step()
+
+    return step
+
+
+class OnlineLearner(Learner, Generic[ProblemsT, StatesT]):
+    """The learner of an agent that plays on one problem while it learns; its replay holds decisions.
 
     Args:
         agent: whose networks are modules; they are trained.
         problems: that it plays on; a replayed batch of them is whatever `problems.take` gives.
         like: any states, from which the replay takes shapes.
         make: puts the parts of states together.
+        config: how to train.
         rng: of the replay's draws.
     """
 
@@ -69,28 +136,30 @@ class Learner(Generic[ProblemsT, StatesT]):
         rng: np.random.Generator,
     ) -> None:
         assert isinstance(agent.online, nn.Module) and isinstance(agent.target, nn.Module)
-        self.agent, self.problems, self.config = agent, problems, config
-        self.make, self.rng = make, rng
-        self.online, self.target = agent.online, agent.target
-        self.replay = PrioritisedReplay(config.replay, empty_step(like), config.alpha, config.beta)
-        self.optimizer = torch.optim.Adam(self.online.parameters(), lr=config.learning_rate)
-        self.iteration = 0
+        replay = PrioritisedReplay(config.replay, empty_step(like), config.alpha, config.beta)
+
+        def loss(items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
+            return agent.loss(problems, replayed(items, make), weights)
+
+        super().__init__(agent.online, agent.target, replay, config, rng, loss)
+        self.agent = agent
 
     def remember(self, states: StatesT, moments: list[Moment[StatesT]]) -> None:
         """Episodes into the replay; the oldest make room, and of too many only the last fit."""
         rows = transitions(states, moments, self.agent.config)
         self.replay.add({name: column[-self.config.replay :] for name, column in rows.items()})
 
-    def learn(self) -> float:
-        """One learner iteration; returns the loss."""
-        if self.iteration % self.config.target_every == 0:
-            self.target.load_state_dict(self.online.state_dict())
-        rows, items, weights = self.replay.sample(self.config.batch, self.rng)
-        loss, error = self.agent.loss(self.problems, replayed(items, self.make), torch.from_numpy(weights).float())
-        self.replay.update(rows, error.double().numpy())
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.online.parameters(), self.config.gradient_clip)
-        self.optimizer.step()
-        self.iteration += 1
-        return float(loss.detach())
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread, in the whole process, as long as the context lasts.
+
+    The small networks of a search are quicker with one: threads wait for each other, and where other programs keep the
+    cores busy they wait for long (measured: a search of 1.5 s took 79 s with two threads on two busy cores).
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, episode_steps
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, episode_steps
 from automap_models.rl import targets
 from automap_models.rl.agent import Agent, AgentConfig, Transitions
 from automap_models.rl.replay import Items

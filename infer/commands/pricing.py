@@ -10,21 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from automap_models.core.mesh import Mesh, MeshAxis
-from automap_models.core.priced_sharding import PricedShardingProblem
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
-from automap_models.cost.sharding import UNUSED, ShardingPrice
+from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_price
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
-from automap_models.formats.priced_sharding_json import PricedShardingReport, read_priced_plan
-from automap_models.formats.priced_sharding_json import mesh_of as mesh_in
+from automap_models.formats.sharding_json import ShardingReport, read_sharding_plan
+from automap_models.formats.sharding_json import mesh_of as mesh_in
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding.cost_milp import price_of, replicated_price
-from automap_models.planners.sharding.milp import most_partitioned, plan_of
+from automap_models.planners.sharding.evaluate import evaluated
 
 from ..mesh_argument import mesh_of
 from ..reports.progress import Steps
@@ -47,7 +43,7 @@ class Priced:
         estimates: plan by name, as in `verified` → bytes that XLA for CPUs is expected to all-reduce.
     """
 
-    report: PricedShardingReport
+    report: ShardingReport
     inserted: Mapping[str, Inserted]
     verified: Verified | None = None
     estimates: Mapping[str, float] | None = None
@@ -76,84 +72,72 @@ def priced(arguments: SearchRequest) -> Priced:
         steps.begin(f"pricing {len(module.operations):,} operations")
         graph = instruction_graph(module)
         work = sharding_work(module, sharding, graph, device)
-        problem = PricedShardingProblem(
+        problem = ShardingProblem(
             module.name,
             sharding.classes,
-            work,
             cluster,
             mesh,
-            device.launch_s,
             "memory" if arguments.objective == "memory" else "time",
+            work,
             rule_set.name,
+            device.launch_s,
         )
         steps.begin("searching")
         report = _report(arguments, problem, begun)
         steps.begin("checking the plan with Shardy")
-        inserted = inserted_by_shardy(module, report.plan.plans)
+        inserted = inserted_by_shardy(module, report.plan)
         if not arguments.verify:
             return Priced(report, inserted)
         steps.begin("running the plan on the host's devices with XLA")
-        each = sharding_work(module, sharding, graph, device, reassociated=False)
-        return _verified(arguments, Priced(report, inserted), replace(problem, work=each))
+        separate = sharding_work(module, sharding, graph, device, reassociated=False)
+        return _verified(arguments, Priced(report, inserted), replace(problem, work=separate))
 
 
-def _report(arguments: SearchRequest, problem: PricedShardingProblem, begun: float) -> PricedShardingReport:
+def _report(arguments: SearchRequest, problem: ShardingProblem, begun: float) -> ShardingReport:
     """The plan and the prices beside it."""
     if arguments.plan:
-        plan = read_priced_plan(arguments.plan, problem)
+        result = evaluated(problem, read_sharding_plan(arguments.plan, problem))
     else:
-        plan = make_planner("milp", None, "priced").plan(problem)
-    price, parallel = price_of(problem, plan.axis_of(problem)), _data_parallel(problem)
-    return PricedShardingReport(
-        problem=problem,
-        plan=plan,
-        price=price,
-        replicated=replicated_price(problem),
-        data_parallel=_price_alone(problem, parallel) if parallel else None,
+        result = make_planner("milp", kind="sharding").solve(problem)
+        result.required_plan()
+    parallel = _data_parallel(problem)
+    return ShardingReport(
+        result=result,
         planning_s=time.perf_counter() - begun,
-        notes=_notes(problem, price),
+        notes=_notes(problem, result.cost),
+        replicated=replicated_price(problem),
+        data_parallel=plan_price(problem, parallel) if parallel else None,
     )
 
 
-def _notes(problem: PricedShardingProblem, price: ShardingPrice) -> tuple[str, ...]:
+def _notes(problem: ShardingProblem, price: ShardingPrice) -> tuple[str, ...]:
     if price.memory_bytes <= problem.cluster.memory:
         return ()
     return (f"needs {price.memory_bytes / 1e9:.1f} GB, a device has {problem.cluster.memory / 1e9:.1f} GB",)
 
 
-def _data_parallel(problem: PricedShardingProblem) -> ShardingPlan | None:
+def _data_parallel(problem: ShardingProblem) -> ShardingPlan | None:
     """The batch across all devices of the mesh; None where they do not divide it."""
-    devices = math.prod(axis.size for axis in problem.mesh)
+    mesh = (MeshAxis("data", math.prod(axis.size for axis in problem.mesh)),)
     try:
-        along = ShardingProblem(problem.model, "data", problem.classes, problem.cluster, devices, problem.rules)
+        counted = replace(problem, mesh=mesh, objective="count")
     except BadInput:
         return None
-    return plan_of(along, most_partitioned(along).chosen.tolist(), "data-parallel")
+    return make_planner("milp", kind="sharding").plan(counted)
 
 
-def _price_alone(problem: PricedShardingProblem, plan: ShardingPlan) -> ShardingPrice:
-    """The price of a plan along one axis of its own."""
-    axis_of = np.full(len(problem.classes), UNUSED)
-    axis_of[problem.classes.sharded(plan.dims)] = 0
-    return price_of(replace(problem, mesh=_one_axis(plan)), axis_of)
-
-
-def _one_axis(plan: ShardingPlan) -> Mesh:
-    return (MeshAxis("data", plan.axis_size),)
-
-
-def _verified(arguments: SearchRequest, found: Priced, problem: PricedShardingProblem) -> Priced:
+def _verified(arguments: SearchRequest, found: Priced, problem: ShardingProblem) -> Priced:
     """The same with what XLA made of it; `problem` prices every all-reduce on its own, as XLA for CPUs has it."""
     from ..verify import verify
 
     report = found.report
-    plans = {"plan": (report.plan.mesh, [one.dims for one in report.plan.plans])}
-    estimates = {"plan": _reduced(price_of(problem, report.plan.axis_of(problem)))}
+    plans = {"plan": (report.plan.mesh, report.plan.dims)}
+    estimates = {"plan": _reduced(plan_price(problem, report.plan))}
     if parallel := _data_parallel(problem):
-        plans["data-parallel"] = (_one_axis(parallel), [parallel.dims])
-        estimates["data-parallel"] = _reduced(_price_alone(problem, parallel))
+        plans["data-parallel"] = (parallel.mesh, parallel.dims)
+        estimates["data-parallel"] = _reduced(plan_price(problem, parallel))
     devices = math.prod(axis.size for axis in report.plan.mesh)
-    needed = devices * report.price.memory_bytes + 2 * report.replicated.memory_bytes
+    needed = devices * report.result.cost.memory_bytes + 2 * replicated_price(problem).memory_bytes
     return replace(found, verified=verify(arguments.source, plans, needed), estimates=estimates)
 
 

@@ -161,14 +161,14 @@ def _found_report(request: SearchRequest, found: Found) -> Report:
 
 def _priced_report(priced: Priced) -> Report:
     """A plan that does not compute what one device does is a defect, and the exit code says so."""
-    from automap_models.formats.priced_sharding_json import write_priced_plan
+    from automap_models.formats.sharding_json import write_sharding_plan
 
     from ..reports.priced_sharding import price_document, print_priced
 
     return Report(
         lambda: print_priced(priced),
         lambda: price_document(priced),
-        {"plan": lambda path: write_priced_plan(path, priced.report)},
+        {"plan": lambda path: write_sharding_plan(path, priced.report)},
         exit_code=0 if priced.verified is None or priced.verified.equal else 1,
     )
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from automap_models.errors import BadInput
 
 from ..arguments import at_least, name_argument
 from ..requests import SearchRequest
-
-if TYPE_CHECKING:
-    from automap_models.planners.base import PlannerOptions
-    from automap_models.planners.rounds import Round
 
 OBJECTIVES = ("time", "memory", "count")
 COUNTING = "count"
@@ -43,22 +39,10 @@ def add_search_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
 
 
-def search_options(arguments: SearchRequest, watch: Callable[[Round], None]) -> PlannerOptions:
-    """The planner's options."""
-    from automap_models.planners.base import PlannerOptions
-
-    return PlannerOptions(
-        agent=arguments.agent or "paper",
-        episodes=arguments.episodes,
-        stop_at_optimum=bool(arguments.stop_at_optimum),
-        seed=arguments.seed or 0,
-        watch=watch,
-    )
-
-
-def seed_of(arguments: SearchRequest) -> int | None:
-    """The seed that the planner drew from; None for one that does not draw."""
-    return (arguments.seed or 0) if "seed" in APPLICABLE.get(arguments.planner, ()) else None
+def search_options(arguments: SearchRequest) -> dict[str, Any]:
+    """The planner's options by name; those that were not given have its defaults."""
+    given = {name: getattr(arguments, name) for name in ("agent", "episodes", "stop_at_optimum", "seed")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def settled(options: Mapping[str, Any]) -> dict[str, Any]:

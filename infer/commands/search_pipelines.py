@@ -128,12 +128,12 @@ def _problem(request: OnlineRequest) -> StagedProblem:
     """
     from automap_models.core.staged import StagedProblem
     from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.planners.online.planner import agent_options, at_instructions
+    from automap_models.planners.online.planner import agent_config, at_instructions
 
     from ..sources import profile_of
 
     cluster = read_cluster(request.topo)
-    agent_options(request.agent)
+    agent_config(request.agent)
     profile = profile_of(request.profiled)
     given = {name: getattr(request, name) for name in ("micro_batches", "state_factor")}
     given = {name: value for name, value in given.items() if value is not None}

@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
+from automap_models.core.mesh import PlanKind
+from automap_models.core.result import Result
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
-from automap_models.planners.rounds import Round
+from automap_models.planners.sharding.episodes import Round
+from automap_models.planners.watch import Progress
 
-from ..mesh_argument import axis_size
+from ..mesh_argument import one_axis
 from ..reports.progress import Steps
 from ..requests import SearchRequest
 from ..sources import module_of
-from .search_options import search_options, seed_of
+from .search_options import search_options
 
 if TYPE_CHECKING:
     from automap_models.hlo.adapter import Module
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from automap_models.hlo.sharding_classes import ModuleSharding
 
 
-KINDS: Mapping[str, Kind] = {"opp": "operator", "adp": "data"}
+KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
 
 
@@ -63,28 +66,25 @@ def found(arguments: SearchRequest) -> Found:
     """
     begun, kind = time.perf_counter(), KINDS[arguments.search]
     cluster, rule_set = read_cluster(arguments.topo), read_rule_set(arguments.rules)
-    devices = axis_size(arguments.mesh, kind, cluster)
-    rounds: list[Round] = []
+    mesh = one_axis(arguments.mesh, kind, cluster)
     steps = Steps()
 
-    def watch(told: Round) -> None:
-        rounds.append(told)
-        steps.begin(_progress(told))
+    def watch(news: Progress) -> None:
+        steps.begin(news.what)
 
-    planner = make_planner(arguments.planner, search_options(arguments, watch), kind)
+    planner = make_planner(arguments.planner, kind="sharding", **search_options(arguments))
     with contextlib.redirect_stdout(sys.stderr), steps:
         steps.begin(f"tracing {arguments.source.what}")
         module = module_of(arguments.source)
         steps.begin(f"propagating through {len(module.operations):,} operations")
         sharding = sharding_of(module, rule_set)
-        problem = ShardingProblem(module.name, kind, sharding.classes, cluster, devices, rule_set.name)
-        steps.begin(f"searching {len(problem.candidate_dims)} dimensions")
-        plan = planner.plan(problem)
+        problem = ShardingProblem(module.name, sharding.classes, cluster, mesh, rules=rule_set.name)
+        steps.begin(f"searching {len(problem.along[0].candidate_dims)} dimensions")
+        result = planner.solve(problem, watch=watch)
         planning_s = time.perf_counter() - begun
         steps.begin("checking the plan with Shardy")
-        inserted = inserted_by_shardy(module, [plan])
-    report = ShardingReport(problem, plan, planning_s, seed_of(arguments), _notes(plan, inserted))
-    return Found(report, inserted, tuple(rounds))
+        inserted = inserted_by_shardy(module, result.required_plan())
+    return Found(ShardingReport(result, planning_s, _notes(result, inserted)), inserted, result.search_log)
 
 
 def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
@@ -95,26 +95,22 @@ def sharding_of(module: Module, rule_set: RuleSet) -> ModuleSharding:
     return sharding_classes(module, sharding_rules(module), rule_set)
 
 
-def inserted_by_shardy(module: Module, plans: Sequence[ShardingPlan]) -> dict[str, Inserted]:
-    """What Shardy's own propagation of plans along the axes of a mesh inserts: its word for it → number and bytes."""
+def inserted_by_shardy(module: Module, plan: ShardingPlan) -> dict[str, Inserted]:
+    """What Shardy's own propagation of a plan along all its axes inserts: its word for it → number and bytes."""
     from automap_models.hlo.shardy import mesh_collectives
 
     inserted: dict[str, Inserted] = {}
-    for kind, nbytes in mesh_collectives(module, [(plan.dims, plan.axis_size) for plan in plans]):
+    along = [(dims, axis.size) for dims, axis in zip(plan.dims, plan.mesh, strict=True)]
+    for kind, nbytes in mesh_collectives(module, along):
         number, total = inserted.get(kind, Inserted(0, 0.0))
         inserted[kind] = Inserted(number + 1, total + nbytes)
     return inserted
 
 
-def _progress(told: Round) -> str:
-    what = f"ε {told.epsilon:.2f}" if told.stage == 1 else "backtracing"
-    return f"episode {told.episodes:,}: best plan partitions {told.best}, {what}"
-
-
-def _notes(plan: ShardingPlan, inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
+def _notes(result: Result[ShardingProblem, ShardingPlan], inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
     notes = []
-    if plan.interrupted:
-        notes.append(f"interrupted after {plan.episodes:,} episodes: the best plan until then")
+    if result.facts.get("interrupted"):
+        notes.append(f"interrupted after {result.facts['episodes']:,} episodes: the best plan until then")
     if reshards := inserted.get("reshard"):
         notes.append(f"Shardy's own propagation of this plan needs {reshards.number} reshards")
     return tuple(notes)

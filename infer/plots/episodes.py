@@ -68,10 +68,10 @@ def draw_episodes(
 
 def draw_search(found: Found) -> Figure:
     """The figure; a notebook can show it as it is."""
-    figure, axes = episodes_figure(search_title(found), f"partitioned {CANDIDATES[found.report.plan.kind]}s")
-    proven, rounds = found.report.plan.optimality, found.rounds
+    figure, axes = episodes_figure(search_title(found), f"partitioned {CANDIDATES[found.report.plan.mesh[0].kind]}s")
+    proven, rounds = found.report.result.bound, found.rounds
     if proven is not None:
-        axes.axhline(proven.bound, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.bound:g}")
+        axes.axhline(proven.value, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.value:g}")
     scores = [each.scores for each in rounds]
     best = np.maximum.accumulate(np.concatenate(scores))
     draw_episodes(axes, scores, [each.greedy for each in rounds], best)
@@ -85,12 +85,12 @@ def draw_search(found: Found) -> Figure:
 
 def search_title(found: Found) -> str:
     """The model, and below it kind, rules, planner and seed."""
-    report, plan = found.report, found.report.plan
-    cut_off = ", interrupted" if plan.interrupted else ""
+    report, known, (axis,) = found.report, found.report.result.facts, found.report.plan.mesh
+    cut_off = ", interrupted" if known["interrupted"] else ""
     return (
-        f"{shortened(report.problem.model, 80)}, {plan.kind} plan for {plan.axis_size} devices\n"
-        f"rules {report.problem.rules}  ·  planner {plan.planner}, seed {report.seed}  ·  "
-        f"{counted(plan.episodes, 'episode')}{cut_off}"
+        f"{shortened(report.problem.model, 80)}, {axis.kind} plan for {axis.size} devices\n"
+        f"rules {report.problem.rules}  ·  planner {report.plan.planner}, seed {known['seed']}  ·  "
+        f"{counted(known['episodes'], 'episode')}{cut_off}"
     )
 
 

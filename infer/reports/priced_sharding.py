@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from automap_models.core.sharding_classes import REPLICATED
-from automap_models.cost.sharding import ShardingPrice
-from automap_models.formats.priced_sharding_json import PricedShardingReport, priced_document
+from automap_models.cost.sharding import ShardingPrice, objective_value
+from automap_models.formats.sharding_json import ShardingReport, sharding_document
 
 from ..commands.pricing import Priced
 from ..verify import TOLERANCE, Verified
@@ -18,7 +18,7 @@ from .units import counted, percent, seconds, size
 
 def price_document(found: Priced) -> dict[str, Any]:
     """The plan's JSON document, with what XLA made of it where that was asked for."""
-    document = priced_document(found.report)
+    document = sharding_document(found.report)
     return {**document, "verified": _verified_document(found, found.verified)} if found.verified else document
 
 
@@ -32,23 +32,27 @@ def print_priced(found: Priced) -> None:
         f"{plain(problem.cluster.name)}, rules {plain(problem.rules)}"
     )
     screen.print(f"plan of least {problem.objective} by [bold]{plain(report.plan.planner)}[/bold]\n")
-    for axis, plan in zip(mesh, report.plan.plans, strict=True):
+    for a, axis in enumerate(mesh):
         if len(mesh) > 1:
             screen.print(f"along [bold]{axis.name}[/bold]")
-        screen.print(variable_table(plan))
+        screen.print(variable_table(report.plan, a))
         screen.print()
     screen.print(_prices(report))
     screen.print()
     screen.print(fact_table(_facts(found), report.notes))
 
 
-def _prices(report: PricedShardingReport) -> Any:
+def _prices(report: ShardingReport) -> Any:
     """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
     table = columns()
     table.add_column("on each device", no_wrap=True)
     for heading in ("step", "compute", "all-reduce", "activations", "gradients", "memory"):
         table.add_column(heading, justify="right", no_wrap=True)
-    prices = {"this plan": report.price, "data parallelism": report.data_parallel, "replicated": report.replicated}
+    prices = {
+        "this plan": report.result.cost,
+        "data parallelism": report.data_parallel,
+        "replicated": report.replicated,
+    }
     for name, price in prices.items():
         table.add_row(name, *(_cells(price) if price else ["–"] * 6), style=None if name == "this plan" else "dim")
     return table
@@ -63,29 +67,30 @@ def _cells(price: ShardingPrice) -> list[str]:
 def _facts(found: Priced) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report = found.report
-    for axis, plan in zip(report.plan.mesh, report.plan.plans, strict=True):
-        whole = sum(variable.nbytes for variable in plan.candidates)
-        split = sum(variable.nbytes for variable, dim in plan.candidates.items() if dim != REPLICATED)
-        noun = counted(len(plan.candidates), "input" if axis.kind == "data" else "trainable parameter")
-        yield axis.name, f"{plan.partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
+    for a, axis in enumerate(report.plan.mesh):
+        decided, partitioned = report.plan.candidates(a), report.plan.partitioned(a)
+        whole = sum(variable.nbytes for variable in decided)
+        split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
+        noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
+        yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
     yield "optimum", _optimum(report)
     yield "Shardy", shardy_sentence(found.inserted)
     if found.verified:
         yield from _verified_facts(found, found.verified)
-    searched = seconds(report.plan.search_s)
+    searched = seconds(report.result.taken_s)
     yield "time", f"{seconds(report.planning_s)} from the model to the plan, {searched} of it searching"
 
 
-def _optimum(report: PricedShardingReport) -> str:
-    proven = report.plan.optimality
+def _optimum(report: ShardingReport) -> str:
+    proven = report.result.bound
     if proven is None:
         return "nothing is proven"
     time = report.problem.objective == "time"
-    reached = report.price.time_s if time else report.price.memory_bytes
+    reached = objective_value(report.problem, report.result.cost)
     if proven.proof == "exact":
         return f"proven: no plan on this mesh without resharding {'is faster' if time else 'takes less memory'}"
-    bound = seconds(proven.bound) if time else size(proven.bound)
-    return f"proven: no plan is below {bound}, the gap is {percent(reached / proven.bound - 1.0)}"
+    bound = seconds(proven.value) if time else size(proven.value)
+    return f"proven: no plan is below {bound}, the gap is {percent(reached / proven.value - 1.0)}"
 
 
 def _verified_facts(found: Priced, verified: Verified) -> Iterator[tuple[str, str]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
-from automap_models.envs.propagation import PARTITIONED, Propagation
-from automap_models.envs.propagation import REPLICATED as REPLICATE
+from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
+from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import sharding_document
 
 from ..commands.searching import Found, Inserted
@@ -32,11 +33,12 @@ def print_search(found: Found, *, groups: bool) -> None:
     """Print a plan for people; with `groups`, the linkage groups, too."""
     screen, report = console(), found.report
     cluster = report.problem.cluster
+    axis = report.plan.mesh[0]
     screen.print(
-        f"[bold]{plain(report.problem.model)}[/bold] on {report.plan.axis_size} of the {cluster.devices} devices of "
+        f"[bold]{plain(report.problem.model)}[/bold] on {axis.size} of the {cluster.devices} devices of "
         f"{plain(cluster.name)}, rules {plain(report.problem.rules)}"
     )
-    screen.print(f"{report.plan.kind} plan by [bold]{plain(report.plan.planner)}[/bold]\n")
+    screen.print(f"{axis.kind} plan by [bold]{plain(report.plan.planner)}[/bold]\n")
     screen.print(variable_table(report.plan))
     screen.print()
     if groups:
@@ -45,16 +47,16 @@ def print_search(found: Found, *, groups: bool) -> None:
     screen.print(fact_table(facts(found), report.notes))
 
 
-def variable_table(plan: ShardingPlan) -> Table:
-    """One row for the variables of a kind; the partitioned dimension's size is divided by the devices."""
+def variable_table(plan: ShardingPlan, axis: int = 0) -> Table:
+    """One row for the variables of a kind; the partitioned dimension's size is divided by the axis's devices."""
     table = columns()
-    table.add_column(CANDIDATES[plan.kind], overflow="fold")
+    table.add_column(CANDIDATES[plan.mesh[axis].kind], overflow="fold")
     table.add_column("number", justify="right", no_wrap=True)
     table.add_column("shape", no_wrap=True)
     table.add_column("dim", justify="right", no_wrap=True)
-    for row in rows(plan):
+    for row in rows(plan, axis):
         shapes = {variable.shape for variable in row.variables}
-        shape = _divided(shapes.pop(), row.dim, plan.axis_size) if len(shapes) == 1 else "several"
+        shape = _divided(shapes.pop(), row.dim, plan.mesh[axis].size) if len(shapes) == 1 else "several"
         style = "dim" if row.dim == REPLICATED else None
         table.add_row(plain(row.name), str(len(row.variables)), shape, str(row.dim), style=style)
     return table
@@ -62,8 +64,8 @@ def variable_table(plan: ShardingPlan) -> Table:
 
 def group_table(found: Found) -> Table:
     """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
-    problem = found.report.problem
-    propagation = Propagation(problem)
+    (along,) = found.report.problem.along
+    propagation = Propagation(along)
     table = columns()
     table.add_column("linkage group of", overflow="fold")
     for heading in ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates"):
@@ -73,7 +75,7 @@ def group_table(found: Found) -> Table:
         number = propagation.dim_classes[dim]
         group = propagation.linkage_group(dim, PARTITIONED)
         if group is not None and number not in seen:
-            own, name = propagation.sizes[number], problem.classes.describe(int(problem.candidate_dims[dim]))
+            own, name = propagation.sizes[number], along.classes.describe(int(along.candidate_dims[dim]))
             sizes = (own - 1, group.partitioned.size, group.replicated.size, own)
             table.add_row(plain(name), *map(str, sizes))
         seen.add(number)
@@ -83,47 +85,50 @@ def group_table(found: Found) -> Table:
 def facts(found: Found) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
     report, plan = found.report, found.report.plan
-    decided = plan.candidates
-    kind = CANDIDATES[plan.kind]
+    decided, known, (along,) = plan.candidates(), report.result.facts, report.problem.along
+    kind = CANDIDATES[along.axis.kind]
     whole = sum(variable.nbytes for variable in decided) or 1.0
     split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
     noun = counted(len(decided), _NOUNS[kind])
-    yield "result", f"{plan.partitioned} of {noun} partitioned, {percent(split / whole)} of their bytes"
-    followers = sum(dim != REPLICATED for v, dim in plan.by_variable.items() if v not in decided)
+    yield "result", f"{plan.partitioned()} of {noun} partitioned, {percent(split / whole)} of their bytes"
+    followers = sum(dim != REPLICATED for v, dim in plan.by_variable().items() if v not in decided)
     if followers:
         yield "follows", f"{counted(followers, 'other argument')} of the step, the optimiser's state among them"
     yield "memory", _memory(plan)
-    dims = int(report.problem.candidate_dims.size)
-    live = int(report.problem.live[report.problem.classes.dim_classes[report.problem.candidate_dims]].sum())
+    dims = int(along.candidate_dims.size)
+    live = int(along.live[along.classes.dim_classes[along.candidate_dims]].sum())
     yield (
         "search",
         (
             f"{live} of {counted(dims, 'dimension')} could be partitioned; "
-            f"{plan.decided_by_propagation} were decided by propagation"
+            f"{known['decided_by_propagation'][0]} were decided by propagation"
         ),
     )
-    if plan.episodes:
-        cut_off = ", then interrupted" if plan.interrupted else ""
-        yield "episodes", f"{plan.episodes:,}{cut_off}; the plan's reward is {plan.reward:.1f}"
-    yield "optimum", _optimum(plan)
+    if episodes := known.get("episodes"):
+        cut_off = ", then interrupted" if known["interrupted"] else ""
+        yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
+    yield "optimum", _optimum(plan, report.result.bound)
     yield "Shardy", shardy_sentence(found.inserted)
-    yield "time", f"{seconds(report.planning_s)} from the model to the plan, {seconds(plan.search_s)} of it searching"
+    yield (
+        "time",
+        f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
+    )
 
 
 def _memory(plan: ShardingPlan) -> str:
     """What the step's arguments take on each device."""
-    held = sum(v.nbytes / (1 if dim == REPLICATED else plan.axis_size) for v, dim in plan.by_variable.items())
+    devices = plan.mesh[0].size
+    held = sum(v.nbytes / (1 if dim == REPLICATED else devices) for v, dim in plan.by_variable().items())
     return f"{size(held)} of arguments on each device, {size(sum(v.nbytes for v in plan.variables))} replicated"
 
 
-def _optimum(plan: ShardingPlan) -> str:
-    proven = plan.optimality
-    if proven is None:
+def _optimum(plan: ShardingPlan, bound: Bound | None) -> str:
+    if bound is None:
         return "nothing is proven"
-    if proven.proof == "exact" and plan.partitioned >= proven.bound:
+    if bound.proof == "exact" and plan.partitioned() >= bound.value:
         return "proven: no plan without resharding partitions more"
-    gap = percent(1.0 - plan.partitioned / proven.bound)
-    return f"proven: no plan partitions more than {int(proven.bound)}, the gap is {gap}"
+    gap = percent(1.0 - plan.partitioned() / bound.value)
+    return f"proven: no plan partitions more than {int(bound.value)}, the gap is {gap}"
 
 
 def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
@@ -137,10 +142,10 @@ def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
 
 def _group_documents(found: Found) -> list[dict[str, Any]]:
     """The sizes of the linkage groups of every dimension; null where partitioning it conflicts in itself."""
-    problem = found.report.problem
-    propagation, classes = Propagation(problem), problem.classes
+    (along,) = found.report.problem.along
+    propagation, classes = Propagation(along), along.classes
     documents = []
-    for dim, entry in enumerate(problem.candidate_dims.tolist()):
+    for dim, entry in enumerate(along.candidate_dims.tolist()):
         variable = int(classes.dim_variables[entry])
         partition, replicate = (propagation.linkage_group(dim, decision) for decision in (PARTITIONED, REPLICATE))
         documents.append(

@@ -26,11 +26,12 @@ class Row(NamedTuple):
     dim: int
 
 
-def rows(plan: ShardingPlan) -> list[Row]:
-    """The plan's candidates without the first name of their paths if all share it."""
-    start = _shared_start([variable.name for variable in plan.candidates])
+def rows(plan: ShardingPlan, axis: int = 0) -> list[Row]:
+    """The plan's candidates along an axis, without the first name of their paths if all share it."""
+    candidates = plan.candidates(axis)
+    start = _shared_start([variable.name for variable in candidates])
     alike: dict[tuple[str, int], list[Variable]] = {}
-    for variable, dim in plan.candidates.items():
+    for variable, dim in candidates.items():
         alike.setdefault((_NUMBER.sub("*", variable.name[start:]), dim), []).append(variable)
     numbered = [
         Row(pattern if len(members) > 1 else members[0].name[start:], tuple(members), dim)

@@ -195,16 +195,17 @@ def test_a_search_is_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_ctrl_c_returns_the_best_plan_so_far(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.commands import searching
+    from automap_models.infer.reports.progress import Steps
 
-    def interrupting(_: object) -> str:
-        raise KeyboardInterrupt
+    def interrupting(_: Steps, what: str) -> None:
+        if what.startswith("episode"):
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(searching, "_progress", interrupting)
+    monkeypatch.setattr(Steps, "begin", interrupting)
     out = tmp_path / "plan.json"
     assert main(["opp", model, "--topo", "A", "--mesh", "4", *COUNT, "--out", str(out)]) == 0
     assert "interrupted after 16 episodes: the best plan until then" in " ".join(capsys.readouterr().out.split())
-    assert read_sharding_plan(out).interrupted
+    assert json.loads(out.read_text())["interrupted"]
 
 
 MISPLACED = {

@@ -54,12 +54,12 @@ def test_the_offline_policys_plan_is_a_warm_start(tmp_path: Path, capsys: pytest
     from automap_models.infer.app import infer
 
     start = tmp_path / "policy.json"
-    asked = [VGG, "--topo", "B", "--stages", "3", "--planner", "policy"]
-    assert infer([*asked, "--out", str(start)]) == 0
+    arguments = [VGG, "--topo", "B", "--stages", "3", "--planner", "policy"]
+    assert infer([*arguments, "--out", str(start)]) == 0
     capsys.readouterr()
     assert search("--warm-start", str(start), "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["length_s"] <= json.loads(start.read_text())["length_s"] * (1 + 1e-9)
+    document = json.loads(capsys.readouterr().out)
+    assert document["length_s"] <= json.loads(start.read_text())["length_s"] * (1 + 1e-9)
     assert search("--warm-start", str(start), "--stages", "2") == 2
     assert "has stages 3, not 2" in capsys.readouterr().err
 
@@ -74,8 +74,8 @@ def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.Capture
     cluster: Cluster = read_cluster("B")
     problem = StagedProblem(read_profile(VGG), cluster, 3)
     assert search("--warm-start", "policy", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["length_s"]
-    assert found <= plan_cost(problem, make_planner("policy").plan(problem)).length_s * (1 + 1e-9)
+    length_s = json.loads(capsys.readouterr().out)["length_s"]
+    assert length_s <= plan_cost(problem, make_planner("policy").plan(problem)).length_s * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -85,8 +85,19 @@ def test_a_factorys_model_is_traced_and_cut(
     pytest.importorskip("jax")
     (tmp_path / "small_models.py").write_text(FACTORY, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    asked = ["pp", "small_models:make_step", "--topo", "A", "--batch", "4", "--episodes", "48", "--out", "plan.json"]
-    assert main(asked) == 0
+    arguments = [
+        "pp",
+        "small_models:make_step",
+        "--topo",
+        "A",
+        "--batch",
+        "4",
+        "--episodes",
+        "48",
+        "--out",
+        "plan.json",
+    ]
+    assert main(arguments) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "plan by online: 2 stages" in printed and "layer_" in printed
     plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
@@ -102,7 +113,7 @@ def test_training_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "words"),
     [
         (
             ("--agent", "x"),
@@ -120,11 +131,11 @@ def test_training_is_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_cost_one_line(
-    arguments: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert search(*arguments) == code
-    told = capsys.readouterr().err.strip()
-    assert said in told and "\n" not in told
+    message = capsys.readouterr().err.strip()
+    assert words in message and "\n" not in message
 
 
 def test_a_warm_start_off_the_candidates_is_not_called_one_of_them(
@@ -137,5 +148,5 @@ def test_a_warm_start_off_the_candidates_is_not_called_one_of_them(
     assert infer([VGG, "--topo", "B", "--stages", "3", "--planner", "exact", "--out", str(start)]) == 0
     capsys.readouterr()
     assert search("--warm-start", str(start)) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "the plan it started from, which is not on these candidates: none on them is shorter" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the plan it started from, which is not on these candidates: none on them is shorter" in printed

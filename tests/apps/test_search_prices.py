@@ -15,7 +15,6 @@ pytest.importorskip("flax")
 import jax
 
 from automap_models.errors import BadInput
-from automap_models.formats.priced_sharding_json import read_priced_plan
 from automap_models.formats.sharding_json import read_sharding_plan
 from automap_models.infer.app import search as main
 
@@ -120,7 +119,6 @@ def test_the_fastest_step_of_two_dense_layers_is_megatrons(
     P = jax.sharding.PartitionSpec
     expected = {"wi": P(None, "model"), "wo": P("model")}
     assert read_sharding_plan(out).partition_specs(leaves) == expected
-    assert read_priced_plan(out).partition_specs(leaves) == expected
 
 
 def test_a_plan_of_two_axes_is_written_read_and_priced_again(
@@ -130,7 +128,7 @@ def test_a_plan_of_two_axes_is_written_read_and_priced_again(
     command = ["opp", f"{models}mlp", "--topo", "A"]
     first = printed([*command, "--mesh", "data=2,model=4", "--out", str(out)], capsys)
     assert first["kind"] == "hybrid"
-    plan = read_priced_plan(out)
+    plan = read_sharding_plan(out)
     leaves = {"0": {"wi": jax.ShapeDtypeStruct((1024, 4096), "float32")}}
     assert plan.partition_specs(leaves["0"]) == {"wi": jax.sharding.PartitionSpec(None, "model")}
     again = printed([*command, "--plan", str(out)], capsys)
@@ -268,4 +266,4 @@ def test_a_broken_file_is_refused_in_one_sentence(broken: str, models: str, tmp_
     changes, said = BROKEN[broken]
     out.write_text(json.dumps({**json.loads(out.read_text()), **changes}))
     with pytest.raises(BadInput, match=said):
-        read_priced_plan(out)
+        read_sharding_plan(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import Variable
 from automap_models.infer.reports.sharding_rows import rows
@@ -9,9 +10,9 @@ from automap_models.infer.reports.sharding_rows import rows
 
 def names(*variables: tuple[str, tuple[int, ...], int]) -> list[tuple[str, int, int]]:
     """Name, number of variables and dimension of each row for variables of these names, shapes and dimensions."""
-    made = tuple(Variable(name, shape, "f32", 4.0, "parameter") for name, shape, _ in variables)
-    plan = ShardingPlan("operator", 2, made, tuple(dim for *_, dim in variables), "by hand")
-    assert {variable for row in rows(plan) for variable in row.variables} == set(made)
+    parameters = tuple(Variable(name, shape, "f32", 4.0, "parameter") for name, shape, _ in variables)
+    plan = ShardingPlan((MeshAxis("model", 2),), parameters, (tuple(dim for *_, dim in variables),), "by hand")
+    assert {variable for row in rows(plan) for variable in row.variables} == set(parameters)
     return [(row.name, len(row.variables), row.dim) for row in rows(plan)]
 
 

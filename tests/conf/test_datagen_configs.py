@@ -10,7 +10,7 @@ import pytest
 
 from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
-from automap_models.envs.encoding import EncodedProblems
+from automap_models.envs.pipeline.encoding import EncodedProblems
 from automap_models.resources import conf_dir
 
 DISTRIBUTIONS = sorted(path.stem for path in (conf_dir() / "dist").glob("*.yaml"))

@@ -8,7 +8,7 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from automap_models.envs.pipeline import REWARDS
+from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
 
@@ -16,7 +16,7 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from automap_models.rl.q_network import FlatQNetwork, LookAheadQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_numbers
 from automap_models.train.imitation import ImitationModule
 from automap_models.train.module import RainbowModule
@@ -44,7 +44,7 @@ def test_every_agent_builds_its_module(name: str) -> None:
     config = compose(f"agent={name}")
     module = build(config)
     assert isinstance(module.online, FlatQNetwork if name == "paper" else LookAheadQNetwork)
-    for part, settings in (("agent", module.agent.config), ("learner", module.learner)):
+    for part, settings in (("agent", module.agent.config), ("learner", module.settings)):
         for key, value in OmegaConf.to_container(config.agent[part]).items():  # type: ignore[union-attr]
             assert getattr(settings, str(key)) == value
     assert module.size.points == config.env.points
@@ -57,7 +57,7 @@ def test_the_agents_are_those_that_the_documentation_names() -> None:
 def test_the_paper_s_agent_has_the_paper_s_numbers() -> None:
     """Auto-MAP, section 5.1, pipeline tasks."""
     module = build(compose("agent=paper"))
-    agent, learner = module.agent.config, module.learner
+    agent, learner = module.agent.config, module.settings
     assert (agent.gamma, agent.double, module.size.dueling, agent.n_steps) == (0.6, True, True, 1)
     assert (learner.batch, learner.learning_rate, learner.replay, learner.target_every) == (64, 1e-3, 2000, 100)
     assert (learner.alpha, learner.beta) == (0.2, 0.6)
@@ -83,7 +83,7 @@ def test_imitation_trains_the_default_network_on_one_plan_a_problem() -> None:
     module, default = build(compose("experiment=imitation")), build(compose())
     assert isinstance(module, ImitationModule)
     assert module.size == default.size
-    assert (module.learner.branches, module.learner.alpha, module.agent.config.epsilon(0)) == (1, 0, 0)
+    assert (module.settings.branches, module.settings.alpha, module.agent.config.epsilon(0)) == (1, 0, 0)
     assert module.hparams["imitation"]["temperature"] == module.imitation.temperature
     assert not isinstance(default, ImitationModule)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ grids = st.builds(Grid, st.integers(2, 500), st.integers(2, 200))
 CLUSTER = Cluster(nodes=2, devices_per_node=4, intra=130e9, inter=3.125e9, memory=32e9)
 
 
-def test_the_reference_maps_are_met(shared_data: Path) -> None:
-    maps = json.loads((shared_data / "cost_vectors.json").read_text())["coarsening"]
+def test_the_reference_maps_are_met(vectors: dict[str, list[dict[str, Any]]]) -> None:
+    maps = vectors["coarsening"]
     assert maps
     for case in maps:
         assert Grid(case["n"], case["granularity"]).instruction_of_point.tolist() == case["instruction_of_point"]
@@ -124,7 +123,7 @@ def test_ratios_survive_normalisation(profile: Profile, granularity: int) -> Non
 
 
 @LAW
-@given(profiles(), st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**30]))
+@given(profiles(), st.sampled_from([2.0**-20, 0.5, 4.0, 2.0**10]))
 def test_normalised_arrays_do_not_depend_on_the_unit_of_time(profile: Profile, factor: float) -> None:
     scaled = Profile.create(factor * profile.C, factor * profile.A, factor * profile.W, stash=profile.stash)
     ours, theirs = (coarse_arrays(p, CLUSTER) for p in (profile, scaled))

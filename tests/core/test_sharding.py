@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.mesh import MeshAxis
+from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.errors import BadInput
 
@@ -32,12 +33,15 @@ CLASSES = ShardingClasses(
 )
 
 
-def problem(kind: Any = "operator", axis_size: int = 2) -> ShardingProblem:
-    return ShardingProblem("mlp", kind, CLASSES, CLUSTER, axis_size)
+BOTH = (MeshAxis("data", 2), MeshAxis("model", 2))
 
 
-def plan(dims: tuple[int, ...], kind: Any = "operator", axis_size: int = 2) -> ShardingPlan:
-    return ShardingPlan(kind, axis_size, VARIABLES, dims, "by hand")
+def problem(axis: str = "model", size: int = 2) -> ShardingProblem:
+    return ShardingProblem("mlp", CLASSES, CLUSTER, (MeshAxis(axis, size),))
+
+
+def plan(dims: tuple[int, ...]) -> ShardingPlan:
+    return ShardingPlan((MeshAxis("model", 2),), VARIABLES, (dims,), "by hand")
 
 
 COLUMN_ROW = (1, 0, 0, 1, -1, -1)
@@ -45,16 +49,51 @@ COLUMN_ROW = (1, 0, 0, 1, -1, -1)
 
 
 def test_weights_count_candidates_and_their_bytes() -> None:
-    assert problem().weights.tolist() == [1, 3, 1, 0]
-    assert problem().weights_bytes.tolist() == [192.0, 448.0, 224.0, 0.0]
-    assert problem("data").weights.tolist() == [1, 0, 0, 1]
+    assert problem().along[0].weights.tolist() == [1, 3, 1, 0]
+    assert problem().along[0].weights_bytes.tolist() == [192.0, 448.0, 224.0, 0.0]
+    assert problem("data").along[0].weights.tolist() == [1, 0, 0, 1]
 
 
 def test_megatrons_plan_is_valid_and_counts_parameters_alone() -> None:
-    made = plan(COLUMN_ROW)
-    assert made.check_valid(problem()) == (True, "")
-    assert made.partitioned == 3
+    megatron = plan(COLUMN_ROW)
+    assert megatron.check_valid(problem()) == (True, "")
+    assert megatron.partitioned() == 3
     assert CLASSES.dims([1]) == COLUMN_ROW
+    assert megatron == ShardingPlan.from_classes(problem(), np.array([UNUSED, 0, UNUSED, UNUSED]), "by hand")
+    assert megatron.axis_of(CLASSES).tolist() == [UNUSED, 0, UNUSED, UNUSED]
+
+
+BATCH = (-1, -1, -1, -1, -1, 0)
+
+
+def test_a_plan_of_two_axes_decides_on_inputs_along_one_and_on_parameters_along_the_other() -> None:
+    both = ShardingPlan(BOTH, VARIABLES, (BATCH, COLUMN_ROW), "by hand")
+    assert both.check_valid(ShardingProblem("mlp", CLASSES, CLUSTER, BOTH)) == (True, "")
+    assert (both.partitioned(0), both.partitioned(1)) == (1, 3)
+    assert both.axis_of(CLASSES).tolist() == [UNUSED, 1, UNUSED, 0]
+
+
+def test_no_class_is_partitioned_along_both_axes() -> None:
+    """The input's features are the first layer's rows: inputs and parameters may both be asked to partition them."""
+    features = (0, -1, -1, 0, -1, 1)
+    twice = ShardingPlan(BOTH, VARIABLES, (features, features), "by hand")
+    assert twice.check_valid(ShardingProblem("mlp", CLASSES, CLUSTER, BOTH)) == (
+        False,
+        "partitions a dimension along both axes",
+    )
+
+
+def test_the_axis_along_which_propagation_objects_is_named() -> None:
+    plan_of_both = ShardingPlan(BOTH, VARIABLES, (BATCH, (1, -1, 0, 1, -1, -1)), "by hand")
+    valid, why = plan_of_both.check_valid(ShardingProblem("mlp", CLASSES, CLUSTER, BOTH))
+    assert not valid
+    assert why.startswith("along axis model, leaves variables undecided")
+
+
+@pytest.mark.parametrize("objective", ["time", "memory"])
+def test_time_and_memory_need_the_work_of_a_step(objective: Any) -> None:
+    with pytest.raises(BadInput, match=f"objective {objective} needs the work of a step"):
+        ShardingProblem("mlp", CLASSES, CLUSTER, BOTH, objective)
 
 
 @pytest.mark.parametrize(
@@ -68,31 +107,31 @@ def test_megatrons_plan_is_valid_and_counts_parameters_alone() -> None:
     ],
 )
 def test_a_plan_that_propagation_contradicts_says_where(dims: tuple[int, ...], why: str) -> None:
-    valid, told = plan(dims).check_valid(problem())
+    valid, objection = plan(dims).check_valid(problem())
     assert not valid
-    assert why in told
+    assert why in objection
 
 
 def test_a_plan_for_another_axis_or_kind_is_not_valid() -> None:
-    assert not plan(COLUMN_ROW).check_valid(problem(axis_size=4))[0]
+    assert plan(COLUMN_ROW).check_valid(problem(size=4)) == (False, "is for the mesh model=2, not model=4")
     assert not plan(COLUMN_ROW).check_valid(problem("data"))[0]
 
 
 def test_an_axis_that_divides_nothing_is_refused_with_the_sizes_that_do() -> None:
     with pytest.raises(BadInput, match=r"by 5 .* dimension 1 of params/l1/kernel by a divisor of 8"):
-        problem(axis_size=5)
+        problem(size=5)
 
 
-@pytest.mark.parametrize("axis_size", [-1, 0, 1, 17])
-def test_an_axis_is_at_least_two_and_at_most_all_devices(axis_size: int) -> None:
+@pytest.mark.parametrize("size", [-1, 0, 1, 17])
+def test_an_axis_is_at_least_two_and_at_most_all_devices(size: int) -> None:
     with pytest.raises(BadInput, match="give 2 to 16"):
-        problem(axis_size=axis_size)
+        problem(size=size)
 
 
 def test_a_step_without_parameters_is_refused() -> None:
     inputs = tuple(replace(variable, kind="input") for variable in VARIABLES)
     with pytest.raises(BadInput, match="no trainable parameters"):
-        ShardingProblem("mlp", "operator", replace(CLASSES, variables=inputs), CLUSTER, 2)
+        ShardingProblem("mlp", replace(CLASSES, variables=inputs), CLUSTER, (MeshAxis("model", 2),))
 
 
 class TestPartitionSpecs:
@@ -106,29 +145,29 @@ class TestPartitionSpecs:
     def test_they_have_the_tree_of_the_parameters(self) -> None:
         P = self.jax.sharding.PartitionSpec
         params = {"l1": {"kernel": self.leaf(6, 8), "bias": self.leaf(8)}, "l2": {"kernel": self.leaf(8, 7)}}
-        found = plan(COLUMN_ROW).partition_specs(params, axis="x")
-        assert found == {"l1": {"kernel": P(None, "x"), "bias": P("x")}, "l2": {"kernel": P("x")}}
+        specs = plan(COLUMN_ROW).partition_specs(params, axes=["x"])
+        assert specs == {"l1": {"kernel": P(None, "x"), "bias": P("x")}, "l2": {"kernel": P("x")}}
 
     def test_the_state_is_found_by_its_own_path(self) -> None:
         P = self.jax.sharding.PartitionSpec
         state = {"mu": {"l1": {"kernel": self.leaf(6, 8)}}, "count": self.leaf()}
-        found = plan(COLUMN_ROW).partition_specs(state)
-        assert found == {"mu": {"l1": {"kernel": P(None, "model")}}, "count": P()}
+        specs = plan(COLUMN_ROW).partition_specs(state)
+        assert specs == {"mu": {"l1": {"kernel": P(None, "model")}}, "count": P()}
 
     def test_an_unknown_leaf_another_shape_and_an_ambiguous_path_are_refused(self) -> None:
-        made = plan(COLUMN_ROW)
-        for tree, said in (
+        for tree, sentence in (
             ({"l3": {"kernel": self.leaf(8, 7)}}, "none of the plan's variables"),
             ({"l1": {"kernel": self.leaf(6, 9)}}, "has the shape"),
             ({"kernel": self.leaf(6, 8)}, "may be"),
         ):
-            with pytest.raises(BadInput, match=said):
-                made.partition_specs(tree)
+            with pytest.raises(BadInput, match=sentence):
+                plan(COLUMN_ROW).partition_specs(tree)
 
 
 def test_dtensor_placements_go_by_name() -> None:
     torch = pytest.importorskip("torch.distributed.tensor")
-    found = plan(COLUMN_ROW).placements()
-    assert found["params/l1/kernel"] == [torch.Shard(1)]
-    assert found["state/count"] == [torch.Replicate()]
-    assert set(found) == {variable.name for variable in VARIABLES}
+    both = ShardingPlan(BOTH, VARIABLES, (BATCH, COLUMN_ROW), "by hand").placements()
+    assert both["params/l1/kernel"] == [torch.Replicate(), torch.Shard(1)]
+    assert both["x"] == [torch.Shard(0), torch.Replicate()]
+    assert both["state/count"] == [torch.Replicate()] * 2
+    assert set(both) == {variable.name for variable in VARIABLES}

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding_work import ShardingWork
+from automap_models.core.sharding import UNUSED
+from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte
-from automap_models.cost.sharding import UNUSED, AxisCost, axis_costs, sharding_price
+from automap_models.cost.sharding import AxisCost, axis_costs, sharding_price
 
 CLUSTER = Cluster(2, 8, intra=100e9, inter=2e9, memory=16e9, name="pair")
 

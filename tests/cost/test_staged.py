@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,8 +45,8 @@ def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[
     assert_stages_alone_cost_the_same(problem, made)
 
 
-def test_a_stage_on_its_own_costs_the_same_on_every_reference_vector(shared_data: Path) -> None:
-    for case in json.loads((shared_data / "cost_vectors.json").read_text())["cost"]:
+def test_a_stage_on_its_own_costs_the_same_on_every_reference_vector(vectors: dict[str, list[dict[str, Any]]]) -> None:
+    for case in vectors["cost"]:
         cuts, profile = tuple(case["cuts"]), Profile.create(**case["profile"])
         problem = StagedProblem(profile, Cluster(**case["cluster"]), len(cuts) + 1, case["micro_batches"])
         made = StagedPlan(cuts, tuple(case["device_cuts"]), problem.micro_batches, "given")

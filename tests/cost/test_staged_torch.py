@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.cost.staged_torch import BatchCost, all_reduce_factor, pipeline_cost_batch, transfer_factor
-from automap_models.envs.encoding import CHANNELS, encode
+from automap_models.envs.pipeline.encoding import CHANNELS, encode
 
 LAW = settings(max_examples=60, deadline=None, derandomize=True)
 CASES = range(40)
@@ -32,13 +30,6 @@ SIZES = [(1, 1), (1, 2), (1, 7), (2, 1), (5, 1), (2, 3), (3, 2), (3, 4), (2, 7),
 
 Plan = tuple[Sequence[int], Sequence[int]]
 DrawProblems = Callable[..., list[StagedProblem]]
-
-
-@pytest.fixture(scope="module")
-def vectors(shared_data: Path) -> list[dict[str, Any]]:
-    cases: list[dict[str, Any]] = json.loads((shared_data / "cost_vectors.json").read_text())["cost"]
-    assert len(cases) == len(CASES)
-    return cases
 
 
 # --- factors, on every contiguous group of devices of clusters of many shapes -----------------------------------
@@ -88,9 +79,11 @@ def test_random_plans_of_many_clusters_in_one_batch_cost_the_same(
 
 @pytest.mark.parametrize("i", CASES)
 @pytest.mark.parametrize("points_per_instruction", [1, 3])
-def test_every_expected_value_is_met(vectors: list[dict[str, Any]], i: int, points_per_instruction: int) -> None:
+def test_every_expected_value_is_met(
+    vectors: dict[str, list[dict[str, Any]]], i: int, points_per_instruction: int
+) -> None:
     """Every instruction is a point of the grid, so that every cut of the case is."""
-    case, expected = vectors[i], vectors[i]["expected"]
+    case, expected = vectors["cost"][i], vectors["cost"][i]["expected"]
     profile, cluster = Profile.create(**case["profile"]), Cluster(**case["cluster"])
     stages, granularity = len(case["cuts"]) + 1, len(profile) * points_per_instruction
     problem = StagedProblem(profile, cluster, stages, case["micro_batches"], granularity=granularity)

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding import ShardingOptimality, ShardingPlan, ShardingProblem
-from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.core.mesh import MeshAxis
+from automap_models.core.result import Bound, Result
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
+from automap_models.cost.sharding import ShardingCount, ShardingPrice
 from automap_models.errors import BadInput
 from automap_models.formats.sharding_json import (
     ShardingReport,
+    mesh_of,
     read_sharding_plan,
     sharding_document,
     write_sharding_plan,
@@ -31,19 +35,33 @@ VARIABLES = (
 CLASSES = ShardingClasses(
     VARIABLES, np.array([3, 0, 0, 1, 1, 0, 1]), np.array([6, 8, 1, 4]), np.array([[0, 1], [0, 3], [1, 3]])
 )
-PROBLEM = ShardingProblem("dense", "operator", CLASSES, Cluster(2, 4, 130e9, 3e9, 16e9, "small"), 2, "paper")
-PLAN = ShardingPlan(
-    "operator",
-    2,
-    VARIABLES,
-    (-1, 1, 0, 1),
-    "milp",
-    decided_by_propagation=1,
-    reward=0.9,
-    search_s=0.01,
-    optimality=ShardingOptimality(2.0, "exact"),
+CLUSTER = Cluster(2, 4, 130e9, 3e9, 16e9, "small")
+MODEL = (MeshAxis("model", 2),)
+BOTH = (MeshAxis("data", 2), MeshAxis("model", 2))
+PROBLEM = ShardingProblem("dense", CLASSES, CLUSTER, MODEL, rules="paper")
+PLAN = ShardingPlan(MODEL, VARIABLES, ((-1, 1, 0, 1),), "milp")
+RESULT = Result(
+    PROBLEM,
+    PLAN,
+    ShardingCount(2, 208.0),
+    "optimal",
+    Bound(2.0, "exact"),
+    facts={"decided_by_propagation": (1,), "reward": (0.9,), "seed": 3},
+    taken_s=0.01,
 )
-REPORT = ShardingReport(PROBLEM, PLAN, planning_s=0.5, seed=3, notes=("note",))
+REPORT = ShardingReport(RESULT, planning_s=0.5, notes=("note",))
+
+WORK = ShardingWork(2.0, 0.1, np.eye(4), 8e9, np.eye(4), np.eye(4), np.eye(4), np.ones(4))
+TWO_AXES = ShardingProblem("dense", CLASSES, CLUSTER, BOTH, "time", WORK, "shardy", 1e-5)
+PLAN_OF_TWO = ShardingPlan(BOTH, VARIABLES, ((0, -1, -1, -1), (-1, 1, 0, 1)), "milp")
+PRICE = ShardingPrice(2.0, (0.25, 0.5), (10.0, 20.0), (30.0, 40.0), 5e9)
+FACTS = {"decided_by_propagation": (1, 2), "reward": (0.4, 0.9)}
+PRICED = ShardingReport(
+    Result(TWO_AXES, PLAN_OF_TWO, PRICE, "feasible", Bound(2.5, "relaxation"), facts=FACTS, taken_s=0.01),
+    planning_s=0.5,
+    replicated=ShardingPrice(4.0, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 9e9),
+    data_parallel=ShardingPrice(3.0, (0.5,), (0.0,), (60.0,), 8e9),
+)
 
 
 def test_the_document_has_every_key_of_formats_md() -> None:
@@ -67,14 +85,48 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_without_its_problem_it_comes_back_with_what_it_decides_on_first(tmp_path: Path) -> None:
     write_sharding_plan(tmp_path / "plan.json", REPORT)
-    assert read_sharding_plan(tmp_path / "plan.json").by_variable == PLAN.by_variable
+    assert read_sharding_plan(tmp_path / "plan.json").by_variable() == PLAN.by_variable()
 
 
-@pytest.mark.parametrize("bound", [None, ShardingOptimality(3.0, "relaxation")])
-def test_less_may_be_proven(bound: ShardingOptimality | None, tmp_path: Path) -> None:
-    plan = replace(PLAN, optimality=bound)
-    write_sharding_plan(tmp_path / "plan.json", replace(REPORT, plan=plan))
-    assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == plan
+@pytest.mark.parametrize(
+    ("bound", "optimality"),
+    [(None, None), (Bound(4.0, "relaxation"), {"bound": 4.0, "proof": "relaxation", "gap": 0.5})],
+)
+def test_less_may_be_proven(bound: Bound | None, optimality: dict[str, Any] | None, tmp_path: Path) -> None:
+    report = replace(REPORT, result=replace(RESULT, bound=bound))
+    assert sharding_document(report)["optimality"] == optimality
+    write_sharding_plan(tmp_path / "plan.json", report)
+    assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
+
+
+def test_a_plan_of_two_axes_has_a_document_for_each_and_its_price_beside_them(tmp_path: Path) -> None:
+    document = json.loads(json.dumps(sharding_document(PRICED)))
+    assert (document["kind"], document["objective"], document["devices"]) == ("hybrid", "time", 4)
+    assert document["mesh"] == {"data": 2, "model": 2}
+    assert {name: plan["kind"] for name, plan in document["plans"].items()} == {"data": "data", "model": "operator"}
+    assert document["plans"]["data"]["variables"]["x"]["dim"] == 0
+    assert document["plans"]["model"]["arguments"]["mu/kernel"]["dim"] == 1
+    assert document["plans"]["model"]["decided_by_propagation"] == 2
+    assert document["price"]["all_reduce_s"] == {"data": 0.25, "model": 0.5}
+    assert document["price"]["time_s"] == 2.0 + 0.25 + 0.5
+    assert document["baselines"]["data_parallel"]["gradient_bytes"] == {"data": 60.0}
+    assert document["price_optimality"] == {"bound": 2.5, "proof": "relaxation", "gap": pytest.approx(0.1)}
+    write_sharding_plan(tmp_path / "plan.json", PRICED)
+    assert read_sharding_plan(tmp_path / "plan.json", TWO_AXES) == PLAN_OF_TWO
+    assert mesh_of(tmp_path / "plan.json") == BOTH
+
+
+def test_a_plan_of_one_axis_by_price_is_that_axis_s_document(tmp_path: Path) -> None:
+    problem = replace(PROBLEM, objective="memory", work=WORK)
+    price = ShardingPrice(2.0, (0.5,), (20.0,), (40.0,), 5e9)
+    result = replace(RESULT, problem=problem, cost=price, bound=Bound(5e9, "exact"))
+    document = sharding_document(ShardingReport(result, 0.5))
+    assert (document["kind"], document["objective"], document["mesh"]) == ("operator", "memory", {"model": 2})
+    assert document["optimality"] is None
+    assert document["price_optimality"] == {"bound": 5e9, "proof": "exact", "gap": 0.0}
+    assert document["baselines"] == {"replicated": None, "data_parallel": None}
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert read_sharding_plan(tmp_path / "plan.json", problem) == PLAN
 
 
 def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
@@ -85,6 +137,31 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
         inner[path[-1]] = to
 
     return change
+
+
+WRONG_ON_TWO_AXES: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "an axis without a plan": (("plans",), {}, "data is missing"),
+    "a plan of another kind": (("plans", "data", "kind"), "operator", "kind is 'operator', not data"),
+    "a dimension along both": (
+        ("plans", "data", "arguments", "params/bias", "dim"),
+        0,
+        "different dimensions of p",
+    ),
+    "other variables": (("plans", "model", "arguments"), {}, "plans of the same variables"),
+    "an unknown axis": (("mesh",), {"rows": 2}, "a mesh of data and model"),
+    "another mesh": (("mesh",), {"data": 2, "model": 4}, "is a plan for the mesh data=2, model=4, not data=2, model=2"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ON_TWO_AXES)
+def test_a_wrong_file_of_two_axes_is_refused_in_one_sentence(wrong: str, tmp_path: Path) -> None:
+    place, value, sentence = WRONG_ON_TWO_AXES[wrong]
+    document = sharding_document(PRICED)
+    _set(*place, to=value)(document)
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput) as caught:
+        read_sharding_plan(tmp_path / "plan.json", TWO_AXES)
+    assert sentence in str(caught.value)
 
 
 def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
@@ -111,7 +188,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a conflict": (_set("variables", "params/kernel", "dim", to=0), "cannot both be partitioned"),
     "undecided": (_set("arguments", "mu/kernel", "dim", to=-1), "undecided"),
     "one device": (_set("devices", to=1), "devices is 1"),
-    "another mesh": (_set("devices", to=4), "an axis of 4, not 2"),
+    "another mesh": (_set("devices", to=4), "is a plan for the mesh model=4, not model=2"),
     "another cluster": (_set("cluster", "nodes", to=3), "nodes is 3, but cluster small has 2"),
     "another shape": (
         _set("variables", "params/kernel", "shape", to=[6, 10**30]),
@@ -129,18 +206,18 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, tmp_path: Path) -> None:
-    change, said = WRONG[wrong]
+    change, sentence = WRONG[wrong]
     document = sharding_document(REPORT)
     change(document)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
     with pytest.raises(BadInput) as caught:
         read_sharding_plan(file, PROBLEM)
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert str(file) in str(caught.value)
 
 
 def test_a_plan_of_the_other_kind_is_no_solution(tmp_path: Path) -> None:
     write_sharding_plan(tmp_path / "plan.json", REPORT)
-    with pytest.raises(BadInput, match="operator plan"):
-        read_sharding_plan(tmp_path / "plan.json", replace(PROBLEM, kind="data"))
+    with pytest.raises(BadInput, match="for the mesh model=2, not data=2"):
+        read_sharding_plan(tmp_path / "plan.json", replace(PROBLEM, mesh=(MeshAxis("data", 2),)))

@@ -30,9 +30,9 @@ def trees(root: Path, setuptools_config: dict[str, Any]) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def module_files(trees: dict[str, Path]) -> dict[str, Path]:
     """Installed module name → its file, for every Python file that belongs into the wheel."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for package, folder in trees.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
-            found[".".join((package, *(part for part in parts if part != "__init__")))] = path
-    return found
+            files[".".join((package, *(part for part in parts if part != "__init__")))] = path
+    return files

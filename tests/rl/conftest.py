@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig, explore
-from automap_models.rl.q_network import FlatQNetwork, NetworkSize
+from automap_models.rl.networks.pipeline import FlatQNetwork, NetworkSize
 from automap_models.rl.replay import Items, PrioritisedReplay
 from automap_models.rl.whole_plans import (
     MAX_STEPS,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, apply, terminal_reward
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, apply, terminal_reward
 from automap_models.rl import targets
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.branching import COMMON, NEAR, branch, branch_loss, choose_branches, empty_branches, play
-from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
+from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 from automap_models.rl.whole_plans import PipelineAgent
 

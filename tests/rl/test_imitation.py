@@ -13,11 +13,11 @@ from torch import Tensor
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.imitation import as_episodes, imitation_loss
-from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
+from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.whole_plans import PipelineAgent, rollout, transitions
 
 

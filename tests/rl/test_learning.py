@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import encode
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
+from automap_models.envs.pipeline.encoding import encode
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.rl.agent import AgentConfig
-from automap_models.rl.q_network import LookAheadQNetwork, NetworkSize
+from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
 from automap_models.rl.replay import PrioritisedReplay
 from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 

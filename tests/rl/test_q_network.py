@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline import REWARDS, Partial, PipelineEnv, Problems
-from automap_models.rl.q_network import (
+from automap_models.envs.pipeline.env import REWARDS, Partial, PipelineEnv, Problems
+from automap_models.rl.networks.pipeline import (
     HOPELESS,
     CandidateNetwork,
     FlatQNetwork,

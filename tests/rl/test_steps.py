@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
 from automap_models.rl.agent import Agent, AgentConfig, Moment
-from automap_models.rl.learner import Learner, LearnerConfig
+from automap_models.rl.learner import LearnerConfig, OnlineLearner
+from automap_models.rl.networks.sharding import ShardingQNetwork
 from automap_models.rl.replay import PrioritisedReplay
-from automap_models.rl.sharding_network import ShardingQNetwork
 from automap_models.rl.steps import empty_step, n_step_sums, replayed, returns, transitions
 
 EPISODES = 6
@@ -106,7 +106,7 @@ def test_the_values_of_a_fixed_policy_are_learned(random_sharding_problem: Calla
     agent = make_agent(tables, AgentConfig(gamma=0.0, log_values=False))
     start = agent.env.reset(tables)
     config = LearnerConfig(learning_rate=5e-3, batch=64, replay=2_000, gradient_clip=10.0)
-    learner = Learner(agent, tables, start, Decided, config, np.random.default_rng(0))
+    learner = OnlineLearner(agent, tables, start, Decided, config, np.random.default_rng(0))
     for seed in range(20):
         moments = list(agent.play(tables, start, 1.0, torch.Generator().manual_seed(seed)))
         learner.remember(start, moments)
@@ -124,7 +124,7 @@ def test_the_values_of_a_fixed_policy_are_learned(random_sharding_problem: Calla
 def test_more_rows_than_the_replay_holds_leave_the_last(played: Played) -> None:
     tables, start, moments = played
     agent = make_agent(tables, AgentConfig(log_values=False))
-    learner = Learner(agent, tables, start, Decided, LearnerConfig(replay=4), np.random.default_rng(0))
+    learner = OnlineLearner(agent, tables, start, Decided, LearnerConfig(replay=4), np.random.default_rng(0))
     learner.remember(start, moments)
     items = transitions(start, moments, agent.config)
     assert len(learner.replay) == 4

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +14,10 @@ from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
 
 
-@pytest.fixture(scope="module")
-def vectors(shared_data: Path) -> list[dict[str, Any]]:
-    cases: list[dict[str, Any]] = json.loads((shared_data / "cost_vectors.json").read_text())["cost"]
-    return cases
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("i", range(40))
-def test_every_simulated_length_is_met(vectors: list[dict[str, Any]], i: int, schedule: str) -> None:
-    case = vectors[i]
+def test_every_simulated_length_is_met(vectors: dict[str, list[dict[str, Any]]], i: int, schedule: str) -> None:
+    case = vectors["cost"][i]
     cuts, device_cuts, micro_batches = tuple(case["cuts"]), tuple(case["device_cuts"]), case["micro_batches"]
     profile, cluster = Profile.create(**case["profile"]), Cluster(**case["cluster"])
     problem = StagedProblem(profile, cluster, len(cuts) + 1, micro_batches)

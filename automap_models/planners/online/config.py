@@ -16,7 +16,6 @@ from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import LearnerConfig
 
 _HELP = "see conf/online/default.yaml"
-REWARDS = ("ideal/L", "1/L")
 
 
 class AgentDocument(Document):
@@ -40,7 +39,7 @@ class SmallLearnerDocument(LearnerDocument):
 
 
 class OnlineDocument(Document):
-    """A file of conf/online; the keys are the attributes of OnlineConfig."""
+    """A file of conf/online; the keys are the attributes of OnlineAgentConfig."""
 
     hidden: Annotated[int, Meta(ge=1, le=1_024)]
     look_ahead: bool
@@ -53,7 +52,7 @@ class OnlineDocument(Document):
 
 
 @dataclass(frozen=True)
-class OnlineConfig:
+class OnlineAgentConfig:
     """How an agent trains online.
 
     Attributes:
@@ -61,7 +60,7 @@ class OnlineConfig:
         look_ahead: whether it reads a lower bound of L, learns log(ideal / L), begins with the plan that the bound
             suggests and explores only pivots that a shorter plan than the best one can have; without, the paper's
             features and all pivots that its masks leave.
-        reward: what a plan earns, one of REWARDS: ideal / L, which no unit scales, or 1 / L.
+        reward: what a plan earns: "ideal/L", which no unit scales, or "1/L".
         episodes: how many to play, by default.
         round: ε-greedy episodes between learner iterations; the first of several is greedy.
         around: further ones that explore around the best plan so far (planners.online.exploration).
@@ -78,7 +77,7 @@ class OnlineConfig:
     learner: LearnerConfig
 
 
-def read_online_config(name_or_path: str | Path) -> OnlineConfig:
+def read_online_agent(name_or_path: str | Path) -> OnlineAgentConfig:
     """The shipped agent of that name (`default`, `paper`), or the one in that YAML file.
 
     Raises:
@@ -88,7 +87,7 @@ def read_online_config(name_or_path: str | Path) -> OnlineConfig:
     document = read_yaml(path, OnlineDocument, do=_HELP)
     if document.around and not document.look_ahead:
         raise BadInput(f"$.around is {document.around} without look_ahead", where=str(path), do="give around: 0")
-    return OnlineConfig(
+    return OnlineAgentConfig(
         hidden=document.hidden,
         look_ahead=document.look_ahead,
         reward=document.reward,

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from automap_models.core.staged import StagedPlan
-from automap_models.envs.online_costs import pivot_costs
-from automap_models.envs.online_pipeline import OnlinePipelineEnv, legal_pivots
-from automap_models.envs.online_tables import Chosen, Pivots
+from automap_models.envs.online.costs import pivot_costs
+from automap_models.envs.online.env import OnlinePipelineEnv, legal_pivots
+from automap_models.envs.online.tables import Chosen, Pivots
 from automap_models.rl.agent import Agent, Moment
 
 WIDTH = 8

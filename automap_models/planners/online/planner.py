@@ -12,7 +12,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_pivots import DEFAULT_RADIUS, Candidates, candidates
+from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
@@ -22,7 +22,7 @@ from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.planners.watch import SILENT, Progress, Watch
 
 if TYPE_CHECKING:
-    from automap_models.planners.online.config import OnlineConfig as AgentOptions
+    from automap_models.planners.online.config import OnlineAgentConfig
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
 
@@ -67,7 +67,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
 
     def __init__(self, config: OnlineConfig | None = None) -> None:
         super().__init__(config)
-        self.agent = agent_options(self.config.agent)
+        self.agent = agent_config(self.config.agent)
 
     def solve(
         self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
@@ -79,7 +79,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             KeyboardInterrupt: before there was any plan.
         """
         from automap_models.planners.online.search import OnlineSearch
-        from automap_models.rl.threads import one_thread
+        from automap_models.rl.learner import one_thread
 
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)
@@ -177,20 +177,20 @@ def _restricted(possible: Candidates, bounds: PrefixBounds) -> PrefixBounds:
     return PrefixBounds(np.where(never, np.inf, bounds.busy), np.where(never, np.inf, bounds.forward))
 
 
-def agent_options(name_or_path: str | Path) -> AgentOptions:
+def agent_config(name_or_path: str | Path) -> OnlineAgentConfig:
     """The shipped agent of that name, or the one in that YAML file.
 
     Raises:
         BadInput: there is none, the file cannot be used, or torch is not installed.
     """
     try:
-        from automap_models.planners.online.config import read_online_config
+        from automap_models.planners.online.config import read_online_agent
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
         do = "pip install 'automap-models[train]'"
         raise BadInput("torch is not installed", where="planner online", do=do) from None
-    return read_online_config(name_or_path)
+    return read_online_agent(name_or_path)
 
 
 def at_instructions(problem: StagedProblem) -> StagedProblem:

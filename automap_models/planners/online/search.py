@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online_costs import final_length_s
-from automap_models.envs.online_pipeline import OnlinePipelineEnv
-from automap_models.envs.online_pivots import Candidates
-from automap_models.envs.online_tables import Chosen, Pivots
-from automap_models.planners.online.config import OnlineConfig
+from automap_models.envs.online.costs import final_length_s
+from automap_models.envs.online.env import OnlinePipelineEnv
+from automap_models.envs.online.pivots import Candidates
+from automap_models.envs.online.tables import Chosen, Pivots
+from automap_models.planners.online.config import OnlineAgentConfig
 from automap_models.planners.online.exploration import bounds_s, draw_exploration, explore, first_plans
 from automap_models.rl.agent import Agent, Moment
-from automap_models.rl.learner import Learner
-from automap_models.rl.pivot_network import PivotQNetwork
+from automap_models.rl.learner import OnlineLearner
+from automap_models.rl.networks.online import PivotQNetwork
 from automap_models.rl.targets import log_rescale
 
 NAME = "online"
@@ -60,7 +61,7 @@ class OnlineSearch:
     """
 
     def __init__(
-        self, candidates: Candidates, config: OnlineConfig, seed: int, warm_start: StagedPlan | None = None
+        self, candidates: Candidates, config: OnlineAgentConfig, seed: int, warm_start: StagedPlan | None = None
     ) -> None:
         self.candidates, self.config = candidates, config
         pivots = Pivots.from_candidates(candidates, reward_s=1.0)
@@ -76,7 +77,7 @@ class OnlineSearch:
         self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
         self.generator = torch.Generator().manual_seed(seeds[1])
         like, rng = self.env.reset(self.pivots), np.random.default_rng(seeds[2])
-        self.learner = Learner(self.agent, self.pivots, like, Chosen, config.learner, rng)
+        self.learner = OnlineLearner(self.agent, self.pivots, like, Chosen, config.learner, rng)
 
     def _start_from(self, warm_start: StagedPlan | None) -> None:
         """Know a plan: the one given, or with a look-ahead the one that follows it; and prune the pivots by it."""
@@ -91,10 +92,11 @@ class OnlineSearch:
 
     @property
     def finished(self) -> bool:
-        """Whether the look-ahead knows that no plan on the candidates is shorter than the best."""
+        """Whether the look-ahead knows that no plan on the candidates is shorter than the best, rounding apart."""
         if not self.config.look_ahead:
             return False
-        return not bool((bounds_s(self.pivots, OnlinePipelineEnv().reset(self.pivots)) < self.best_s).any())
+        bounds = bounds_s(self.pivots, OnlinePipelineEnv().reset(self.pivots))
+        return not bool((bounds < self.best_s * (1.0 - TIE)).any())
 
     def round(self) -> OnlineRound:
         """Play a round of episodes, then learn."""

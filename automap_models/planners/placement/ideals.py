@@ -14,11 +14,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.dag import depth_first_order
+from automap_models.core.dag import depth_first_order, find_cycle
 from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
+from automap_models.cost.placement import throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NoConfig
 from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
 from automap_models.planners.placement.ideal_search import (
@@ -161,18 +163,31 @@ def _search(
     watch: Watch,
     incumbent: Split | None = None,
 ) -> _Best:
-    """The best split on a lattice, or the incumbent if the search meets no better one in time."""
+    """The best split on a lattice; the incumbent, or a greedy one, if the search meets no better one in time."""
     try:
         if problem.split_passes:
             split = optimum_of_passes(problem, contraction, lattice, deadline, watch, incumbent)
         else:
             search = IdealSearch(problem, unit_loads(contraction), lattice, deadline, watch)
             split = search.optimum(None if incumbent is None else incumbent.value_s) or incumbent
-    except PassesOutOfTime as stopped:
-        return _Best(stopped.incumbent, stopped.bound_s, finished=False)
     except OutOfTime as stopped:
-        return _Best(incumbent, stopped.bound_s, finished=False)
+        if isinstance(stopped, PassesOutOfTime):
+            incumbent = stopped.incumbent
+        return _Best(incumbent or _greedy_split(problem, contraction), stopped.bound_s, finished=False)
     return _Best(split, np.inf if split is None else split.value_s, finished=True)
+
+
+def _greedy_split(problem: PlacementProblem, contraction: Contraction) -> Split | None:
+    """The first greedy placement, if it is contiguous: CPUs may break that."""
+    devices = unit_greedy(problem, contraction, Deadline(0.0))
+    if devices is None:
+        return None
+    after: list[set[int]] = [set() for _ in range(problem.devices)]
+    for producer, consumer in devices[contraction.order].tolist():
+        after[producer] |= {consumer} - {producer}
+    if find_cycle([sorted(behind) for behind in after]) is not None:
+        return None
+    return Split(throughput_s(problem, contraction.expand(devices)), devices)
 
 
 def _outcome(planner: str, problem: PlacementProblem, contraction: Contraction, best: _Best) -> Outcome:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.mesh import MeshAxis
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -20,7 +22,7 @@ from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
-from automap_models.planners.sharding.milp import independent_set
+from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import ways
 
 Watch = Callable[[str], None]
@@ -61,12 +63,12 @@ def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, ru
     devices, classes = math.gcd(microbatch_size(profile) or 1, cluster.devices), sharding.classes
     if devices < 2:
         return {}
-    try:
-        problem = ShardingProblem(profile.model, "data", classes, cluster, devices, rules)
-    except BadInput:  # nothing divides
-        return {}
     of_parameters = np.array([variable.kind == "parameter" for variable in classes.variables])[classes.dim_variables]
     whole = np.bincount(classes.dim_classes[of_parameters], minlength=len(classes)) > 0
-    chosen = independent_set(problem, np.where(whole, 0.0, problem.weights)).chosen
-    dims = zip(classes.variables, classes.dims(chosen.tolist()), strict=True)
-    return {variable.name: dim for variable, dim in dims if variable.kind == "input" and dim != REPLICATED}
+    divisible = replace(classes, divisors=np.where(whole, 1, classes.divisors))
+    try:
+        problem = ShardingProblem(profile.model, divisible, cluster, (MeshAxis("data", devices),), rules=rules)
+    except BadInput:  # nothing divides
+        return {}
+    inputs = ShardingMilpPlanner().plan(problem).candidates()
+    return {variable.name: dim for variable, dim in inputs.items() if dim != REPLICATED}

@@ -24,6 +24,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
+from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import before_stage, before_transfer, plan_cost
 from automap_models.planners.deadline import NEVER, Deadline
@@ -40,8 +41,6 @@ DEVICE_STEPS = (-4, -2, -1, 1, 2, 4)
 """How far one device cut moves at a time."""
 FINE_CELLS = 2
 """How far, in points of the grid, cuts move off it at most in one step."""
-TIE = 1e-9
-"""Lengths that differ relatively by no more are equal."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,131 +1,268 @@
-"""The proven optimum of a sharding problem: a maximum-weight independent set of classes, by scipy's HiGHS.
+"""The best sharding plan on a mesh of one or two axes, proven, by one mixed-integer program over classes.
 
-With one mesh axis and no resharding, the legal plans are the sets of classes of which no two conflict. As many
-candidates as possible are partitioned; of plans with equally many, the one that partitions most bytes is taken.
+x[a, c] says that axis a shards class c. With no resharding, the legal plans are the sets of x of which no two on one
+axis are of classes in conflict, and no two are of one class.
+
+    axis data     x[0, batch]                       a product for every pair of classes on
+                      │  y = x[0, batch]·x[1, out]  different axes that meet in an instruction,
+    axis model    x[1, out] ── conflict ── x[1, in] a value or a sum
+
+Variables, time and memory along one axis are linear in x, because an instruction has at most one sharded class. Across
+two axes time and memory have products x[0, c]·x[1, d]: what both divide is divided by both, and what is summed along
+one is divided by the other. Each product is a variable y with y ≤ x[0, c], y ≤ x[1, d] and y ≥ x[0, c] + x[1, d] - 1,
+which makes the program exact.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse import coo_array
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.sharding import ShardingOptimality, ShardingPlan, ShardingProblem
-from automap_models.envs.propagation import Propagation, sharded_classes
-from automap_models.planners.base import ShardingPlanner
+from automap_models.core.result import Bound, Result, Status
+from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import ShardingWork
+from automap_models.cost.sharding import axis_costs, objective_value, sharding_cost
+from automap_models.errors import Infeasible
+from automap_models.planners.base import Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.sharding.evaluate import evaluated
+from automap_models.planners.watch import SILENT, Progress, Watch
 
-TIME_LIMIT_S = 60.0
+_EQUAL = 1e-9
+"""Relative difference at which memories count as equal."""
 _ROUNDING = 1e-6
+"""By how much the solver's own bound may be wrong, in terms of the largest coefficient."""
+_LIMIT_UNIT = 1e-3
+"""Of the largest coefficient, for limits: plans may exceed a memory of 10 GB by some 10 bytes."""
 
 
-class IndependentSet(NamedTuple):
-    """Chosen classes, and a weight that no independent set exceeds; `proven` where the chosen ones reach it."""
+@dataclass(frozen=True)
+class ShardingMilpConfig:
+    """How long the program may be solved.
 
-    chosen: IntArray
+    Attributes:
+        time_limit_s: after so many seconds the best plan so far is returned, with how far it may be off.
+    """
+
+    time_limit_s: float = 60.0
+
+
+class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpConfig]):
+    """Solves the program; without the time to prove the plan, says how far it may be off.
+
+    Of plans that partition equally many variables it takes one with most bytes, of those of equal memory a fastest one.
+    """
+
+    name: ClassVar[str] = "milp"
+    config_type = ShardingMilpConfig
+
+    def __init__(self, config: ShardingMilpConfig | None = None) -> None:
+        super().__init__(config)
+        import scipy.optimize  # noqa: F401  (takes half a second, which no deadline of a problem shall pay for)
+
+    def solve(
+        self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
+    ) -> Result[ShardingProblem, ShardingPlan]:
+        """See Planner.solve."""
+        begun = time.perf_counter()
+        deadline = deadline.part(min(self.config.time_limit_s, deadline.left_s))
+        program = _Program(problem)
+        watch(Progress(f"solving a program of {program.variables:,} variables", 0, 2))
+        best = program.least(program.objective, program.limits, deadline)
+        if best is None:
+            reason, proven = program.no_plan(deadline)
+            taken_s = time.perf_counter() - begun
+            status: Status = "infeasible" if proven else "stopped"
+            return Result(problem, None, None, status, reason=reason, taken_s=taken_s)
+        plan = ShardingPlan.from_classes(problem, best.axis_of, self.name)
+        value = objective_value(problem, sharding_cost(problem, plan))
+        if best.proven and program.then is not None and not deadline.passed:
+            watch(Progress("choosing among the plans that are equally good", 1, 2))
+            limit = value * (1 + _EQUAL) if problem.objective == "memory" else 0.5 - value
+            chosen = program.least(program.then, [(program.objective, limit)], deadline)
+            plan = plan if chosen is None else ShardingPlan.from_classes(problem, chosen.axis_of, self.name)
+        bound = Bound(value, "exact") if best.proven else Bound(abs(best.bound), "relaxation")
+        watch(Progress("the plan is proven the best" if best.proven else "out of time", 2, 2))
+        return evaluated(problem, plan, bound, taken_s=time.perf_counter() - begun)
+
+
+@dataclass(frozen=True)
+class _Amount:
+    """constant + linear·(x, y): a cost of a choice, linear in the program's variables, and never below `floor`."""
+
+    constant: float
+    linear: FloatArray
+    floor: float
+
+    def of(self, values: FloatArray) -> float:
+        """The cost of values of the program's variables."""
+        return self.constant + float(self.linear @ values)
+
+    @property
+    def scale(self) -> float:
+        """The largest coefficient."""
+        return float(np.abs(self.linear).max(initial=0.0)) or 1.0
+
+    @property
+    def unit(self) -> float:
+        """In which limits are given: the solver lets them be exceeded by a millionth of it."""
+        return self.scale * _LIMIT_UNIT
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """The axis of each class, and a bound that no choice is below; `proven` where this choice reaches it."""
+
+    axis_of: IntArray
     bound: float
     proven: bool
 
 
-class ShardingMilpPlanner(ShardingPlanner):
-    """Solves the problem as a mixed-integer program; without the time to prove it, says how far it may be off."""
-
-    name: ClassVar[str] = "milp"
-
-    def plan(self, problem: ShardingProblem) -> ShardingPlan:
-        """The plan that partitions the most candidates; see Planner.plan."""
-        begun = time.perf_counter()
-        best = most_partitioned(problem, self.options.time_limit_s or TIME_LIMIT_S)
-        return plan_of(
-            problem,
-            best.chosen.tolist(),
-            self.name,
-            search_s=time.perf_counter() - begun,
-            optimality=ShardingOptimality(best.bound, "exact" if best.proven else "relaxation"),
-        )
+_Limits = Sequence[tuple[_Amount, float]]
+"""Amounts and what each is at most."""
 
 
-def plan_of(
-    problem: ShardingProblem,
-    sharded: Sequence[int],
-    planner: str,
-    *,
-    search_s: float = 0.0,
-    episodes: int = 0,
-    optimality: ShardingOptimality | None = None,
-    interrupted: bool = False,
-) -> ShardingPlan:
-    """The plan that shards these classes, with the figures of an episode that makes it."""
-    propagation = Propagation(problem)
-    replay = propagation.replay(sharded)
-    return ShardingPlan(
-        kind=problem.kind,
-        axis_size=problem.axis_size,
-        variables=problem.classes.variables,
-        dims=problem.classes.dims(sharded_classes(replay.state)),
-        planner=planner,
-        decided_by_propagation=len(propagation) - replay.decisions,
-        reward=replay.reward,
-        search_s=search_s,
-        episodes=episodes,
-        optimality=optimality,
-        interrupted=interrupted,
-    )
+class _Program:
+    """The variables x and y, and what is least in them.
 
-
-def most_partitioned(problem: ShardingProblem, time_limit_s: float = TIME_LIMIT_S) -> IndependentSet:
-    """The classes that partition the most candidates; of equal ones, the most bytes."""
-    most = independent_set(problem, problem.weights.astype(np.float64), time_limit_s=time_limit_s)
-    if not most.proven:
-        return most
-    heaviest = independent_set(
-        problem, problem.weights_bytes, least=(problem.weights, round(most.bound)), time_limit_s=time_limit_s
-    )
-    return most._replace(chosen=heaviest.chosen)
-
-
-def independent_set(
-    problem: ShardingProblem,
-    weights: FloatArray,
-    *,
-    least: tuple[IntArray, int] | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
-) -> IndependentSet:
-    """Classes of greatest weight of which no two conflict.
-
-    Args:
-        weights: [k] ≥ 0; classes that cannot be sharded or weigh nothing are left out.
-        least: other weights [k] and what the chosen ones must reach of them.
+    Attributes:
+        objective: what shall be least.
+        then: what shall be least of the plans that are equally good; None where the first will do.
+        limits: what every plan has to keep to: the memory of a device where time is the objective.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
 
-    largest = float(weights.max(initial=0.0)) or 1.0
-    constraints = [LinearConstraint(_edges(problem), ub=1.0)]
-    if least is not None:
-        constraints.append(LinearConstraint(least[0][None, :], lb=least[1]))
-    solved = milp(
-        -weights / largest,
-        integrality=np.ones(weights.size, dtype=np.int64),
-        bounds=Bounds(0.0, np.where(problem.live & (weights > 0), 1.0, 0.0)),
-        constraints=constraints,
-        options={"mip_rel_gap": 0.0, "time_limit": time_limit_s},
-    )
-    chosen = np.flatnonzero(solved.x > 0.5) if solved.x is not None else np.empty(0, dtype=np.int64)
-    reached = float(weights[chosen].sum())
-    if solved.status == 0:
-        return IndependentSet(chosen, reached, proven=True)
-    bound = solved.mip_dual_bound
-    known = float(weights.sum()) if bound is None else min(float(weights.sum()), -float(bound) * largest)
-    return IndependentSet(chosen, max(reached, known + _ROUNDING), proven=False)
+    def __init__(self, problem: ShardingProblem) -> None:
+        self.problem = problem
+        self.axis, self.classes = np.nonzero(problem.allowed)
+        self.first = self.second = np.empty(0, dtype=np.int64)
+        self.limits: _Limits = []
+        self.then: _Amount | None = None
+        if problem.objective == "count":
+            self.objective = self._counted([along.weights for along in problem.along])
+            self.then = self._counted([along.weights_bytes for along in problem.along])
+        else:
+            assert problem.work is not None  # the problem has checked it
+            time_s, self.memory = self._priced(problem.work)
+            self.objective = time_s if problem.objective == "time" else self.memory
+            self.then = None if problem.objective == "time" else time_s
+            self.limits = [(self.memory, float(problem.cluster.memory))] if problem.objective == "time" else []
+
+    @property
+    def variables(self) -> int:
+        """Number of x and y."""
+        return self.axis.size + self.first.size
+
+    def least(self, amount: _Amount, limits: _Limits, deadline: Deadline) -> _Solved | None:
+        """The choice of least cost within the limits; None if there is none, or none was found in time."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        constraints = [LinearConstraint(rows, ub=upper) for rows, upper in self._constraints() if rows.shape[0]]
+        constraints += [
+            LinearConstraint(limited.linear[None, :] / limited.unit, ub=(most - limited.constant) / limited.unit)
+            for limited, most in limits
+        ]
+        solved = milp(
+            amount.linear / amount.scale,
+            integrality=(np.arange(self.variables) < self.axis.size).astype(np.int64),
+            bounds=Bounds(0, 1),
+            constraints=constraints,
+            options={"mip_rel_gap": 0.0, "time_limit": deadline.left_s},
+        )
+        proven = solved.status == 0
+        if solved.x is not None:
+            values = np.round(solved.x)
+        elif solved.status == 1 and all(limited.constant <= most for limited, most in limits):
+            values = np.zeros(self.variables)  # out of time: every device does everything
+        else:
+            return None
+        axis_of = np.full(len(self.problem.classes), UNUSED)
+        chosen = np.flatnonzero(values[: self.axis.size])
+        axis_of[self.classes[chosen]] = self.axis[chosen]
+        reached = amount.of(values)
+        if proven:
+            return _Solved(axis_of, reached, True)
+        dual = solved.mip_dual_bound
+        below = -math.inf if dual is None else amount.constant + (float(dual) - _ROUNDING) * amount.scale
+        return _Solved(axis_of, min(reached, max(below, amount.floor)), False)
+
+    def no_plan(self, deadline: Deadline) -> tuple[Infeasible, bool]:
+        """Why there is no plan within the memory, and whether that is proven."""
+        cluster, model = self.problem.cluster, self.problem.model
+        least = self.least(self.memory, [], deadline)
+        if least is None or least.bound <= cluster.memory:
+            return Infeasible("no plan was found in time", where=model, do="raise the planner's time limit"), False
+        reason = Infeasible(
+            f"every plan needs {least.bound / 1e9:.1f} GB or more on each device, "
+            f"cluster {cluster.name} has {cluster.memory / 1e9:.1f} GB",
+            where=model,
+            do="give a larger --mesh or a smaller --batch",
+        )
+        return reason, True
+
+    def _counted(self, weights: Sequence[FloatArray | IntArray]) -> _Amount:
+        """What is partitioned, negative so that less is better; `weights` are [axes][k]."""
+        linear = -np.stack(weights)[self.axis, self.classes].astype(np.float64)
+        return _Amount(0.0, linear, float(linear.sum()))
+
+    def _priced(self, work: ShardingWork) -> tuple[_Amount, _Amount]:
+        """Time of a step (s) and memory of a device (bytes); this makes the products y."""
+        axes = axis_costs(self.problem.cluster, [axis.size for axis in self.problem.mesh], self.problem.launch_s)
+        savings = np.array([axis.saved for axis in axes])
+        rates = np.array([axis.s_per_byte for axis in axes])
+        starts = np.array([axis.start_s for axis in axes])
+        sums, devices = work.activation_sums + work.gradient_sums, math.prod(axis.size for axis in axes)
+        at = self.classes
+        self.first, self.second = self._pairs(work.compute + work.held + sums + sums.T)
+        c, d = at[self.first], at[self.second]
+        both = float(savings.prod())
+        summed = -rates[:1] * savings[-1:] * sums[c, d] - rates[-1:] * savings[:1] * sums[d, c]
+        alone = sums[at, at] * rates[self.axis] + work.starts[at] * starts[self.axis]
+        time_s = _Amount(
+            work.launch_s + work.compute_s,
+            np.concatenate([alone - savings[self.axis] * work.compute[at, at], both * work.compute[c, d] + summed]),
+            work.launch_s + work.compute_s / devices,
+        )
+        memory_bytes = _Amount(
+            work.held_bytes,
+            np.concatenate([-savings[self.axis] * work.held[at, at], both * work.held[c, d]]),
+            work.held_bytes / devices,
+        )
+        return time_s, memory_bytes
+
+    def _pairs(self, together: FloatArray) -> tuple[IntArray, IntArray]:
+        """Positions among x of all pairs on different axes whose classes meet in a cost."""
+        one, other = (np.flatnonzero(self.axis == a) for a in (0, 1))
+        meet = together[np.ix_(self.classes[one], self.classes[other])] != 0
+        meet &= self.classes[one][:, None] != self.classes[other]
+        first, second = np.nonzero(meet)
+        return one[first], other[second]
+
+    def _constraints(self) -> list[tuple[Any, FloatArray]]:
+        """Conflicts along each axis, one axis for each class, and products: rows and what they are at most."""
+        n, m = self.axis.size, self.first.size
+        adjacency = self.problem.classes.adjacency
+        i, j = np.triu_indices(n, 1)
+        same_axis = (self.axis[i] == self.axis[j]) & adjacency[self.classes[i], self.classes[j]]
+        exclude = same_axis | (self.classes[i] == self.classes[j])
+        i, j, y = i[exclude], j[exclude], n + np.arange(m)
+        return [
+            (_rows([(i, 1.0), (j, 1.0)], n + m), np.ones(i.size)),
+            (_rows([(y, 1.0), (self.first, -1.0)], n + m), np.zeros(m)),
+            (_rows([(y, 1.0), (self.second, -1.0)], n + m), np.zeros(m)),
+            (_rows([(self.first, 1.0), (self.second, 1.0), (y, -1.0)], n + m), np.ones(m)),
+        ]
 
 
-def _edges(problem: ShardingProblem) -> NDArray[np.float64]:
-    """[c, k] a row of two ones for each pair of classes in conflict."""
-    conflicts = problem.classes.conflicts
-    rows = np.zeros((max(1, len(conflicts)), len(problem.classes)))
-    rows[np.arange(len(conflicts)), conflicts[:, 0]] = 1.0
-    rows[np.arange(len(conflicts)), conflicts[:, 1]] = 1.0
-    return rows
+def _rows(terms: list[tuple[IntArray, float]], columns: int) -> Any:
+    """A sparse matrix: row r has each coefficient in the r-th of its columns."""
+    size = terms[0][0].size
+    values = np.concatenate([np.full(size, coefficient) for _, coefficient in terms])
+    places = np.tile(np.arange(size), len(terms)), np.concatenate([columns_of for columns_of, _ in terms])
+    return coo_array((values, places), (size, columns)).tocsr()

@@ -9,22 +9,22 @@ undone, and the agent decides the rest again; and so on for as long as the plan 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch._dynamo  # torch's first optimiser imports it: a second that no deadline of a problem shall pay for
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.envs.propagation import PARTITIONED, REPLICATED, UNDECIDED
-from automap_models.envs.sharding import Decided, ShardingEnv, ShardingTables
-from automap_models.planners.rounds import Round
+from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
+from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, UNDECIDED
+from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.sharding.config import SearchConfig
-from automap_models.planners.sharding.rounds import Search
+from automap_models.planners.sharding.episodes import Search
+from automap_models.planners.watch import SILENT, Watch
 from automap_models.rl.agent import Agent, Moment
-from automap_models.rl.learner import Learner
-from automap_models.rl.sharding_network import ShardingQNetwork
-from automap_models.rl.threads import one_thread
+from automap_models.rl.learner import OnlineLearner, one_thread
+from automap_models.rl.networks.sharding import ShardingQNetwork
 
 
 class AgentSearch(Search):
@@ -37,9 +37,7 @@ class AgentSearch(Search):
         watch: is told of every round.
     """
 
-    def __init__(
-        self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Callable[[Round], None] | None = None
-    ) -> None:
+    def __init__(self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Watch = SILENT) -> None:
         super().__init__(problem, watch)
         self.config = config
         self.tables = ShardingTables.from_problem(problem, linkage_groups=config.linkage_groups)
@@ -51,34 +49,40 @@ class AgentSearch(Search):
         self.agent = Agent(self.env, online, copy.deepcopy(online).requires_grad_(False), config.agent)
         self.generator = torch.Generator().manual_seed(seeds[1])
         like, rng = self.env.reset(self.tables), np.random.default_rng(seeds[2])
-        self.learner = Learner(self.agent, self.tables, like, Decided, config.learner, rng)
+        self.learner = OnlineLearner(self.agent, self.tables, like, Decided, config.learner, rng)
         self._patience = config.patience
         self._best_greedy = -1
 
-    def run(self, episodes: int | None = None, good_enough: float = float("inf")) -> None:
+    def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
         """Both stages; the first ends after so many episodes, stable or not. See Search.run."""
         most = float("inf") if episodes is None else episodes
         with one_thread():
-            while self._patience > 0 and self.episodes < most and self.best.partitioned < good_enough:
-                self._learn_from_a_round()
-            while self.best.partitioned < good_enough and self._backtrace():
+            while self._patience > 0 and self.episodes < most and self._goes_on(good_enough, deadline):
+                self._learn_from_a_round(deadline)
+            while self._goes_on(good_enough, deadline) and self._backtrace(deadline):
                 pass
 
-    def _learn_from_a_round(self) -> None:
+    def _goes_on(self, good_enough: float, deadline: Deadline) -> bool:
+        return self.best.partitioned < good_enough and not deadline.passed
+
+    def _learn_from_a_round(self, deadline: Deadline) -> None:
         before, exploring = self.best, self.config.agent.epsilon(self.decisions)
         epsilon = torch.full((self.config.round,), exploring)
         epsilon[0] = 0.0
         start = self.env.reset(self.tables)
-        moments, scores = self._play(start, epsilon)
+        moments, scores = self._play(start, epsilon, deadline)
         better = self.best is not before or scores[0] > self._best_greedy
         self._best_greedy = max(self._best_greedy, scores[0])
         self._patience = self.config.patience if better else self._patience - self.config.round
-        self.learner.remember(start, moments)
+        if not deadline.passed:
+            self.learner.remember(start, moments)
         for _ in range(self.config.learner.iterations):
+            if deadline.passed:
+                break
             self.learner.learn()
-        self.tell(1, exploring, scores[0], scores)
+        self.record(1, exploring, scores[0], scores)
 
-    def _backtrace(self) -> bool:
+    def _backtrace(self, deadline: Deadline) -> bool:
         """Whether sharding a class that the best plan replicates, all such classes tried, makes it better."""
         before, excludes = self.best, self.tables.excludes
         chosen = torch.from_numpy(before.sharded)
@@ -88,15 +92,22 @@ class AgentSearch(Search):
         sharded = (chosen & ~excludes[flipped]).scatter(1, flipped.unsqueeze(1), True)
         replicated = (sharded.float() @ excludes.float()) > 0
         classes = torch.where(sharded, PARTITIONED, torch.where(replicated, REPLICATED, UNDECIDED)).to(torch.int8)
-        _, scores = self._play(self.env.start(self.tables, classes), 0.0)
-        self.tell(2, 0.0, None, scores)
+        _, scores = self._play(self.env.start(self.tables, classes), 0.0, deadline)
+        self.record(2, 0.0, None, scores)
         return self.best is not before
 
-    def _play(self, start: Decided, epsilon: float | Tensor) -> tuple[list[Moment[Decided]], list[int]]:
-        """Episodes from their start to their end, and the scores of their plans."""
-        moments = list(self.agent.play(self.tables, start, epsilon, self.generator))
-        classes = start.classes.clone()
-        for moment in moments:
+    def _play(
+        self, start: Decided, epsilon: float | Tensor, deadline: Deadline
+    ) -> tuple[list[Moment[Decided]], list[int]]:
+        """Episodes from their start to their end or to the deadline, and the scores of their plans.
+
+        An episode that is cut off leaves a legal plan: what it has not decided is replicated.
+        """
+        moments, classes = [], start.classes.clone()
+        for moment in self.agent.play(self.tables, start, epsilon, self.generator):
+            moments.append(moment)
             classes[moment.rows] = moment.s_t.classes
             self.decisions += len(moment.rows)
+            if deadline.passed:
+                break
         return moments, self.rate((classes == PARTITIONED).numpy())

@@ -15,6 +15,8 @@ from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.sharding_tables import ShardingTables
 from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
+_LARGEST = float(np.finfo(np.float64).max)
+
 
 def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
     """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
@@ -25,10 +27,12 @@ def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
 def least_memory_bytes(tables: StageTables) -> float:
     """What the fullest device of any plan holds at least, to 0.1 %, where that is more than the devices have."""
     low = high = tables.memory
-    while not chain_exists(tables, np.inf, high):
-        low, high = high, 2.0 * high
+    while high < _LARGEST and not chain_exists(tables, np.inf, high):
+        low, high = high, min(2.0 * high, _LARGEST)
     while high > 1.001 * low:
-        middle = (low * high) ** 0.5
+        middle = low**0.5 * high**0.5  # the product of the two may overflow
+        if not low < middle < high:
+            break
         low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
     return low
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.encoding import EncodedProblems, cut_masks, encode
+from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Planner

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
-from automap_models.core.priced_sharding import PricedShardingProblem
 from automap_models.core.profile import Profile
 from automap_models.core.sharded_profile import ShardedProfile
-from automap_models.core.sharding_work import ShardingWork
+from automap_models.core.sharding import Objective, ShardingProblem
+from automap_models.core.sharding_classes import ShardingWork
 from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.hlo.module import Module
@@ -23,7 +22,7 @@ from automap_models.hlo.partitioned import DivisibleProfile
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_work import step_times, work_of
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.planners.sharding.cost_milp import CheapestPlanner, price_of
+from automap_models.planners.sharding.milp import ShardingMilpPlanner
 
 BETWEEN = (0.75, 0.5, 0.25)
 """Memory limits at which a choice between the fastest and the smallest is sought: from the one's to the other's."""
@@ -112,16 +111,15 @@ class _Search:
             for share in BETWEEN:
                 yield self._cheapest(degree, "time", smallest.memory_bytes + share * spare)
 
-    def _cheapest(self, degree: int, objective: Literal["time", "memory"], memory_bytes: float) -> _Choice:
-        problem = self._problem(degree, objective, memory_bytes)
-        axis_of = CheapestPlanner().plan(problem).axis_of(problem)
-        price = price_of(problem, axis_of)
-        return _Choice(price.time_s, price.memory_bytes, tuple(np.flatnonzero(axis_of >= 0).tolist()))
+    def _cheapest(self, degree: int, objective: Objective, memory_bytes: float) -> _Choice:
+        result = ShardingMilpPlanner().solve(self._problem(degree, objective, memory_bytes))
+        sharded = self.sharding.classes.sharded(result.required_plan().dims[0])
+        return _Choice(result.cost.time_s, result.cost.memory_bytes, tuple(sharded.tolist()))
 
-    def _problem(self, degree: int, objective: Literal["time", "memory"], memory_bytes: float) -> PricedShardingProblem:
+    def _problem(self, degree: int, objective: Objective, memory_bytes: float) -> ShardingProblem:
         cluster, mesh = replace(self.cluster, memory=memory_bytes), (MeshAxis("model", degree),)
-        return PricedShardingProblem(
-            self.model, self.sharding.classes, self.work, cluster, mesh, self.launch_s, objective
+        return ShardingProblem(
+            self.model, self.sharding.classes, cluster, mesh, objective, self.work, launch_s=self.launch_s
         )
 
 

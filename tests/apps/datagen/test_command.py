@@ -35,7 +35,7 @@ def test_one_command_makes_a_data_set_with_its_picture_and_litters_nothing(tmp_p
     assert "2 shard(s), 300 groups" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     folder = tmp_path / "data" / "normal"
-    assert read_manifest(folder)["distributions"] == ["normal"]
+    assert read_manifest(folder).distributions == ["normal"]
     assert len(read_dataset(folder)["arrays"]) == 300
     assert (folder / "summary.png").read_bytes().startswith(b"\x89PNG")
 

@@ -11,7 +11,7 @@ from automap_models.cost.memory import stage_memory_bytes
 from automap_models.datagen.generate import draw_groups
 from automap_models.datagen.plots import fullest_stage
 from automap_models.datagen.shards import Job
-from automap_models.envs.encoding import CHANNELS, EncodedProblems, decode, encode
+from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, decode, encode
 
 MakeJob = Callable[..., Job]
 
@@ -100,7 +100,7 @@ def test_memory_decides_in_about_the_share_of_groups_that_the_config_says(make_j
 def test_the_fullest_stage_is_what_the_memory_model_says(make_job: MakeJob) -> None:
     """The same even plan, stage by stage with the library's formula."""
     groups = draw(make_job(), 60)
-    found = fullest_stage(groups)
+    fullest = fullest_stage(groups)
     for i in range(len(groups)):
         C, W, H = (groups.arrays[i, channel].astype(float) for channel in (0, 2, 4))
         S, M = int(groups.stages[i]), int(groups.micro_batches[i])
@@ -115,7 +115,7 @@ def test_the_fullest_stage_is_what_the_memory_model_says(make_job: MakeJob) -> N
             )
             for s, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
         ]
-        assert found[i] == pytest.approx(max(memory), rel=1e-5)
+        assert fullest[i] == pytest.approx(max(memory), rel=1e-5)
 
 
 def test_groups_of_all_members_of_a_mixture_are_drawn_by_weight(make_job: MakeJob) -> None:

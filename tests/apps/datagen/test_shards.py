@@ -13,7 +13,7 @@ import pytest
 
 from automap_models.datagen import shards
 from automap_models.datagen.shards import Job, produce
-from automap_models.envs.encoding import EncodedProblems
+from automap_models.envs.pipeline.encoding import EncodedProblems
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset, read_manifest
 
@@ -25,7 +25,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def make(job: Job, part: int = 0, parts: int = 1) -> list[bool]:
-    return [made for _, made in produce(job, part, parts)]
+    return [missing for _, missing in produce(job, part, parts)]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(make_job: MakeJob) -> None:
@@ -148,14 +148,14 @@ def test_the_manifest_says_what_the_shards_hold(make_job: MakeJob) -> None:
     make(job)
     manifest = read_manifest(job.folder)
     groups = EncodedProblems.from_mapping(read_dataset(job.folder))
-    assert [shard["count"] for shard in manifest["shards"]] == [100, 100, 50]
-    assert manifest["groups"] == len(groups) == 250
-    assert manifest["granularity"] == groups.arrays.shape[2]
-    assert manifest["seed"] == 5
-    assert manifest["config"]["problem"]["instructions"] == [16, 4096]
+    assert [shard.count for shard in manifest.shards] == [100, 100, 50]
+    assert manifest.groups == len(groups) == 250
+    assert manifest.granularity == groups.arrays.shape[2]
+    assert manifest.seed == 5
+    assert manifest.config["problem"]["instructions"] == [16, 4096]
     for name, values in groups.as_dict().items():
         if values.ndim == 1:
-            assert manifest["ranges"][name] == [values.min(), values.max()]
+            assert manifest.ranges[name] == (values.min(), values.max())
     assert json.loads((job.folder / "settings.json").read_text())["seed"] == 5
 
 

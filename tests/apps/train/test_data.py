@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from automap_models.envs.encoding import EncodedProblems, decode
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.staged.exact import ExactPlanner

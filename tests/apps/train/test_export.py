@@ -19,12 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 import automap_models
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.encoding import EncodedProblems, encode
-from automap_models.envs.pipeline import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
+from automap_models.envs.pipeline.encoding import EncodedProblems, encode
+from automap_models.envs.pipeline.env import Partial, Problems, episode_steps, legal_actions, legal_cuts, reset
 from automap_models.formats.dataset import read_dataset
 from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.staged.policy import KIND, Policy
-from automap_models.rl.q_network import LookAheadQNetwork
+from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.train import export, parity
 from automap_models.train.build import build_data, build_module
 from automap_models.train.module import RainbowModule

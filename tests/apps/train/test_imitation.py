@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.encoding import EncodedProblems, encode
-from automap_models.envs.pipeline import Partial, PipelineEnv, Problems, terminal_reward
+from automap_models.envs.pipeline.encoding import EncodedProblems, encode
+from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
 from automap_models.train import exact_plans
 from automap_models.train.build import build_data, build_module

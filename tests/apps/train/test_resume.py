@@ -15,8 +15,8 @@ import pytest
 import torch
 from omegaconf import DictConfig
 
-from automap_models.envs.cost_to_go import CostToGo
-from automap_models.envs.pipeline import Partial
+from automap_models.envs.pipeline.cost_to_go import CostToGo
+from automap_models.envs.pipeline.env import Partial
 from automap_models.errors import BadInput
 from automap_models.train.build import build_module
 from automap_models.train.checkpoints import load_weights
@@ -165,7 +165,7 @@ def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
 
 def worse_every_time() -> Callable[..., Any]:
     """Stands in for the cost of validation plans: the lengths grow with every call."""
-    from automap_models.envs.pipeline import complete_cost
+    from automap_models.envs.pipeline.env import complete_cost
 
     calls = 0
 

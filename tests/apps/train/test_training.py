@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from automap_models.resources import conf_dir
+from automap_models.rl.learner import Learner
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule
 
@@ -57,13 +58,13 @@ def test_the_target_network_is_copied_every_so_many_iterations(
         return load(self, *arguments, **options)  # type: ignore[arg-type]
 
     trainer_step = [0]
-    learn = RainbowModule._learn
+    learn = Learner.learn
 
-    def at(self: RainbowModule) -> torch.Tensor:
-        trainer_step[0] = self.global_step
+    def at(self: Learner) -> torch.Tensor:
+        trainer_step[0] = self.iteration
         return learn(self)
 
-    monkeypatch.setattr(RainbowModule, "_learn", at)
+    monkeypatch.setattr(Learner, "learn", at)
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", watched)
     train(tiny("episodes=64", "agent.learner.target_every=3"))
     assert copies == [0, 3, 6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +13,19 @@ import torch
 import yaml
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.sharding import ShardingProblem
-from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.core.mesh import Mesh, MeshAxis
+from automap_models.core.result import Result
+from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
 from automap_models.errors import BadInput
-from automap_models.planners.base import PlannerOptions
 from automap_models.planners.registry import make_planner
-from automap_models.planners.rounds import Round
 from automap_models.planners.sharding.config import read_search_config
-from automap_models.planners.sharding.milp import most_partitioned
+from automap_models.planners.sharding.episodes import Round
 from automap_models.planners.sharding.search import AgentSearch
+from automap_models.planners.watch import SILENT, Progress, Watch
 from automap_models.resources import conf_dir
 
+Solved = Result[ShardingProblem, ShardingPlan]
 Draw = Callable[..., ShardingProblem]
 
 
@@ -32,23 +35,33 @@ def trap(wings: int = 3) -> ShardingProblem:
     variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(len(own)))
     conflicts = np.array([[0, wing] for wing in range(1, wings + 1)])
     classes = ShardingClasses(variables, np.array(own), np.full(wings + 1, 4), conflicts)
-    return ShardingProblem("trap", "operator", classes, Cluster(1, 8, 1e9, 1e9, 1e9), 4)
+    return ShardingProblem("trap", classes, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("model", 4),))
 
 
-@pytest.mark.parametrize("seed", range(6))
+def solve(planner: str, problem: ShardingProblem, watch: Watch = SILENT, **config: Any) -> Solved:
+    return make_planner(planner, kind="sharding", **config).solve(problem, watch=watch)
+
+
+def partitioned(planner: str, problem: ShardingProblem, **config: Any) -> int:
+    return solve(planner, problem, **config).required_plan().partitioned()
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_the_agent_reaches_the_proven_optimum_of_small_problems(seed: int, random_sharding_problem: Draw) -> None:
     problem = random_sharding_problem(seed, classes=(6, 14))
-    plan = make_planner("agent", PlannerOptions(seed=seed), "operator").plan(problem)
-    assert plan.check_valid(problem) == (True, "")
-    assert plan.optimality is not None
-    assert plan.partitioned == plan.optimality.bound == most_partitioned(problem).bound
-    assert not plan.interrupted
+    result = solve("agent", problem, seed=seed)
+    assert result.required_plan().check_valid(problem) == (True, "")
+    assert result.bound == solve("milp", problem).bound
+    assert result.cost.partitioned == result.bound.value
+    assert result.status == "optimal"
+    assert not result.facts["interrupted"]
 
 
 def test_greedy_falls_into_the_trap_and_the_agent_does_not() -> None:
     """Partitioned are 4 parameters by the largest class, 9 by the three that it excludes."""
-    assert make_planner("greedy", None, "operator").plan(trap()).partitioned == 4
-    assert make_planner("agent", None, "operator").plan(trap()).partitioned == 9
+    assert partitioned("greedy", trap()) == 4
+    assert solve("greedy", trap()).status == "feasible"
+    assert partitioned("agent", trap()) == 9
 
 
 def test_the_second_stage_leads_out_of_the_trap() -> None:
@@ -64,48 +77,46 @@ def test_equal_seeds_search_alike(planner: str, random_sharding_problem: Draw) -
     problem = random_sharding_problem(3, classes=(12, 14))
 
     def scores(seed: int) -> list[tuple[int, ...]]:
-        rounds: list[Round] = []
-        options = PlannerOptions(seed=seed, episodes=64, watch=rounds.append)
-        make_planner(planner, options, "operator").plan(problem)
-        return [told.scores for told in rounds]
+        return [played.scores for played in solve(planner, problem, seed=seed, episodes=64).search_log]
 
     assert scores(1) == scores(1)
     assert scores(1) != scores(2)
 
 
 def test_a_watcher_is_told_of_every_episode_in_order() -> None:
-    rounds: list[Round] = []
-    plan = make_planner("agent", PlannerOptions(watch=rounds.append), "operator").plan(trap())
-    assert np.cumsum([len(told.scores) for told in rounds]).tolist() == [told.episodes for told in rounds]
-    assert rounds[-1].episodes == plan.episodes
-    assert rounds[-1].best == plan.partitioned == max(score for told in rounds for score in told.scores)
-    assert [told.stage for told in rounds] == sorted(told.stage for told in rounds)
+    news: list[Progress] = []
+    result = solve("agent", trap(), news.append)
+    rounds: list[Round] = [progress.detail for progress in news]
+    assert tuple(rounds) == result.search_log
+    assert np.cumsum([len(played.scores) for played in rounds]).tolist() == [progress.done for progress in news]
+    assert rounds[-1].episodes == news[-1].done == result.facts["episodes"]
+    assert rounds[-1].best == result.cost.partitioned == max(score for played in rounds for score in played.scores)
+    assert [played.stage for played in rounds] == sorted(played.stage for played in rounds)
     assert rounds[0].epsilon == 1.0
-    assert all(told.greedy == told.scores[0] for told in rounds if told.stage == 1)
+    assert all(played.greedy == played.scores[0] for played in rounds if played.stage == 1)
 
 
 @pytest.mark.parametrize("planner", ["agent", "random"])
 def test_ctrl_c_returns_the_best_plan_so_far_marked_as_such(planner: str, random_sharding_problem: Draw) -> None:
     best = []
 
-    def watch(told: Round) -> None:
-        best.append(told.best)
+    def watch(news: Progress) -> None:
+        best.append(news.detail.best)
         if len(best) == 3:
             raise KeyboardInterrupt
 
     problem = random_sharding_problem(3, classes=(12, 14))
-    plan = make_planner(planner, PlannerOptions(watch=watch), "operator").plan(problem)
-    assert plan.interrupted
-    assert (plan.partitioned, plan.episodes) == (best[-1], 48)
-    assert plan.check_valid(problem) == (True, "")
+    result = solve(planner, problem, watch)
+    assert result.facts["interrupted"]
+    assert (result.cost.partitioned, result.facts["episodes"]) == (best[-1], 48)
+    assert result.required_plan().check_valid(problem) == (True, "")
 
 
 def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     during: list[int] = []
-    options = PlannerOptions(episodes=16, watch=lambda told: during.append(torch.get_num_threads()))
-    make_planner("agent", options, "operator").plan(trap())
+    solve("agent", trap(), lambda news: during.append(torch.get_num_threads()), episodes=16)
     after = torch.get_num_threads()
     torch.set_num_threads(before)
     assert set(during) == {1}
@@ -114,33 +125,33 @@ def test_a_search_leaves_torch_s_threads_as_they_were() -> None:
 
 def test_an_interrupted_search_goes_on_as_if_it_had_not_been(random_sharding_problem: Draw) -> None:
     problem, config = random_sharding_problem(3, classes=(12, 14)), read_search_config("paper", "operator")
-    whole: list[Round] = []
-    AgentSearch(problem, config, 0, whole.append).run()
-    rounds: list[Round] = []
+    whole = AgentSearch(problem, config, 0)
+    whole.run()
 
-    def interrupting(told: Round) -> None:
-        rounds.append(told)
-        if len(rounds) == 4:
+    def interrupting(news: Progress) -> None:
+        if len(search.rounds) == 4:
             raise KeyboardInterrupt
 
     search = AgentSearch(problem, config, 0, interrupting)
     with pytest.raises(KeyboardInterrupt):
         search.run()
     search.run()
-    assert rounds == whole
+    assert search.rounds == whole.rounds
 
 
 @pytest.mark.parametrize("planner", ["agent", "random"])
 def test_stopping_at_the_optimum_is_asked_for(planner: str) -> None:
-    stopped = make_planner(planner, PlannerOptions(stop_at_optimum=True), "operator").plan(trap())
-    patient = make_planner(planner, PlannerOptions(), "operator").plan(trap())
-    assert stopped.partitioned == patient.partitioned == 9
-    assert stopped.episodes < patient.episodes
+    stopped = solve(planner, trap(), stop_at_optimum=True)
+    patient = solve(planner, trap())
+    assert stopped.cost.partitioned == patient.cost.partitioned == 9
+    assert stopped.facts["episodes"] < patient.facts["episodes"]
 
 
 def test_random_search_plays_the_episodes_it_is_given_and_greedy_one() -> None:
-    assert make_planner("random", PlannerOptions(episodes=100), "operator").plan(trap()).episodes == 100
-    assert make_planner("greedy", None, "operator").plan(trap()).episodes == 1
+    assert solve("random", trap(), episodes=100, seed=7).facts["episodes"] == 100
+    assert solve("random", trap(), episodes=100, seed=7).facts["seed"] == 7
+    assert solve("greedy", trap()).facts["episodes"] == 1
+    assert solve("greedy", trap()).facts["seed"] is None
 
 
 @pytest.mark.parametrize("planner", ["agent", "greedy", "random"])
@@ -148,9 +159,33 @@ def test_auto_data_parallelism_goes_without_linkage_groups(planner: str) -> None
     """Two inputs with a shared batch; the sequence is dead."""
     inputs = tuple(Variable(name, (8, 6), "s32", 192.0, "input") for name in ("ids", "labels"))
     classes = ShardingClasses(inputs, np.array([0, 1, 0, 2]), np.array([8, 1, 1]), np.empty((0, 2), dtype=np.int64))
-    problem = ShardingProblem("tokens", "data", classes, Cluster(1, 8, 1e9, 1e9, 1e9), 8)
-    plan = make_planner(planner, None, "data").plan(problem)
-    assert plan.dims == (0, 0)
+    problem = ShardingProblem("tokens", classes, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("data", 8),))
+    assert solve(planner, problem).required_plan().dims == ((0, 0),)
+
+
+@pytest.mark.parametrize("planner", ["agent", "greedy", "random"])
+@pytest.mark.parametrize(
+    ("mesh", "objective", "sentence"),
+    [
+        ((MeshAxis("data", 2), MeshAxis("model", 4)), "count", "decides along one axis"),
+        ((MeshAxis("model", 4),), "time", "cannot plan for the least time"),
+        ((MeshAxis("model", 4),), "memory", "cannot plan for the least memory"),
+    ],
+)
+def test_they_say_what_they_are_not_made_for(planner: str, mesh: Mesh, objective: Any, sentence: str) -> None:
+    variables = (Variable("p", (8,), "f32", 32.0, "parameter"), Variable("x", (8,), "f32", 32.0, "input"))
+    classes = ShardingClasses(variables, np.arange(2), np.full(2, 8), np.empty((0, 2), dtype=np.int64))
+    nothing = np.zeros((2, 2))
+    work = ShardingWork(1.0, 0.0, nothing, 64.0, nothing, nothing, nothing, np.zeros(2))
+    problem = ShardingProblem("two", classes, Cluster(1, 8, 1e9, 1e9, 1e9), mesh, objective, work)
+    with pytest.raises(BadInput, match=f"--planner {planner}: .*{sentence}"):
+        solve(planner, problem)
+
+
+@pytest.mark.parametrize(("planner", "option"), [("greedy", "seed"), ("random", "agent"), ("agent", "time_limit_s")])
+def test_an_option_that_means_nothing_to_a_planner_is_refused(planner: str, option: str) -> None:
+    with pytest.raises(BadInput, match=f"has no option '{option}'"):
+        make_planner(planner, kind="sharding", **{option: 1})
 
 
 # --- the agent's file --------------------------------------------------------------------------------------------
@@ -191,20 +226,20 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_refused_when_the_planner_is_made(wrong: str, tmp_path: Path) -> None:
-    spoil, said = WRONG[wrong]
+    spoil, sentence = WRONG[wrong]
     document = yaml.safe_load((conf_dir() / "search" / "paper.yaml").read_text(encoding="utf-8"))
     spoil(document)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    with pytest.raises(BadInput, match=said):
-        make_planner("agent", PlannerOptions(agent=tmp_path / "mine.yaml"), "operator")
+    with pytest.raises(BadInput, match=sentence):
+        make_planner("agent", kind="sharding", agent=tmp_path / "mine.yaml")
 
 
 def test_an_unknown_agent_names_the_known_ones() -> None:
     with pytest.raises(BadInput, match="choose from paper"):
-        make_planner("agent", PlannerOptions(agent="nobody"), "data")
+        make_planner("agent", kind="sharding", agent="nobody")
 
 
 def test_without_torch_the_agent_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"automap-models\[torch\]"):
-        make_planner("agent", None, "operator")
+        make_planner("agent", kind="sharding")

@@ -1,107 +1,296 @@
-"""The proven optimum against brute force, and as the plans that Auto-MAP published."""
+"""The proven optimum against brute force, and as the plans that Auto-MAP and others published."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from automap_models.core.sharding import Kind, ShardingPlan, ShardingProblem
-from automap_models.core.sharding_classes import ShardingClasses
-from automap_models.errors import BadInput
+from automap_models.core.cluster import Cluster
+from automap_models.core.mesh import Mesh, MeshAxis
+from automap_models.core.result import Result
+from automap_models.core.sharding import Objective, ShardingPlan, ShardingProblem
+from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
+from automap_models.cost.sharding import ShardingCount, ShardingPrice, classes_price
+from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.planners.base import PlannerOptions
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.sharding.milp import independent_set
+from automap_models.planners.sharding.milp import ShardingMilpPlanner
+from automap_models.planners.watch import Progress
 
-Published = Callable[[str, int, Kind], tuple[ShardingProblem, ShardingPlan]]
+SMALL = 1e-9
+"""A time limit in which nothing can be proven, seconds."""
+MODEL = (MeshAxis("model", 4),)
+BOTH = (MeshAxis("data", 2), MeshAxis("model", 4))
 Draw = Callable[[int], ShardingProblem]
+Solved = Result[ShardingProblem, ShardingPlan]
 
 
-def best_by_brute_force(problem: ShardingProblem) -> tuple[int, float]:
-    """Candidates and bytes that the best of all legal sets of classes partitions, in this order."""
-    live = np.flatnonzero(problem.live).tolist()
-    conflicts = {tuple(pair) for pair in problem.classes.conflicts.tolist()}
-    best = (0, 0.0)
-    for count in range(len(live) + 1):
-        for chosen in combinations(live, count):
-            if not conflicts.intersection(combinations(chosen, 2)):
-                picked = list(chosen)
-                best = max(best, (int(problem.weights[picked].sum()), float(problem.weights_bytes[picked].sum())))
-    return best
+def solve(problem: ShardingProblem, **config: Any) -> Solved:
+    return make_planner("milp", kind="sharding", **config).solve(problem)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_legal_set_partitions_more_variables_nor_as_many_and_more_bytes(
-    seed: int, random_sharding_problem: Draw
-) -> None:
-    problem = random_sharding_problem(seed)
-    plan = make_planner("milp", None, "operator").plan(problem)
-    assert plan.check_valid(problem) == (True, "")
-    split = sum(variable.nbytes for variable, dim in plan.candidates.items() if dim >= 0)
-    assert (plan.partitioned, split) == best_by_brute_force(problem)
-    assert plan.optimality is not None
-    assert (plan.optimality.bound, plan.optimality.proof) == (plan.partitioned, "exact")
+def draw_problem(seed: int, mesh: Mesh, objective: Objective = "time", memory: float = 1e12) -> ShardingProblem:
+    """Six classes of parameters and inputs, any pairs of them in conflict, and instructions with up to three."""
+    random = np.random.default_rng(seed)
+    k = 6
+    pairs = [pair for pair in combinations(range(k), 2) if random.random() < 0.3]
+    kinds = ["parameter", "input", *random.choice(["parameter", "input"], k - 2)]
+    variables = tuple(Variable(f"v{i}", (8,), "f32", 32.0 + i, kind) for i, kind in enumerate(kinds))
+    divisors = np.array([8, 8, *random.choice([1, 2, 4, 8], k - 2)])
+    conflicts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    classes = ShardingClasses(variables, np.arange(k), divisors, conflicts)
+    compute, held, activations, gradients = np.zeros((4, k, k))
+    starts = np.zeros(k)
+    for _ in range(12):
+        met = random.choice(k, int(random.integers(1, 4)), replace=False)
+        compute[np.ix_(met, met)] += random.random()
+        held[np.ix_(met, met)] += random.random() * 1e9
+        sums = activations if random.random() < 0.5 else gradients
+        sums[met[0], met] += random.random() * 2e9
+        starts[met[0]] += 1
+    work = ShardingWork(12.0, 0.1, compute, 12e9, held, activations, gradients, starts)
+    cluster = Cluster(2, 4, intra=5e9, inter=1e9, memory=memory)
+    return ShardingProblem("drawn", classes, cluster, mesh, objective, work, launch_s=1e-2)
 
 
-def test_without_the_time_to_prove_it_the_bound_is_honest(random_sharding_problem: Draw) -> None:
-    problem = random_sharding_problem(3)
-    plan = make_planner("milp", PlannerOptions(time_limit_s=1e-9), "operator").plan(problem)
-    assert plan.check_valid(problem) == (True, "")
-    assert plan.optimality is not None
-    assert plan.optimality.bound >= best_by_brute_force(problem)[0]
+def every_choice(problem: ShardingProblem) -> Iterator[np.ndarray]:
+    """Every legal axis of each class."""
+    conflicts = problem.classes.conflicts.tolist()
+    options = [[-1, *np.flatnonzero(problem.allowed[:, c]).tolist()] for c in range(len(problem.classes))]
+    for choice in product(*options):
+        if all(choice[a] != choice[b] or choice[a] < 0 for a, b in conflicts):
+            yield np.array(choice)
 
 
-def test_what_must_be_reached_of_other_weights_is_reached(random_sharding_problem: Draw) -> None:
-    problem = random_sharding_problem(5)
-    fewest = independent_set(problem, np.ones(len(problem.classes)), least=(problem.weights, 1))
-    assert problem.weights[fewest.chosen].sum() >= 1
-    assert fewest.proven
+def every_price(problem: ShardingProblem) -> list[ShardingPrice]:
+    return [classes_price(problem, choice) for choice in every_choice(problem)]
 
 
-@pytest.fixture(scope="session")
-def published() -> Published:
-    """The proven optimum under the paper's rules, of a workload, an axis of a cluster C and a kind of plan."""
+def best_count(problem: ShardingProblem) -> ShardingCount:
+    """Candidates and bytes that the best of all legal choices partitions, in this order."""
+
+    def count(choice: np.ndarray) -> ShardingCount:
+        on = [(along, choice == a) for a, along in enumerate(problem.along)]
+        return ShardingCount(
+            sum(int(along.weights[sharded].sum()) for along, sharded in on),
+            sum(float(along.weights_bytes[sharded].sum()) for along, sharded in on),
+        )
+
+    return max(count(choice) for choice in every_choice(problem))
+
+
+class TestCount:
+    @pytest.mark.parametrize("seed", range(40))
+    def test_no_legal_set_partitions_more_variables_nor_as_many_and_more_bytes(
+        self, seed: int, random_sharding_problem: Draw
+    ) -> None:
+        problem = random_sharding_problem(seed)
+        result = solve(problem)
+        assert result.required_plan().check_valid(problem) == (True, "")
+        assert result.cost == best_count(problem)
+        assert result.required_plan().partitioned() == result.cost.partitioned
+        assert result.status == "optimal"
+        assert result.bound is not None
+        assert (result.bound.value, result.bound.proof) == (result.cost.partitioned, "exact")
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_along_two_axes_what_both_partition_counts(self, seed: int) -> None:
+        problem = draw_problem(seed, BOTH, "count")
+        result = solve(problem)
+        assert result.required_plan().check_valid(problem) == (True, "")
+        assert result.cost == best_count(problem)
+
+    def test_without_the_time_to_prove_it_the_bound_is_honest(self, random_sharding_problem: Draw) -> None:
+        problem = random_sharding_problem(3)
+        result = solve(problem, time_limit_s=SMALL)
+        assert result.required_plan().check_valid(problem) == (True, "")
+        assert result.bound is not None
+        assert result.bound.value >= best_count(problem).partitioned
+
+    def test_the_figures_are_those_of_an_episode_that_makes_the_plan(self) -> None:
+        """Two parameters share a class and a third excludes it: one decision partitions two and replicates one."""
+        variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(3))
+        classes = ShardingClasses(variables, np.array([0, 0, 1]), np.array([4, 4]), np.array([[0, 1]]))
+        result = solve(ShardingProblem("three", classes, Cluster(1, 8, 1e9, 1e9, 1e9), MODEL))
+        assert result.required_plan().dims == ((0, 0, -1),)
+        assert result.facts["decided_by_propagation"] == (2,)
+        assert result.facts["reward"] == (pytest.approx(2 * 0.4 + 0.1),)
+
+
+class TestTimeAndMemory:
+    @pytest.mark.parametrize("seed", range(25))
+    @pytest.mark.parametrize("mesh", [MODEL, BOTH], ids=["one axis", "two axes"])
+    def test_no_legal_choice_is_faster(self, seed: int, mesh: Mesh) -> None:
+        problem = draw_problem(seed, mesh)
+        result = solve(problem)
+        plan = result.required_plan()
+        assert plan.check_valid(problem) == (True, "")
+        assert result.cost == classes_price(problem, plan.axis_of(problem.classes))
+        assert result.cost.time_s == pytest.approx(min(price.time_s for price in every_price(problem)), rel=1e-9)
+        assert result.bound is not None
+        assert (result.bound.value, result.bound.proof) == (result.cost.time_s, "exact")
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_none_takes_less_memory_and_of_those_none_is_faster(self, seed: int) -> None:
+        problem = draw_problem(seed, BOTH, "memory")
+        prices = every_price(problem)
+        least = min(price.memory_bytes for price in prices)
+        fastest = min(price.time_s for price in prices if price.memory_bytes <= least * (1 + 1e-9))
+        cost = solve(problem).cost
+        assert cost.memory_bytes == pytest.approx(least, rel=1e-8)
+        assert cost.time_s <= fastest * (1 + 1e-6)
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_the_fastest_plan_that_fits_the_memory_is_taken(self, seed: int) -> None:
+        memories = sorted({price.memory_bytes for price in every_price(draw_problem(seed, BOTH))})
+        limit = float(np.mean(memories[:2])) if len(memories) > 1 else memories[0] + 1
+        problem = draw_problem(seed, BOTH, memory=limit)
+        cost = solve(problem).cost
+        assert cost.memory_bytes <= limit
+        fitting = [price.time_s for price in every_price(problem) if price.memory_bytes <= limit]
+        assert cost.time_s == pytest.approx(min(fitting), rel=1e-9)
+
+    def test_what_fits_nowhere_says_how_much_it_needs(self) -> None:
+        result = solve(draw_problem(0, BOTH, memory=1.0))
+        assert (result.plan, result.status) == (None, "infeasible")
+        with pytest.raises(Infeasible, match=r"every plan needs .* GB or more on each device, cluster .* has 0\.0 GB"):
+            result.required_plan()
+
+    @pytest.mark.parametrize("objective", ["time", "memory"])
+    def test_without_the_time_to_prove_it_the_bound_is_honest(self, objective: Objective) -> None:
+        problem = draw_problem(1, BOTH, objective)
+        result = solve(problem, time_limit_s=SMALL)
+        figure = "time_s" if objective == "time" else "memory_bytes"
+        least = min(getattr(price, figure) for price in every_price(problem))
+        assert result.required_plan().check_valid(problem) == (True, "")
+        assert result.bound is not None
+        assert result.bound.value <= least * (1 + 1e-9) <= getattr(result.cost, figure) * (1 + 2e-9)
+
+    def test_out_of_time_and_of_memory_nothing_is_ruled_out(self) -> None:
+        result = solve(draw_problem(0, BOTH, memory=4e9), time_limit_s=SMALL)
+        assert (result.plan, result.status) == (None, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sentence"),
+    [
+        ((), "no axis"),
+        ((MeshAxis("rows", 2),), "rows=2"),
+        ((MeshAxis("data", 2), MeshAxis("data", 2)), "data=2, data=2"),
+        ((MeshAxis("data", 1),), "1 device.* along the axis data"),
+        ((MeshAxis("data", 4), MeshAxis("model", 4)), "16 devices, cluster cluster has 8"),
+    ],
+)
+def test_a_mesh_that_the_cluster_has_not_is_refused(mesh: Mesh, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        draw_problem(0, mesh)
+
+
+def test_a_watcher_is_told_what_is_solved() -> None:
+    news: list[Progress] = []
+    ShardingMilpPlanner().solve(draw_problem(0, BOTH, "memory"), watch=news.append)
+    assert [progress.done for progress in news] == [0, 1, 2]
+
+
+def test_an_option_that_it_does_not_know_is_refused() -> None:
+    with pytest.raises(BadInput, match="has no option 'episodes'"):
+        make_planner("milp", kind="sharding", episodes=3)
+
+
+@pytest.mark.parametrize("planner", ["milp", "greedy", "random", "agent"])
+def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(planner: str) -> None:
+    """600 classes in 12,000 conflicts, of which only greedy decisions are through in a second."""
+    if planner == "agent":
+        pytest.importorskip("torch")
+    random = np.random.default_rng(0)
+    k = 600
+    conflicts = np.unique(np.sort(random.integers(0, k, (12_000, 2)), axis=1), axis=0)
+    conflicts = conflicts[conflicts[:, 0] < conflicts[:, 1]]
+    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(k))
+    problem = ShardingProblem(
+        "hard",
+        ShardingClasses(variables, np.arange(k), np.full(k, 4), conflicts),
+        Cluster(1, 8, 1e9, 1e9, 1e9),
+        MODEL,
+    )
+    maker = make_planner(planner, kind="sharding", **({"episodes": 10**6} if planner == "random" else {}))
+    begun = time.process_time()
+    result = maker.solve(problem, deadline=Deadline(0.5, time.process_time))
+    assert time.process_time() - begun <= 1.0
+    assert result.required_plan().check_valid(problem) == (True, "")
+    assert result.bound is not None
+    assert result.bound.value >= result.cost.partitioned
+    if planner != "greedy":
+        assert result.status == "feasible"
+
+
+# --- published plans ---------------------------------------------------------------------------------------------
+
+
+@cache
+def optimum(model: str, mesh: Mesh, objective: Objective, topo: str, rules: str) -> Solved:
+    """The proven best plan of a workload."""
     pytest.importorskip("jax")
-    from automap_models import workloads
-    from automap_models.hlo.adapter import trace
+    from automap_models.formats.device_yaml import read_device
+
+    classes, work = traced(model, rules)
+    cluster, launch_s = read_cluster(topo), read_device("v100").launch_s
+    problem = ShardingProblem(model, classes, cluster, mesh, objective, work, rules, launch_s)
+    result = solve(problem)
+    assert result.required_plan().check_valid(problem) == (True, "")
+    assert result.bound is not None and result.bound.proof == "exact"
+    return result
+
+
+@cache
+def traced(model: str, rules: str) -> tuple[ShardingClasses, ShardingWork]:
+    """The classes and the work of a workload under a rule set."""
+    from automap_models.formats.device_yaml import read_device
+    from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes
+    from automap_models.hlo.sharding_work import sharding_work
     from automap_models.hlo.shardy import sharding_rules
 
-    known: dict[str, ShardingClasses] = {}
-
-    def plan(model: str, axis_size: int, kind: Kind) -> tuple[ShardingProblem, ShardingPlan]:
-        if model not in known:
-            module = trace(workloads.build(model))
-            known[model] = sharding_classes(module, sharding_rules(module), read_rule_set("paper")).classes
-        problem = ShardingProblem(model, kind, known[model], read_cluster("C"), axis_size, "paper")
-        return problem, make_planner("milp", None, kind).plan(problem)
-
-    return plan
+    module = module_of(model)
+    sharding = sharding_classes(module, sharding_rules(module), read_rule_set(rules))
+    return sharding.classes, sharding_work(module, sharding, instruction_graph(module), read_device("v100"))
 
 
-def partitioned(plan: ShardingPlan) -> dict[str, int]:
-    return {v.name.removeprefix("params/"): dim for v, dim in plan.candidates.items() if dim >= 0}
+@cache
+def module_of(model: str) -> Any:
+    from automap_models import workloads
+    from automap_models.hlo.adapter import trace
+
+    return trace(workloads.build(model))
 
 
-def test_vgg19_on_8_is_table_4(published: Published) -> None:
-    problem, plan = published("vgg19", 8, "operator")
-    assert partitioned(plan) == {
-        "fc1/kernel": 1,
-        "fc1/bias": 0,
-        "fc2/kernel": 0,
-        "predictions/kernel": 1,
-        "predictions/bias": 0,
-    }
-    assert plan.check_valid(problem) == (True, "")
-    assert sum(problem.candidates) == 38  # hlo.md and Table 5
+def published(model: str, axis_size: int, axis: str = "model") -> ShardingPlan:
+    """The plan that partitions the most variables under the paper's rules along one axis of cluster C."""
+    return optimum(model, (MeshAxis(axis, axis_size),), "count", "C", "paper").required_plan()
 
 
-def test_vgg19_data_parallel_is_table_6(published: Published) -> None:
-    assert partitioned(published("vgg19", 8, "data")[1]) == {"batch/images": 0, "batch/labels": 0}
+def partitioned(plan: ShardingPlan, axis: int = 0) -> dict[str, int]:
+    return {v.name.partition("/")[2]: dim for v, dim in plan.candidates(axis).items() if dim >= 0}
+
+
+TABLE_4 = {"fc1/kernel": 1, "fc1/bias": 0, "fc2/kernel": 0, "predictions/kernel": 1, "predictions/bias": 0}
+
+
+def test_vgg19_on_8_is_table_4() -> None:
+    assert partitioned(published("vgg19", 8)) == TABLE_4
+    assert len(published("vgg19", 8).candidates()) == 38  # hlo.md and Table 5
+
+
+def test_vgg19_data_parallel_is_table_6() -> None:
+    assert partitioned(published("vgg19", 8, "data")) == {"images": 0, "labels": 0}
 
 
 def table_3(name: str) -> int:
@@ -115,32 +304,48 @@ def table_3(name: str) -> int:
 
 
 @pytest.mark.slow
-def test_t5_base_is_table_3_and_table_6(published: Published) -> None:
-    _, plan = published("t5_base", 4, "operator")
-    assert {v.name: dim for v, dim in plan.candidates.items()} == {v.name: table_3(v.name) for v in plan.candidates}
-    assert plan.partitioned == 195
-    _, plan = published("t5_base", 8, "operator")  # 12 heads do not divide: wi, wo, embedding and relative biases
-    assert plan.partitioned == 51
-    batch = {"batch/ids": 0, "batch/decoder_ids": 0, "batch/labels": 0}
-    assert partitioned(published("t5_base", 8, "data")[1]) == batch
+def test_t5_base_is_table_3_and_table_6() -> None:
+    plan = published("t5_base", 4)
+    assert {v.name: dim for v, dim in plan.candidates().items()} == {v.name: table_3(v.name) for v in plan.candidates()}
+    assert plan.partitioned() == 195
+    assert published("t5_base", 8).partitioned() == 51  # 12 heads do not divide: wi, wo, embedding, relative biases
+    assert partitioned(published("t5_base", 8, "data")) == {"ids": 0, "decoder_ids": 0, "labels": 0}
 
 
 @pytest.mark.slow
-def test_t5_11b_on_32_is_table_3(published: Published) -> None:
-    _, plan = published("t5_11b", 32, "operator")
-    assert {v.name: dim for v, dim in plan.candidates.items()} == {v.name: table_3(v.name) for v in plan.candidates}
-    assert plan.partitioned == 387
+def test_t5_11b_on_32_is_table_3() -> None:
+    plan = published("t5_11b", 32)
+    assert {v.name: dim for v, dim in plan.candidates().items()} == {v.name: table_3(v.name) for v in plan.candidates()}
+    assert plan.partitioned() == 387
 
 
-def test_every_moment_of_adam_follows_its_parameter(published: Published) -> None:
-    _, plan = published("vgg19", 8, "operator")
-    dims = {variable.name: dim for variable, dim in plan.by_variable.items()}
+def test_every_moment_of_adam_follows_its_parameter() -> None:
+    dims = {variable.name: dim for variable, dim in published("vgg19", 8).by_variable().items()}
     moments = {name: dim for name, dim in dims.items() if "/mu/" in name or "/nu/" in name}
     assert len(moments) == 2 * 38
     for name, dim in moments.items():
         assert dim == dims["params/" + name.partition("/mu/" if "/mu/" in name else "/nu/")[2]]
 
 
-def test_a_batch_that_the_axis_does_not_divide_is_refused(published: Published) -> None:
+def test_a_batch_that_the_axis_does_not_divide_is_refused() -> None:
     with pytest.raises(BadInput, match=r"by 24 .* by a divisor of 32"):
         published("vgg19", 24, "data")
+
+
+def test_vgg19_is_one_weird_trick_where_the_model_axis_crosses_nodes() -> None:
+    """Krizhevsky, arXiv 1404.5997: data-parallel convolutions, partitioned dense layers."""
+    mesh = (MeshAxis("model", 2), MeshAxis("data", 8))
+    plan = optimum("vgg19", mesh, "time", "A", "shardy").required_plan()
+    assert partitioned(plan, 1) == {"images": 0, "labels": 0}
+    assert partitioned(plan, 0) == TABLE_4
+
+
+@pytest.mark.slow
+def test_t5_base_is_megatrons_plan_with_the_batch_along_the_data_axis() -> None:
+    """Shoeybi et al., arXiv 1909.08053: columns then rows, heads, the vocabulary of the embedding."""
+    plan = optimum("t5_base", BOTH, "time", "A", "shardy").required_plan()
+    assert partitioned(plan, 0) == {"ids": 0, "decoder_ids": 0, "labels": 0}
+    roles = {"q": 1, "k": 1, "v": 1, "o": 0, "wi": 1, "wo": 0, "relative_bias": 1, "embedding": 0}
+    for variable, dim in plan.candidates(1).items():
+        *_, parent, leaf = variable.name.split("/")
+        assert dim == (-1 if leaf == "scale" else roles.get(parent, roles.get(leaf)))

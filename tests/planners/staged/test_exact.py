@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,8 +102,8 @@ def test_rounding_at_the_memory_limit_never_makes_an_infeasible_plan(make_proble
                 assert found(exactly) == pytest.approx(brute_force(exactly), rel=1e-12)
 
 
-def test_the_reference_optima_are_met(shared_data: Path):
-    cases = json.loads((shared_data / "cost_vectors.json").read_text())["cost"]
+def test_the_reference_optima_are_met(vectors):
+    cases = vectors["cost"]
     checked = 0
     for case in cases:
         best = case["expected"]["optimum_over_all_plans_of_S_stages"]

@@ -1,0 +1,1 @@
+"""Sharding: a decision is how one linkage group of variables is stored."""

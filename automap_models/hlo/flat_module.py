@@ -1,0 +1,203 @@
+"""From a traced step or a file's content to a flat StableHLO module: one function without calls.
+
+    traced step ──┐
+    StableHLO ────┼─ order marks ─→ HLO text ── name marks ─→ XLA ─→ StableHLO with calls ── inlining ─→ flat module
+    HLO text ─────────────────────────┘
+
+Everything goes through HLO text, so that higher-level dialects (chlo) are expanded; marks keep names, locations and
+the order of the trace on the way (hlo_text.py).
+
+This module needs jaxlib alone, not jax, so that a process that imports foreign files starts fast (foreign.py). Of
+jaxlib it uses what is no public API; pyproject.toml pins the range of releases for which that is known to work.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from automap_models.errors import BadInput
+from automap_models.hlo.hlo_text import Form, mark_names, order_mark
+
+try:
+    from jaxlib import _hlo, _jax  # type: ignore[attr-defined]  # _hlo has no stub
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+except ImportError as error:
+    raise BadInput(
+        f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"
+    ) from None
+
+
+def hlo_text(mlir: Any) -> str:
+    """The HLO text of a StableHLO module, with the position of each operation in its function as a mark, set in place.
+
+    Raises:
+        RuntimeError: XLA refuses the module.
+    """
+    with mlir.context:
+        for function in _functions(mlir).values():
+            for position, op in enumerate(function.regions[0].blocks[0].operations):
+                op.operation.location = ir.Location.name(order_mark(position) + _scope(op.operation.location))
+    text: str = hlo_module(bytecode(mlir)).to_string(_hlo.HloPrintOptions())
+    return text
+
+
+def flat_module(text: str) -> Any:
+    """The flat StableHLO module of HLO text.
+
+    Raises:
+        ir.MLIRError, RuntimeError, ValueError: XLA cannot read the text, or calls nothing can inline.
+    """
+    proto = _hlo.hlo_module_from_text(mark_names(text)).as_serialized_hlo_module_proto()
+    mlir = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto), context())
+    with mlir.context:
+        _flatten(mlir)
+    return mlir
+
+
+def flat_module_of_file(content: bytes, form: Form) -> Any:
+    """The flat StableHLO module of a file's content, see `flat_module`. Malformed content can end the process."""
+    if form == "hlo":
+        return flat_module(content.decode("utf-8"))
+    return flat_module(hlo_text(_parsed(content, form)))
+
+
+def bytecode(mlir: Any) -> bytes:
+    """A module as MLIR bytecode."""
+    written = io.BytesIO()
+    mlir.operation.write_bytecode(written)
+    return written.getvalue()
+
+
+def from_bytecode(content: bytes) -> Any:
+    """The module in bytecode that `bytecode` wrote."""
+    return ir.Module.parse(content, context())
+
+
+def hlo_module(content: bytes) -> Any:
+    """XLA's module of a StableHLO module in bytecode."""
+    computation = _jax.mlir.mlir_module_to_xla_computation(content, use_tuple_args=False, return_tuple=False)
+    return computation.get_hlo_module()
+
+
+def entry_block(mlir: Any) -> Any:
+    """The block of a flat module's function."""
+    return _functions(mlir)["main"].regions[0].blocks[0]
+
+
+def context() -> Any:
+    """A fresh context that knows every dialect in which a training step may come."""
+    fresh = ir.Context()
+    fresh.append_dialect_registry(_registry())
+    fresh.load_all_available_dialects()
+    stablehlo.register_dialect(fresh)
+    chlo.register_dialect(fresh)
+    sdy.register_dialect(fresh)
+    mhlo.register_mhlo_dialect(fresh)
+    return fresh
+
+
+@cache
+def _registry() -> Any:
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    return registry
+
+
+def _parsed(content: bytes, form: Form) -> Any:
+    """A StableHLO module of either form; a portable artifact (VHLO bytecode) is converted first."""
+    if form == "stablehlo":
+        return ir.Module.parse(content.decode("utf-8"), context())
+    try:
+        return ir.Module.parse(_jax.mlir.deserialize_portable_artifact(content), context())
+    except (ir.MLIRError, ValueError, RuntimeError):
+        return ir.Module.parse(content, context())
+
+
+def _scope(location: Any) -> str:
+    """The scopes that a location names; "" where it is only a place in a file."""
+    return str(getattr(location, "name_str", ""))
+
+
+def _functions(mlir: Any) -> dict[str, Any]:
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in (view.operation for view in mlir.body.operations)
+        if op.name == "func.func"
+    }
+
+
+def _flatten(mlir: Any) -> None:
+    """Replace every call, in nested regions too, by what it calls; only the entry is left."""
+    functions = _functions(mlir)
+    done: set[str] = set()
+
+    def inline(name: str) -> Any:
+        block = functions[name].regions[0].blocks[0]
+        if name not in done:
+            done.add(name)
+            _inline_calls(block, inline)
+        return block
+
+    inline("main")
+    _untuple_calls(functions["main"])
+    for name, function in functions.items():
+        if name != "main":
+            function.erase()
+
+
+def _inline_calls(block: Any, callee_block: Callable[[str], Any]) -> None:
+    for op in [op.operation for op in block.operations]:
+        for region in op.regions:
+            for nested in region.blocks:
+                _inline_calls(nested, callee_block)
+        if op.name == "func.call":
+            callee = callee_block(ir.FlatSymbolRefAttr(op.attributes["callee"]).value).owner.operation
+            # The location as context, not as argument: then JAX joins the caller's and the callee's scopes.
+            with ir.InsertionPoint(op), op.location:
+                results = _jax_mlir_ext.inlined_func_call(callee, list(op.operands))
+            for result, value in zip(op.results, results, strict=True):
+                result.replace_all_uses_with(value)
+            op.erase()
+
+
+def _untuple_calls(entry: Any) -> None:
+    """Give custom calls that HLO lets return a tuple one result for each element."""
+    for op in [op for op in nested_operations(entry) if op.name == "stablehlo.custom_call" and len(op.results)]:
+        if isinstance(op.results[0].type, ir.TupleType):
+            _untuple(op)
+
+
+def _untuple(op: Any) -> None:
+    tuple_type = op.results[0].type
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    flat = ir.Operation.create(
+        op.name,
+        results=[tuple_type.get_type(i) for i in range(tuple_type.num_types)],
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for reader in [use.owner.operation for use in op.results[0].uses]:
+        if reader.name == "stablehlo.get_tuple_element":
+            index = ir.IntegerAttr(reader.attributes["index"]).value
+            reader.results[0].replace_all_uses_with(flat.results[index])
+            reader.erase()
+    op.erase()
+
+
+def nested_operations(op: Any, ids: dict[Any, int] | None = None) -> Any:
+    """The operations in the regions of an operation, at any depth; block arguments are numbered on the way."""
+    for region in op.regions:
+        for block in region.blocks:
+            if ids is not None:
+                for argument in block.arguments:
+                    ids[argument] = len(ids)
+            for inner in block.operations:
+                yield inner.operation
+                yield from nested_operations(inner.operation, ids)

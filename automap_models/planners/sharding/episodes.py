@@ -1,0 +1,172 @@
+"""Searches for a sharding plan that play episodes, round by round, and the planners around them."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.result import Result
+from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
+from automap_models.errors import BadInput
+from automap_models.planners.base import ConfigT, Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.sharding.evaluate import evaluated
+from automap_models.planners.sharding.milp import ShardingMilpPlanner
+from automap_models.planners.watch import SILENT, Progress, Watch
+
+_PROOF_SHARE = 0.25
+"""Of the time until a deadline: so much the proof of the optimum may take."""
+
+
+@dataclass(frozen=True)
+class EpisodesConfig:
+    """What all searches that play episodes are configured by.
+
+    Attributes:
+        seed: of every random draw.
+        episodes: to play at most; None is as many as the search takes by itself.
+        stop_at_optimum: whether the search ends with the first plan that is proven to be as good as any.
+    """
+
+    seed: int = 0
+    episodes: int | None = None
+    stop_at_optimum: bool = False
+
+
+class Round(NamedTuple):
+    """A round of episodes, as it stands in a result's search log and as a watcher is told of it.
+
+    Attributes:
+        stage: 1 while the search explores, 2 while it backtraces.
+        episodes: played so far, these included.
+        epsilon: share of exploratory decisions; 0 where the agent only follows its policy.
+        greedy: score of the episode that followed the policy alone; None where none did.
+        scores: of all episodes of the round in their order: candidates that the plan of each partitions.
+        best: the best score so far.
+    """
+
+    stage: int
+    episodes: int
+    epsilon: float
+    greedy: int | None
+    scores: tuple[int, ...]
+    best: int
+
+
+class Best(NamedTuple):
+    """The best plan so far: candidates that it partitions, their bytes, and its classes, bool [k]."""
+
+    partitioned: float
+    nbytes: float
+    sharded: NDArray[np.bool_]
+
+
+class Search(ABC):
+    """Plays episodes and keeps the best plan, as the optimum is defined: most candidates, of equally many most bytes.
+
+    Args:
+        problem: to search for a plan of; its mesh has one axis and its objective is the count.
+        watch: is told of every round.
+
+    Attributes:
+        best: the best plan so far.
+        rounds: played so far.
+        episodes, decisions: numbers of those played and taken.
+    """
+
+    def __init__(self, problem: ShardingProblem, watch: Watch = SILENT) -> None:
+        self.problem, self.watch = problem, watch
+        (self.along,) = problem.along
+        self.best = Best(0.0, 0.0, np.zeros(len(problem.classes), dtype=np.bool_))
+        self.rounds: list[Round] = []
+        self.episodes = self.decisions = 0
+        self._weights = np.stack([self.along.weights.astype(np.float64), self.along.weights_bytes], axis=1)
+
+    @abstractmethod
+    def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
+        """Search; after an interruption, go on.
+
+        Args:
+            episodes: to play in all; None is as many as it takes.
+            good_enough: the search ends with the first plan that partitions as many candidates.
+            deadline: after which it ends.
+        """
+
+    def rate(self, sharded: NDArray[np.bool_]) -> list[int]:
+        """Scores of the plans of B more episodes, bool [B, k]."""
+        values = sharded @ self._weights
+        first = int(np.lexsort(values.T[::-1])[-1])
+        partitioned, nbytes = values[first].tolist()
+        if (partitioned, nbytes) > self.best[:2]:
+            self.best = Best(partitioned, nbytes, sharded[first].copy())
+        self.episodes += len(sharded)
+        scores: list[int] = values[:, 0].astype(int).tolist()
+        return scores
+
+    def record(self, stage: int, epsilon: float, greedy: int | None, scores: Sequence[int]) -> None:
+        """Log a round and tell who is watching."""
+        played = Round(stage, self.episodes, epsilon, greedy, tuple(scores), int(self.best.partitioned))
+        self.rounds.append(played)
+        how = f"ε {epsilon:.2f}" if stage == 1 else "backtracing"
+        what = f"episode {self.episodes:,}: best plan partitions {played.best}, {how}"
+        self.watch(Progress(what, self.episodes, detail=played))
+
+
+class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
+    """Returns the best plan that a search came across, with the proven optimum beside it.
+
+    The proof is made before the search begins, but serves it only with `stop_at_optimum`. The facts of the result are
+    `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if nothing is drawn).
+    """
+
+    def __init__(self, config: ConfigT | None = None) -> None:
+        super().__init__(config)
+        self._prover = ShardingMilpPlanner()
+
+    def solve(
+        self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
+    ) -> Result[ShardingProblem, ShardingPlan]:
+        """See Planner.solve; after Ctrl-C the best plan until then.
+
+        Raises:
+            BadInput: the objective is not the count, or the mesh has several axes.
+        """
+        self._require_one_counted_axis(problem)
+        options = self.config if isinstance(self.config, EpisodesConfig) else None
+        episodes, seed = (options.episodes, options.seed) if options else (None, None)
+        begun = time.perf_counter()
+        proof = self._prover.solve(problem, deadline=deadline.part(_PROOF_SHARE * deadline.left_s))
+        assert proof.bound is not None
+        good_enough = proof.bound.value if options and options.stop_at_optimum else float("inf")
+        search = self.search(problem, watch)
+        try:
+            search.run(episodes, good_enough, deadline)
+            interrupted = deadline.passed
+        except KeyboardInterrupt:
+            interrupted = True
+        plan = ShardingPlan.from_classes(problem, np.where(search.best.sharded, 0, UNUSED), self.name)
+        return evaluated(
+            problem,
+            plan,
+            proof.bound,
+            facts={"episodes": search.episodes, "interrupted": interrupted, "seed": seed},
+            search_log=tuple(search.rounds),
+            taken_s=time.perf_counter() - begun,
+        )
+
+    @abstractmethod
+    def search(self, problem: ShardingProblem, watch: Watch) -> Search:
+        """The search, ready to run."""
+
+    def _require_one_counted_axis(self, problem: ShardingProblem) -> None:
+        where, do = f"--planner {self.name}", "give --planner milp"
+        if problem.objective != "count":
+            raise BadInput(f"counts variables, and cannot plan for the least {problem.objective}", where=where, do=do)
+        if len(problem.mesh) > 1:
+            raise BadInput("decides along one axis, not along two", where=where, do=do)

@@ -1,0 +1,1 @@
+"""Q-networks, one file for each kind of environment."""
