@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from automap_models.errors import BadInput
-from automap_models.version import __version__
 from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, ShardEntry, write_json, write_shard
 from automap_models.formats.schema import read_json
+from automap_models.version import __version__
 
 from .generate import Recipe, draw_groups
 

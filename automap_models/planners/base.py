@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from automap_models.core.result import Result
-from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.errors import AutomapError, BadInput
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.watch import SILENT, Watch

@@ -8,8 +8,8 @@ from typing import Any, Literal, overload
 
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
-from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     Planner,
@@ -70,14 +70,10 @@ def make_planner(
 
 
 @overload
-def make_planner(
-    name: str, *, kind: Literal["replan"], **config: Any
-) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
+def make_planner(name: str, *, kind: Literal["replan"], **config: Any) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
 
 
-def make_planner(
-    name: str, kind: str = "staged", **config: Any
-) -> Planner[Any, Any, Any]:
+def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any, Any, Any]:
     """The planner of that name for problems of that kind.
 
     Args:

@@ -74,7 +74,7 @@ def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
 def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words: str) -> None:
     shown = report()
     proven = Bound(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
-    assert words in optimality_in_words(replace(shown, plan=replace(shown.plan, optimality=proven)))
+    assert words in optimality_in_words(replace(shown, result=replace(shown.result, bound=proven)))
 
 
 def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:
