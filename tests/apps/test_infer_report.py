@@ -11,7 +11,7 @@ from rich.console import Console
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
@@ -27,7 +27,8 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
     problem = StagedProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
     plan = StagedPlan((3,), (1,), micro_batches, "policy")
     cost = plan_cost(problem, plan)
-    return PlanReport(problem, plan, cost, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0, 0.01)
+    result = Result(problem, plan, cost, "feasible", taken_s=0.01)
+    return PlanReport(result, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0)
 
 
 @pytest.mark.parametrize(
