@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput
 
 INTERRUPTED = 130
@@ -25,16 +26,22 @@ def one_line_errors(program: str, after_interrupt: str) -> Iterator[None]:
         after_interrupt: what to do after Ctrl-C.
 
     Raises:
-        SystemExit: with 2 or the AutomapError's own code, or 130 after Ctrl-C.
+        SystemExit: with 2 or the AutomapError's own code, 130 after Ctrl-C, or 141 when the reader of standard output
+            went away.
     """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # a wrong override then comes here instead of ending in a traceback
     try:
-        yield
+        with printing():
+            yield
+            flush_stdout()
     except AutomapError as error:
         _end(program, error, error.exit_code)
+    except BrokenPipeError:
+        give_up_streams()
+        sys.exit(BROKEN_PIPE)
     except (HydraException, OmegaConfBaseException) as error:
         missing = "hydra/launcher" in str(error)
         help_ = "; pip install automap-models[datagen] brings the launchers" if missing else ""
@@ -45,10 +52,11 @@ def one_line_errors(program: str, after_interrupt: str) -> Iterator[None]:
         wrong = BadInput(f"cannot be used ({error.strerror})", where=str(error.filename), do="give another path")
         _end(program, wrong, wrong.exit_code)
     except KeyboardInterrupt:
-        print(f"{program}: interrupted: {after_interrupt}", file=sys.stderr)
+        say(f"{program}: interrupted: {after_interrupt}")
         sys.exit(INTERRUPTED)
 
 
 def _end(program: str, error: object, code: int) -> NoReturn:
-    print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    say(f"{program}: error: {' '.join(str(error).split())}")
+    give_up_streams()
     sys.exit(code)
