@@ -119,9 +119,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         baselines=Baselines(facts.get("one_device_s")),
         seconds=float(result.taken_s),
         notes=list(result.notes),
-        provenance=Provenance(
-            __version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")
-        ),
+        provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
     )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins
