@@ -14,6 +14,19 @@ def conf_dir() -> Path:
     return installed if installed.is_dir() else package.parent / "conf"
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; False for a name that none can have, where pathlib raises."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False for a name that none can have."""
+    return exists(path) and path.is_file()
+
+
 def zoo_dir() -> Path:
     """The absolute folder of the shipped policies."""
     return Path(automap_models.__file__).resolve().parent / "zoo"

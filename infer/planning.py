@@ -33,7 +33,7 @@ from automap_models.planners.portfolio.space import PlanningSpace, default_stage
 from automap_models.planners.registry import config_names, make_planner, planner_names
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
-from automap_models.resources import zoo_dir
+from automap_models.resources import exists, zoo_dir
 
 from .requests import AUTO, InferRequest, PlannerRequest
 
@@ -204,7 +204,7 @@ def sized_profile(path: Path, size: int | None) -> Profile:
     Raises:
         BadInput: it cannot be read, or says another size itself.
     """
-    if not path.exists():
+    if not exists(path):
         from .sources import require_no_model
 
         require_no_model(path)
