@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import automap_models
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def conf_dir() -> Path:
     """The absolute folder of the shipped configs: beside the modules in a wheel, at the root of a checkout."""
-    package = Path(automap_models.__file__).resolve().parent
-    installed = package / "conf"
-    return installed if installed.is_dir() else package.parent / "conf"
+    installed = _PACKAGE / "conf"
+    return installed if installed.is_dir() else _PACKAGE.parent / "conf"
 
 
 def exists(path: Path) -> bool:
@@ -29,4 +28,4 @@ def is_file(path: Path) -> bool:
 
 def zoo_dir() -> Path:
     """The absolute folder of the shipped policies."""
-    return Path(automap_models.__file__).resolve().parent / "zoo"
+    return _PACKAGE / "zoo"

@@ -47,5 +47,5 @@ def _matched(patterns: dict[str, list[str]], inside: tuple[str, ...], depth: int
 
 
 def test_the_version_comes_from_one_place(setuptools_config: dict[str, Any]) -> None:
-    assert setuptools_config["dynamic"]["version"] == {"attr": "automap_models.__version__"}
+    assert setuptools_config["dynamic"]["version"] == {"attr": "automap_models.version.__version__"}
     assert version("automap-models") == automap_models.__version__
