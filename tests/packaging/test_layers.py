@@ -70,10 +70,10 @@ def graph(module_files: dict[str, Path]) -> dict[str, set[str]]:
 def upward(module: str, target: str) -> bool:
     """Whether an import breaks the order of the layers."""
     own, other = layer(module), layer(target)
-    if own in {PUBLIC_FACE, other}:
+    if PUBLIC_FACE in {own, other}:
+        return own != PUBLIC_FACE
+    if own == other:
         return False
-    if other == PUBLIC_FACE:
-        return True
     if own in APPS:
         return other in APPS
     if own in {"envs", "rl"} and other in BESIDE_ENVS_AND_RL:
