@@ -24,7 +24,7 @@ from automap_models.infer import app
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?:$")
+_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?[:,]$")
 _USAGE = re.compile(r"[A-Z]{4,}|\[--")
 """What a synopsis holds and a command does not."""
 _TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")

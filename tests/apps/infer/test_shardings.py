@@ -103,11 +103,11 @@ def test_the_fastest_step_of_two_dense_layers_is_megatrons(
 ) -> None:
     out = tmp_path / "plan.json"
     assert main(["opp", f"{models}mlp", "--topo", "A", "--mesh", "4", "--out", str(out)]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"wi +1 +\[1024, 4096/4\] +1", out)
-    assert re.search(r"wo +1 +\[4096/4, 1024\] +0", out)
-    assert "no plan on this mesh without resharding is faster" in out
-    assert "no reshard" in out
+    text = capsys.readouterr().out
+    assert re.search(r"wi +1 +\[1024, 4096/4\] +1", text)
+    assert re.search(r"wo +1 +\[4096/4, 1024\] +0", text)
+    assert "no plan on this mesh without resharding is faster" in text
+    assert "no reshard" in text
     document = json.loads(out.read_text())
     assert (document["kind"], document["objective"], document["mesh"]) == ("operator", "time", {"model": 4})
     price = document["price"]

@@ -15,7 +15,7 @@ from automap_models.infer.app import infer as main
 from automap_models.infer.plots import figures
 from automap_models.simulate.schedules import SCHEDULES
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0
 node2 -- Linear(4, 4) -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=4000.0, parameter_size=80.0
 node3 -- Linear(4, 2) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=2000.0, parameter_size=40.0

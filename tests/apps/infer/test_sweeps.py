@@ -20,7 +20,7 @@ from automap_models.infer.sweeps import Row, best_rows
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import Outcome
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SMALL = "{clusters: [A, B], stages: [1, 2, 3], micro_batches: [8, 16]}\n"
 
 
