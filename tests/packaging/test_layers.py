@@ -17,6 +17,7 @@ RANK = {
     "errors": 0,
     "resources": 0,
     "onnx_runtime": 0,
+    "user_code": 0,
     "core": 1,
     "cost": 2,
     "formats": 2,
