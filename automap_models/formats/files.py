@@ -10,11 +10,12 @@ from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import require_writable, write_atomically
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
-from automap_models.formats.json_fields import read_json
+from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
-from automap_models.formats.piper_json import looks_like_piper, parse_piper
-from automap_models.formats.placement_json import looks_like_placement, parse_placement
+from automap_models.formats.piper_json import parse_piper
+from automap_models.formats.placement_json import parse_placement
 from automap_models.formats.placement_profile import profile_from_placement
+from automap_models.formats.schema import decode_json, read_bytes
 
 __all__ = ["holds_module", "read_profile", "require_writable", "write_atomically"]
 
@@ -79,11 +80,12 @@ def _starts_module(head: bytes, text: str) -> bool:
 
 
 def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
-    document, model = read_json(path), Path(path).stem
-    if looks_like_placement(document):
-        return profile_from_placement(parse_placement(document, model=model))
-    if looks_like_piper(document):
-        return parse_piper(document, model=model)
-    if "cuts" in document and "planner" in document:
-        raise BadInput("is a plan, not a profile", where=str(path), do="show it with automap-infer PROFILE --plan")
+    content, where, model = read_bytes(path), str(path), Path(path).stem
+    kind = decode_json(content, GraphKind, where=where, do=_KNOWN)
+    if kind.is_placement:
+        return profile_from_placement(parse_placement(content, where=where, model=model))
+    if kind.is_piper:
+        return parse_piper(content, where=where, model=model)
+    if kind.is_plan:
+        raise BadInput("is a plan, not a profile", where=where, do="show it with automap-infer PROFILE --plan")
     raise BadInput("is no profile in a known format", where=str(path), do=_KNOWN)

@@ -3,53 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TypeVar
+
+import msgspec
 
 from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
-from automap_models.formats.json_fields import Fields
+from automap_models.formats.schema import Foreign, Whole
 
 
-class JsonEdge(NamedTuple):
-    """An edge between two nodes, which are given by their positions in the order of their ids."""
+class Node(Foreign):
+    """A node by the number that edges name it by."""
 
-    producer: int
-    consumer: int
-    fields: Fields
+    id: Whole
 
 
-def nodes_by_id(document: Fields) -> list[tuple[int, Fields]]:
-    """The document's nodes with their ids, in ascending order of these.
+class Edge(Foreign):
+    """An edge between two nodes."""
+
+    source: Whole = msgspec.field(name="sourceId")
+    destination: Whole = msgspec.field(name="destId")
+
+
+class GraphKind(Foreign):
+    """The keys that tell JSON graphs, and what is taken for one, apart."""
+
+    placement: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="maxFPGAs", default=msgspec.UNSET)
+    placement_bytes: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="maxSizePerFPGA", default=msgspec.UNSET)
+    piper: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="maxDevices", default=msgspec.UNSET)
+    piper_bytes: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="maxMemoryPerDevice", default=msgspec.UNSET)
+    cuts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    planner: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_placement(self) -> bool:
+        """Whether the document is meant to be a device-placement graph."""
+        return self.placement is not msgspec.UNSET or self.placement_bytes is not msgspec.UNSET
+
+    @property
+    def is_piper(self) -> bool:
+        """Whether the document is meant to be Piper's."""
+        return self.piper is not msgspec.UNSET or self.piper_bytes is not msgspec.UNSET
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether the document is meant to be a plan of ours."""
+        return self.cuts is not msgspec.UNSET and self.planner is not msgspec.UNSET
+
+
+NodeT = TypeVar("NodeT", bound=Node)
+
+
+def sorted_nodes(nodes: Sequence[NodeT], where: str) -> list[NodeT]:
+    """The nodes in ascending order of their ids; `where` says where the document comes from.
 
     Raises:
-        BadInput: there is no list of objects with an id each, it is empty, or two ids are the same.
+        BadInput: there are none, or two ids are the same.
     """
-    nodes: dict[int, Fields] = {}
-    for node in document.objects("nodes"):
-        number = node.whole("id")
-        if number in nodes:
-            raise BadInput(f"id {number} was given before", where=node.where, do="give every node once")
-        nodes[number] = node
     if not nodes:
-        raise BadInput("nodes is empty", where=document.where, do="give the model's operators")
-    return sorted(nodes.items())
+        raise BadInput("$.nodes is empty", where=where, do="give the model's operators")
+    known: set[int] = set()
+    for i, node in enumerate(nodes):
+        if node.id in known:
+            raise BadInput(f"$.nodes[{i}].id {node.id} was given before", where=where, do="give every node once")
+        known.add(node.id)
+    return sorted(nodes, key=lambda node: node.id)
 
 
-def edges_between(document: Fields, ids: Sequence[int]) -> list[JsonEdge]:
-    """The document's edges, in its order.
+def positions_of_ends(edges: Sequence[Edge], ids: Sequence[int], where: str) -> list[tuple[int, int]]:
+    """Positions of the producer and the consumer of each edge among the ids.
 
     Raises:
-        BadInput: there is no list of objects with two ends each, or an end is none of the ids.
+        BadInput: an end is none of the ids.
     """
     position = {number: i for i, number in enumerate(ids)}
-    edges = []
-    for edge in document.objects("edges"):
-        ends = [edge.whole(key) for key in ("sourceId", "destId")]
-        for end in ends:
+    for i, edge in enumerate(edges):
+        for end in (edge.source, edge.destination):
             if end not in position:
-                raise BadInput(f"there is no node with id {end}", where=edge.where, do="give the node or drop the edge")
-        edges.append(JsonEdge(position[ends[0]], position[ends[1]], edge))
-    return edges
+                what = f"$.edges[{i}]: there is no node with id {end}"
+                raise BadInput(what, where=where, do="give the node or drop the edge")
+    return [(position[edge.source], position[edge.destination]) for edge in edges]
 
 
 def require_acyclic(successors: Sequence[Sequence[int]], ids: Sequence[int], where: str) -> None:
@@ -67,15 +100,3 @@ def require_acyclic(successors: Sequence[Sequence[int]], ids: Sequence[int], whe
             where=where,
             do="a training step's graph must be acyclic",
         )
-
-
-def amount(fields: Fields, key: str, default: float | None = None) -> float:
-    """A finite number ≥ 0; the default, where there is one, for a missing one.
-
-    Raises:
-        BadInput: it is anything else.
-    """
-    if default is not None and key not in fields:
-        return default
-    value = fields.number(key)
-    return fields.refuse(key, "a finite number ≥ 0") if value < 0 else value

@@ -16,28 +16,50 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
-from automap_models.formats.json_fields import Fields, read_json
-from automap_models.formats.json_graph import amount, edges_between, nodes_by_id, require_acyclic
+from automap_models.formats.json_graph import Edge, Node, positions_of_ends, require_acyclic, sorted_nodes
+from automap_models.formats.schema import Amount, Foreign, decode_json, read_bytes
 
-WHOLE = "1"
-"""The key of the layer as a whole among TMPCs: tensor parallelism of degree 1."""
-
-
-class _Layer(NamedTuple):
-    name: str
-    time_s: float
-    parameter_bytes: float
-    stash_bytes: float
+DO = "give JSON of Piper"
 
 
-def looks_like_piper(document: Fields) -> bool:
-    """Whether a JSON object is meant to be Piper's."""
-    return "maxMemoryPerDevice" in document or "maxDevices" in document
+class PiperWay(Foreign):
+    """A way of running a layer."""
+
+    time_s: Amount = msgspec.field(name="timePerSample")
+    parameter_bytes: Amount = msgspec.field(name="parameterSize")
+    stash_bytes: Amount = msgspec.field(name="memoryUsageA")
+
+
+class PiperDegrees(Foreign):
+    """Ways of running a layer by the degree of tensor parallelism, of which degree 1 is read."""
+
+    whole: list[PiperWay] = msgspec.field(name="1", default_factory=list)
+
+
+class PiperNode(Node):
+    """A layer."""
+
+    degrees: PiperDegrees = msgspec.field(name="TMPCs")
+    name: str = ""
+
+
+class PiperEdge(Edge):
+    """What one layer reads of another, in bytes."""
+
+    size: Amount = msgspec.field(name="communicationCost")
+
+
+class PiperDocument(Foreign):
+    """What is read of the file."""
+
+    nodes: list[PiperNode]
+    edges: list[PiperEdge]
 
 
 def read_piper_json(path: str | os.PathLike[str]) -> Profile:
@@ -49,44 +71,40 @@ def read_piper_json(path: str | os.PathLike[str]) -> Profile:
     Raises:
         BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
     """
-    return parse_piper(read_json(path), model=Path(path).stem)
+    return parse_piper(read_bytes(path), where=str(path), model=Path(path).stem)
 
 
-def parse_piper(document: Fields, *, model: str) -> Profile:
-    """The profile in a parsed JSON object; see `read_piper_json`."""
-    ids, nodes = zip(*nodes_by_id(document), strict=True)
-    layers = [_layer(node) for node in nodes]
+def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
+    """The profile in the content of a file, which `where` names; see `read_piper_json`."""
+    parsed = decode_json(content, PiperDocument, where=where, do=DO)
+    ways = [_fastest(i, node, where) for i, node in enumerate(parsed.nodes)]
+    way_of = {node.id: way for node, way in zip(parsed.nodes, ways, strict=True)}
+    nodes = sorted_nodes(parsed.nodes, where)
+    ids = [node.id for node in nodes]
     output_bytes = [0.0] * len(ids)
     consumers: list[set[int]] = [set() for _ in ids]
-    for edge in edges_between(document, ids):
-        size = amount(edge.fields, "communicationCost")
-        output_bytes[edge.producer] = max(output_bytes[edge.producer], size)
-        consumers[edge.producer].add(edge.consumer)
-    successors = [sorted(found) for found in consumers]
-    require_acyclic(successors, ids, document.where)
+    for edge, (producer, consumer) in zip(parsed.edges, positions_of_ends(parsed.edges, ids, where), strict=True):
+        output_bytes[producer] = max(output_bytes[producer], edge.size)
+        consumers[producer].add(consumer)
+    successors = [sorted(after) for after in consumers]
+    require_acyclic(successors, ids, where)
     order = order_with_little_crossing(output_bytes, successors)
+    layers = [way_of[ids[i]] for i in order]
     return Profile.create(
-        C=[layers[i].time_s for i in order],
+        C=[layer.time_s for layer in layers],
         A=crossing_bytes(order, output_bytes, successors),
-        W=[layers[i].parameter_bytes for i in order],
-        stash=[layers[i].stash_bytes for i in order],
+        W=[layer.parameter_bytes for layer in layers],
+        stash=[layer.stash_bytes for layer in layers],
         names=[str(ids[i]) for i in order],
-        layers=[layers[i].name for i in order] if any(layer.name for layer in layers) else (),
+        layers=[nodes[i].name for i in order] if any(node.name for node in nodes) else (),
         meta={"model": model, "source": "Piper JSON"},
-        source=document.where,
+        source=where,
     )
 
 
-def _layer(node: Fields) -> _Layer:
+def _fastest(index: int, node: PiperNode, where: str) -> PiperWay:
     """The fastest way of running a layer on one device."""
-    degrees = node.object("TMPCs")
-    ways = degrees.objects(WHOLE) if WHOLE in degrees else []
-    if not ways:
-        raise BadInput("has no way of running on one device", where=degrees.where, do=f"give degree {WHOLE}")
-    fastest = min(ways, key=lambda way: amount(way, "timePerSample"))
-    return _Layer(
-        node.text("name") if "name" in node else "",
-        amount(fastest, "timePerSample"),
-        amount(fastest, "parameterSize"),
-        amount(fastest, "memoryUsageA"),
-    )
+    if not node.degrees.whole:
+        what = f"$.nodes[{index}].TMPCs has no way of running on one device"
+        raise BadInput(what, where=where, do="give degree 1")
+    return min(node.degrees.whole, key=lambda way: way.time_s)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, Literal
 
+import msgspec
 import numpy as np
 
 import automap_models
 from automap_models.core.placement import (
+    Communication,
     IntArray,
     Objective,
     PlacementGraph,
@@ -24,22 +25,62 @@ from automap_models.core.placement import (
     PlacementResult,
     model_name,
 )
-from automap_models.core.result import Bound, Result, Status
+from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.plan_json import dumps
+from automap_models.formats.schema import Amount, Document, Index, Whole, read_json, wrong
 
-SCHEMA = 1
-KIND = "placement"
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 
-STATUSES = ("optimal", "feasible")
-"""Of a result that has a plan."""
-
 _STALE = "plan again for this graph"
+
+
+class Baselines(Document):
+    """What the plan is compared with."""
+
+    one_device_s: Amount | None
+
+
+class Provenance(Document):
+    """Where the plan comes from."""
+
+    automap_version: str
+    graph_fingerprint: str
+    seed: Whole
+    time_limit_s: Amount | None
+
+
+class PlacementDocument(Document):
+    """The whole file."""
+
+    schema: Literal[1]
+    kind: Literal["placement"]
+    model: str
+    planner: str
+    objective: Objective
+    communication: Communication
+    split_passes: bool
+    accelerators: Whole
+    cpus: Whole
+    accelerator_bytes: Amount
+    pieces_per_accelerator: Whole
+    value: Amount
+    bound: Amount | None
+    gap: Amount | None
+    status: Literal["optimal", "feasible"]
+    loads_s: list[float]
+    compute_s: list[float]
+    transfer_s: list[float]
+    memory_bytes: list[float]
+    assignment: dict[str, Index]
+    pieces: dict[str, Index] | None
+    baselines: Baselines
+    seconds: Amount
+    notes: list[str]
+    provenance: Provenance
 
 
 def placement_document(result: PlacementResult) -> dict[str, Any]:
@@ -53,38 +94,37 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         Infeasible: the result has no plan.
     """
     problem, plan, cost, facts = result.problem, result.required_plan(), result.cost, result.facts
-    return {
-        "schema": SCHEMA,
-        "kind": KIND,
-        "model": model_name(problem.graph),
-        "planner": plan.planner,
-        "objective": problem.objective,
-        "communication": problem.communication,
-        "split_passes": problem.split_passes,
-        "accelerators": problem.accelerators,
-        "cpus": problem.cpus,
-        "accelerator_bytes": float(problem.memory_bytes),
-        "pieces_per_accelerator": problem.pieces,
-        "value": float(cost.value_s),
-        "bound": None if result.bound is None else float(result.bound.value),
-        "gap": gap(result),
-        "status": result.status,
-        "loads_s": cost.loads_s.tolist(),
-        "compute_s": cost.compute_s.tolist(),
-        "transfer_s": cost.transfer_s.tolist(),
-        "memory_bytes": cost.memory_bytes.tolist(),
-        "assignment": _by_id(problem.graph, plan.assignment),
-        "pieces": None if plan.pieces is None else _by_id(problem.graph, plan.pieces),
-        "baselines": {"one_device_s": facts.get("one_device_s")},
-        "seconds": float(result.taken_s),
-        "notes": list(result.notes),
-        "provenance": {
-            "automap_version": automap_models.__version__,
-            "graph_fingerprint": problem.graph.fingerprint,
-            "seed": facts.get("seed", 0),
-            "time_limit_s": facts.get("time_limit_s"),
-        },
-    }
+    document = PlacementDocument(
+        schema=1,
+        kind="placement",
+        model=model_name(problem.graph),
+        planner=plan.planner,
+        objective=problem.objective,
+        communication=problem.communication,
+        split_passes=problem.split_passes,
+        accelerators=problem.accelerators,
+        cpus=problem.cpus,
+        accelerator_bytes=float(problem.memory_bytes),
+        pieces_per_accelerator=problem.pieces,
+        value=float(cost.value_s),
+        bound=None if result.bound is None else float(result.bound.value),
+        gap=gap(result),
+        status="optimal" if result.status == "optimal" else "feasible",
+        loads_s=cost.loads_s.tolist(),
+        compute_s=cost.compute_s.tolist(),
+        transfer_s=cost.transfer_s.tolist(),
+        memory_bytes=cost.memory_bytes.tolist(),
+        assignment=_by_id(problem.graph, plan.assignment),
+        pieces=None if plan.pieces is None else _by_id(problem.graph, plan.pieces),
+        baselines=Baselines(facts.get("one_device_s")),
+        seconds=float(result.taken_s),
+        notes=list(result.notes),
+        provenance=Provenance(
+            automap_models.__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")
+        ),
+    )
+    builtins: dict[str, Any] = msgspec.to_builtins(document)
+    return builtins
 
 
 def write_placement_plan(path: str | os.PathLike[str], result: PlacementResult) -> None:
@@ -112,89 +152,73 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
             than 1e-6.
     """
-    fields = read_json(path)
-    for key, expected in (("schema", SCHEMA), ("kind", KIND)):
-        if fields.any(key) != expected:
-            fields.refuse(key, f"{expected!r}, which this version reads")
-    if fields.object("provenance").text("graph_fingerprint") != graph.fingerprint:
-        raise BadInput(f"belongs to another graph than {model_name(graph)}", where=str(path), do=_STALE)
-    problem = _problem(fields, graph)
+    document, where = read_json(path, PlacementDocument, do=_STALE), str(path)
+    if document.provenance.graph_fingerprint != graph.fingerprint:
+        raise BadInput(f"belongs to another graph than {model_name(graph)}", where=where, do=_STALE)
+    problem = _problem(document, graph, where)
     plan = PlacementPlan(
-        planner=fields.text("planner"),
-        assignment=_of_nodes(fields, "assignment", graph),
-        pieces=None if fields.any("pieces") is None else _of_nodes(fields, "pieces", graph),
+        planner=document.planner,
+        assignment=_of_nodes(document.assignment, "$.assignment", graph, where),
+        pieces=None if document.pieces is None else _of_nodes(document.pieces, "$.pieces", graph, where),
     )
     valid, objection = plan.check_valid(problem)
     if not valid:
-        raise BadInput(objection, where=str(path), do=_STALE)
+        raise BadInput(objection, where=where, do=_STALE)
     cost = placement_cost(problem, plan)
-    _require_same_cost(fields, cost)
-    status: Status = _choice(fields, "status", STATUSES)
-    return Result(problem, plan, cost, status, _bound(fields, cost, status))
+    _require_same_cost(document, cost, where)
+    bound = None
+    if document.bound is not None:
+        exact = document.status == "optimal" and document.bound >= cost.value_s
+        bound = Bound(document.bound, "exact" if exact else "relaxation")
+    return Result(problem, plan, cost, document.status, bound)
 
 
 def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
     return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
 
 
-def _of_nodes(fields: Fields, key: str, graph: PlacementGraph) -> IntArray:
+def _of_nodes(values: dict[str, int], at: str, graph: PlacementGraph, where: str) -> IntArray:
     """[n] a number for each node, from an object that names each node's id once."""
-    written = fields.object(key)
-    known = {str(number) for number in graph.ids}
-    for name in written.document:
-        if name not in known:
-            raise BadInput(f"there is no node with id {name}", where=written.where, do=_STALE)
-    values = [written.whole(str(number)) for number in graph.ids]
-    if max(map(abs, values)) > np.iinfo(np.int32).max:
-        fields.refuse(key, "devices or subgraphs by number")
-    return np.array(values, dtype=np.int64)
+    ids = [str(number) for number in graph.ids]
+    unknown = values.keys() - set(ids)
+    if unknown:
+        raise BadInput(f"{at}: there is no node with id {min(unknown)}", where=where, do=_STALE)
+    for number in ids:
+        if number not in values:
+            raise BadInput(f"{at}.{number} is missing", where=where, do=_STALE)
+    return np.array([values[number] for number in ids], dtype=np.int64)
 
 
-def _problem(fields: Fields, graph: PlacementGraph) -> PlacementProblem:
+def _problem(document: PlacementDocument, graph: PlacementGraph, where: str) -> PlacementProblem:
     try:
         return PlacementProblem(
             graph,
-            accelerators=fields.whole("accelerators"),
-            cpus=fields.whole("cpus"),
-            memory_bytes=fields.number("accelerator_bytes"),
-            objective=_choice(fields, "objective", get_args(Objective)),
-            communication=_choice(fields, "communication", ("sum", "max")),
-            split_passes=fields.flag("split_passes"),
-            pieces=fields.whole("pieces_per_accelerator"),
+            accelerators=document.accelerators,
+            cpus=document.cpus,
+            memory_bytes=document.accelerator_bytes,
+            objective=document.objective,
+            communication=document.communication,
+            split_passes=document.split_passes,
+            pieces=document.pieces_per_accelerator,
         )
     except BadInput as error:
-        raise BadInput(error.what, where=fields.where, do=_STALE) from None
+        raise BadInput(error.what, where=where, do=_STALE) from None
 
 
-def _choice(fields: Fields, key: str, known: tuple[str, ...]) -> Any:
-    value = fields.text(key)
-    return value if value in known else fields.refuse(key, " or ".join(known))
-
-
-def _require_same_cost(fields: Fields, cost: PlacementCost) -> None:
-    """Value, loads and memory agree with the cost model's."""
-    figures: Mapping[str, list[float]] = {
-        "loads_s": cost.loads_s.tolist(),
-        "memory_bytes": cost.memory_bytes.tolist(),
-    }
-    if not math.isclose(fields.number("value"), cost.value_s, rel_tol=TOLERANCE):
-        fields.refuse("value", f"{cost.value_s!r} as its assignment makes it")
-    for key, expected in figures.items():
-        written = fields.any(key)
-        numbers = [finite(value) for value in written] if isinstance(written, list) else []
-        same = len(numbers) == len(expected) and all(
-            number is not None and math.isclose(number, value, rel_tol=TOLERANCE)
-            for number, value in zip(numbers, expected, strict=True)
+def _require_same_cost(document: PlacementDocument, cost: PlacementCost, where: str) -> None:
+    """Value, loads and memory agree with the cost model's, and the bound with the value."""
+    figures: tuple[tuple[str, list[float], list[float]], ...] = (
+        ("value", [document.value], [cost.value_s]),
+        ("loads_s", document.loads_s, cost.loads_s.tolist()),
+        ("memory_bytes", document.memory_bytes, cost.memory_bytes.tolist()),
+    )
+    for key, written, expected in figures:
+        same = len(written) == len(expected) and all(
+            math.isclose(number, value, rel_tol=TOLERANCE) for number, value in zip(written, expected, strict=True)
         )
         if not same:
-            fields.refuse(key, f"{expected!r} as its assignment makes it")
-
-
-def _bound(fields: Fields, cost: PlacementCost, status: Status) -> Bound | None:
-    """The bound, which does not contradict the value."""
-    if fields.any("bound") is None:
-        return None
-    bound_s = fields.number("bound")
-    if not 0 <= bound_s <= cost.value_s * (1.0 + TOLERANCE):
-        fields.refuse("bound", "a lower bound of value")
-    return Bound(bound_s, "exact" if status == "optimal" and bound_s >= cost.value_s else "relaxation")
+            single = key == "value"
+            shown = (written[0], expected[0]) if single else (written, expected)
+            raise wrong(where, f"$.{key}", shown[0], f"{shown[1]!r} as its assignment makes it", _STALE)
+    if document.bound is not None and document.bound > cost.value_s * (1.0 + TOLERANCE):
+        raise wrong(where, "$.bound", document.bound, "a lower bound of value", _STALE)

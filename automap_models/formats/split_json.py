@@ -13,7 +13,22 @@ import numpy as np
 
 from automap_models.core.placement import IntArray, PlacementProblem
 from automap_models.errors import BadInput
-from automap_models.formats.json_fields import read_json
+from automap_models.formats.schema import Foreign, Whole, read_json
+
+DO = "give a split file of dnn-partitioning"
+
+
+class SplitDevice(Foreign):
+    """The ids of the nodes on a device."""
+
+    nodes: list[Whole]
+
+
+class SplitDocument(Foreign):
+    """The devices of a split."""
+
+    fpgas: list[SplitDevice]
+    cpus: list[SplitDevice]
 
 
 def read_split(path: str | os.PathLike[str], problem: PlacementProblem) -> IntArray:
@@ -22,22 +37,23 @@ def read_split(path: str | os.PathLike[str], problem: PlacementProblem) -> IntAr
     Raises:
         BadInput: the file is no split, has more devices than the problem, or does not place every node exactly once.
     """
-    document = read_json(path)
+    document = read_json(path, SplitDocument, do=DO)
     position = {number: at for at, number in enumerate(problem.graph.ids)}
     assignment = np.full(len(problem.graph), -1)
-    for key, first, most in (
-        ("fpgas", 0, problem.accelerators),
-        ("cpus", problem.accelerators, problem.cpus),
+    for key, devices, first, most in (
+        ("fpgas", document.fpgas, 0, problem.accelerators),
+        ("cpus", document.cpus, problem.accelerators, problem.cpus),
     ):
-        for index, device in enumerate(document.objects(key)):
-            numbers = device.wholes("nodes")
-            if numbers and index >= most:
+        for index, device in enumerate(devices):
+            at = f"$.{key}[{index}].nodes"
+            if device.nodes and index >= most:
                 raise BadInput(f"uses more {key} than the {most} there are", where=str(path), do="give more devices")
-            for number in numbers:
+            for number in device.nodes:
                 if number not in position:
-                    raise BadInput(f"node {number} is not in the graph", where=device.where, do="give its own graph")
+                    what = f"{at}: node {number} is not in the graph"
+                    raise BadInput(what, where=str(path), do="give its own graph")
                 if assignment[position[number]] >= 0:
-                    raise BadInput(f"node {number} is placed twice", where=device.where, do="place it once")
+                    raise BadInput(f"{at}: node {number} is placed twice", where=str(path), do="place it once")
                 assignment[position[number]] = first + index
     assignment = _with_classes(problem, assignment)
     if (assignment < 0).any():

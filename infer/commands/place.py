@@ -189,22 +189,10 @@ def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
 def _graph(request: PlaceRequest) -> PlacementGraph:
     """The graph in a file, or that of a model's instructions."""
     if request.source.kind is SourceKind.PROFILE:
-        return _graph_in(request.source.what)
+        from automap_models.formats.placement_json import read_placement
+
+        return read_placement(request.source.what, do="give device-placement JSON, an HLO file or a model")
     return _graph_of_model(request)
-
-
-def _graph_in(path: str) -> PlacementGraph:
-    from automap_models.formats.json_fields import read_json
-    from automap_models.formats.placement_json import looks_like_placement, parse_placement
-
-    do = "give device-placement JSON, an HLO file or a model"
-    try:
-        document = read_json(path)
-    except BadInput as error:
-        raise BadInput(error.what, where=error.where, do=do) from None
-    if not looks_like_placement(document):
-        raise BadInput("is no device-placement graph: it has no maxFPGAs", where=path, do=do)
-    return parse_placement(document, model=Path(path).stem)
 
 
 def _graph_of_model(request: PlaceRequest) -> PlacementGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import find_cycle
 from automap_models.core.placement import PlacementPlan, PlacementProblem, device_memory_bytes
 from automap_models.cost.placement import throughput_s
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement
 
 
@@ -36,7 +36,7 @@ def _problem(nodes: list[dict[str, Any]], edges: list[tuple[int, int]], memory: 
         ],
         "edges": [{"sourceId": a, "destId": b, "cost": a + 1.0} for a, b in edges],
     }
-    return PlacementProblem.of(parse_placement(Fields(document, "g.json"), model="g"))
+    return PlacementProblem.of(parse_placement(json.dumps(document).encode(), where="g.json", model="g"))
 
 
 IDLE = {"fpgaLatency": 0.0, "cpuLatency": 0.0}

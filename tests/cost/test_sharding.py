@@ -87,8 +87,8 @@ def test_the_price_is_the_sum_over_instructions_for_every_legal_choice(seed: int
         axis_of = np.array(choice)
         if legal(terms, axis_of):
             price = sharding_price(work, axes, axis_of)
-            found = price.compute_s, sum(price.all_reduce_s), price.memory_bytes
-            assert found == pytest.approx(term_by_term(terms, axes, axis_of), rel=1e-12)
+            figures = price.compute_s, sum(price.all_reduce_s), price.memory_bytes
+            assert figures == pytest.approx(term_by_term(terms, axes, axis_of), rel=1e-12)
             checked += 1
     assert checked > 1
 

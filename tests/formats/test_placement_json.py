@@ -18,7 +18,6 @@ from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.graph_txt import read_graph_txt
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.formats.placement_profile import profile_from_placement
 
@@ -49,7 +48,7 @@ def _document(nodes: list[Document], edges: list[Document]) -> Document:
 
 
 def _graph(document: Document) -> PlacementGraph:
-    return parse_placement(Fields(document, "g.json"), model="g")
+    return parse_placement(json.dumps(document).encode(), where="g.json", model="g")
 
 
 def _profile(document: Document) -> Profile:
@@ -262,42 +261,45 @@ def _appended(key: str, item: object) -> Callable[[Document], None]:
 
 
 REFUSED = [
-    (_without("nodes"), r"g\.json: nodes is missing"),
-    (_without("edges"), r"g\.json: edges is missing"),
-    (_without("maxFPGAs"), r"g\.json: maxFPGAs is missing"),
-    (_without("maxSizePerFPGA"), r"g\.json: maxSizePerFPGA is missing"),
-    (_without("maxCPUs"), r"g\.json: maxCPUs is missing"),
-    (_with("maxFPGAs", value=-1), r"maxFPGAs is -1, not a number of devices"),
+    (_without("nodes"), r"g\.json: \$\.nodes is missing"),
+    (_without("edges"), r"g\.json: \$\.edges is missing"),
+    (_without("maxFPGAs"), r"g\.json: \$\.maxFPGAs is missing"),
+    (_without("maxSizePerFPGA"), r"g\.json: \$\.maxSizePerFPGA is missing"),
+    (_without("maxCPUs"), r"g\.json: \$\.maxCPUs is missing"),
+    (_with("maxFPGAs", value=-1), r"maxFPGAs is -1, not a whole number ≥ 0"),
     (_with("maxFPGAs", value=2.5), r"maxFPGAs is 2\.5, not a whole number"),
-    (_with("maxSizePerFPGA", value=-1), r"maxSizePerFPGA is -1, not a finite number ≥ 0"),
+    (_with("maxSizePerFPGA", value=-1), r"maxSizePerFPGA is -1, not a number ≥ 0"),
     (_with("nodes", value=[]), r"nodes is empty"),
     (_with("nodes", value={}), r"nodes is \{\}, not a list"),
-    (_with("nodes", 0, value=7), r"nodes\[0\]: is 7, not a JSON object"),
-    (_without("nodes", 1, "id"), r"nodes\[1\]: id is missing"),
-    (_with("nodes", 1, "id", value="2"), r"nodes\[1\]: id is '2', not a whole number"),
-    (_with("nodes", 1, "id", value=True), r"nodes\[1\]: id is True, not a whole number"),
-    (_with("nodes", 1, "id", value=1), r"nodes\[1\]: id 1 was given before"),
-    (_without("nodes", 1, "fpgaLatency"), r"nodes\[1\]: fpgaLatency is missing"),
-    (_with("nodes", 1, "fpgaLatency", value=-1), r"nodes\[1\]: fpgaLatency is -1, not a finite number ≥ 0"),
-    (_with("nodes", 1, "fpgaLatency", value="1"), r"nodes\[1\]: fpgaLatency is '1', not a finite number"),
-    (_with("nodes", 1, "fpgaLatency", value=None), r"nodes\[1\]: fpgaLatency is None, not a finite number"),
-    (_with("nodes", 1, "fpgaLatency", value=10**400), r"nodes\[1\]: fpgaLatency is 10+\.\.\.0+, not a finite number"),
-    (_with("nodes", 1, "cpuLatency", value=[1]), r"nodes\[1\]: cpuLatency is \[1\], not a finite number"),
-    (_with("nodes", 0, "size", value=-5), r"nodes\[0\]: size is -5, not a finite number ≥ 0"),
-    (_with("nodes", 1, "colorClass", value=1.5), r"nodes\[1\]: colorClass is 1\.5, not a whole number"),
-    (_with("nodes", 2, "name", value=3), r"nodes\[2\]: name is 3, not a text"),
-    (_with("nodes", 2, "isBackwardNode", value=2), r"nodes\[2\]: isBackwardNode is 2, not true or false"),
-    (_with("nodes", 2, "supportedOnFpga", value="yes"), r"nodes\[2\]: supportedOnFpga is 'yes', not true or false"),
+    (_with("nodes", 0, value=7), r"\$\.nodes\[0\] is 7, not a mapping of keys to values"),
+    (_without("nodes", 1, "id"), r"\$\.nodes\[1\]\.id is missing"),
+    (_with("nodes", 1, "id", value="2"), r"\$\.nodes\[1\]\.id is '2', not a whole number"),
+    (_with("nodes", 1, "id", value=True), r"\$\.nodes\[1\]\.id is True, not a whole number"),
+    (_with("nodes", 1, "id", value=1), r"\$\.nodes\[1\]\.id 1 was given before"),
+    (_without("nodes", 1, "fpgaLatency"), r"\$\.nodes\[1\]\.fpgaLatency is missing"),
+    (_with("nodes", 1, "fpgaLatency", value=-1), r"\$\.nodes\[1\]\.fpgaLatency is -1, not a number ≥ 0"),
+    (_with("nodes", 1, "fpgaLatency", value="1"), r"\$\.nodes\[1\]\.fpgaLatency is '1', not a number"),
+    (_with("nodes", 1, "fpgaLatency", value=None), r"\$\.nodes\[1\]\.fpgaLatency is None, not a number"),
+    (
+        _with("nodes", 1, "fpgaLatency", value=10**400),
+        r"\$\.nodes\[1\]\.fpgaLatency is 10+\.\.\.0+, not a number of",
+    ),
+    (_with("nodes", 1, "cpuLatency", value=[1]), r"\$\.nodes\[1\]\.cpuLatency is \[1\], not a number"),
+    (_with("nodes", 0, "size", value=-5), r"\$\.nodes\[0\]\.size is -5, not a number ≥ 0"),
+    (_with("nodes", 1, "colorClass", value=1.5), r"\$\.nodes\[1\]\.colorClass is 1\.5, not a whole number"),
+    (_with("nodes", 2, "name", value=3), r"\$\.nodes\[2\]\.name is 3, not a text"),
+    (_with("nodes", 2, "isBackwardNode", value=2), r"\$\.nodes\[2\]\.isBackwardNode is 2, not a whole number ≤ 1"),
+    (_with("nodes", 2, "supportedOnFpga", value="yes"), r"\$\.nodes\[2\]\.supportedOnFpga is 'yes', not true or false"),
     (_with("edges", value=None), r"edges is None, not a list"),
-    (_with("edges", 0, value=[1, 2]), r"edges\[0\]: is \[1, 2\], not a JSON object"),
-    (_without("edges", 0, "destId"), r"edges\[0\]: destId is missing"),
-    (_with("edges", 0, "destId", value=9), r"edges\[0\]: there is no node with id 9"),
-    (_without("edges", 0, "cost"), r"edges\[0\]: cost is missing"),
-    (_with("edges", 0, "cost", value=-1), r"edges\[0\]: cost is -1, not a finite number ≥ 0"),
-    (_with("edges", 0, "size", value="big"), r"edges\[0\]: size is 'big', not a finite number"),
+    (_with("edges", 0, value=[1, 2]), r"\$\.edges\[0\] is \[1, 2\], not a mapping of keys to values"),
+    (_without("edges", 0, "destId"), r"\$\.edges\[0\]\.destId is missing"),
+    (_with("edges", 0, "destId", value=9), r"\$\.edges\[0\]: there is no node with id 9"),
+    (_without("edges", 0, "cost"), r"\$\.edges\[0\]\.cost is missing"),
+    (_with("edges", 0, "cost", value=-1), r"\$\.edges\[0\]\.cost is -1, not a number ≥ 0"),
+    (_with("edges", 0, "size", value="big"), r"\$\.edges\[0\]\.size is 'big', not a number"),
     (_appended("edges", _edge(3, 1)), r"g\.json: the edges form a cycle, 1 → 2 → 3 → 1"),
     (_appended("edges", _edge(2, 2, 1.0)), r"g\.json: the edges form a cycle, 2 → 2"),
-    (_appended("edges", _edge(1, 3, 4.1)), r"edges\[3\]: cost is 4\.1, but another edge from node 1 costs 4"),
+    (_appended("edges", _edge(1, 3, 4.1)), r"\$\.edges\[3\]\.cost is 4\.1, but another edge from node 1 costs 4"),
     (_with("nodes", 0, "isBackwardNode", value=1), r"edges\[0\]: backward node 1 feeds forward node 2"),
 ]
 
@@ -343,8 +345,8 @@ def test_every_truncation_of_a_file_is_refused_in_one_sentence(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(GOOD).replace("4.0", "NaN"), "is not valid JSON .NaN is no JSON number"),
-        (json.dumps(GOOD).replace("4.0", "1e999"), r"edges\[0\]: cost is inf, not a finite number"),
+        (json.dumps(GOOD).replace("4.0", "NaN"), "is not valid JSON .*invalid character"),
+        (json.dumps(GOOD).replace("4.0", "1e999"), r"\$\.edges\[0\]\.cost is not a number of a size that can be meant"),
         ('{"maxFPGAs": ' + "[" * 100_000, "is not valid JSON"),
         ('{"maxFPGAs": 1} {', "is not valid JSON"),
     ],

@@ -15,26 +15,20 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem, Place
 from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement
 from automap_models.formats.placement_plan import placement_document, read_placement_plan, write_placement_plan
 
-GRAPH = parse_placement(
-    Fields(
-        {
-            "maxSizePerFPGA": 100,
-            "maxFPGAs": 2,
-            "maxCPUs": 1,
-            "nodes": [
-                {"id": i, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": i, "isBackwardNode": 0, "size": 20}
-                for i in (1, 2, 3)
-            ],
-            "edges": [{"sourceId": 1, "destId": 2, "cost": 5}, {"sourceId": 2, "destId": 3, "cost": 6}],
-        },
-        "g.json",
-    ),
-    model="g",
-)
+DOCUMENT = {
+    "maxSizePerFPGA": 100,
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "nodes": [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": i, "isBackwardNode": 0, "size": 20}
+        for i in (1, 2, 3)
+    ],
+    "edges": [{"sourceId": 1, "destId": 2, "cost": 5}, {"sourceId": 2, "destId": 3, "cost": 6}],
+}
+GRAPH = parse_placement(json.dumps(DOCUMENT).encode(), where="g.json", model="g")
 
 
 def throughput_result() -> PlacementResult:
@@ -103,27 +97,31 @@ def _drop(*path: Any) -> Callable[[Any], None]:
 
 
 REFUSED = [
-    (_set("schema", to=2), r"p\.json: schema is 2, not 1, which this version reads"),
-    (_set("kind", to="pipeline"), r"kind is 'pipeline', not 'placement'"),
+    (_set("colour", to="red"), r"the document has the unknown key 'colour'"),
+    (_set("schema", to=2), r"p\.json: \$\.schema is 2, not 1"),
+    (_set("kind", to="pipeline"), r"\$\.kind is 'pipeline', not placement"),
     (_set("provenance", "graph_fingerprint", to="0" * 64), r"belongs to another graph than g"),
     (_set("accelerators", to=10**12), r"1000000000000 devices"),
     (_set("cpus", to=-1), r"-1 devices"),
     (_set("pieces_per_accelerator", to=10**9), r"1000000000 subgraphs"),
-    (_set("objective", to="speed"), r"objective is 'speed', not throughput or latency"),
-    (_set("accelerator_bytes", to="much"), r"accelerator_bytes is 'much', not a finite number"),
-    (_set("assignment", "9", to=0), r"assignment: there is no node with id 9"),
-    (_drop("assignment", "3"), r"assignment: 3 is missing"),
-    (_set("assignment", "3", to=1.5), r"assignment: 3 is 1\.5, not a whole number"),
-    (_set("assignment", "3", to=10**30), r"assignment is .*, not devices or subgraphs by number"),
+    (_set("objective", to="speed"), r"\$\.objective is 'speed', not latency or throughput"),
+    (_set("accelerator_bytes", to="much"), r"\$\.accelerator_bytes is 'much', not a number"),
+    (_set("assignment", "9", to=0), r"\$\.assignment: there is no node with id 9"),
+    (_drop("assignment", "3"), r"\$\.assignment\.3 is missing"),
+    (_set("assignment", "3", to=1.5), r"\$\.assignment\.3 is 1\.5, not a whole number"),
+    (
+        _set("assignment", "3", to=10**30),
+        r"\$\.assignment.* is not a whole number ≤ 9007199254740992",
+    ),
     (_set("assignment", "3", to=7), r"node 3 is on a device outside 0\.\.2"),
-    (_set("assignment", "3", to=0), r"value is 0\.009.*, not 0\.006.* as its assignment makes it"),
-    (_set("assignment", to=[0, 0, 1]), r"assignment: is \[0, 0, 1\], not a JSON object"),
-    (_set("value", to=0.008), r"value is 0\.008, not 0\.009.* as its assignment makes it"),
+    (_set("assignment", "3", to=0), r"\$\.value is 0\.009.*, not 0\.006.* as its assignment makes it"),
+    (_set("assignment", to=[0, 0, 1]), r"\$\.assignment is \[0, 0, 1\], not a mapping of keys to values"),
+    (_set("value", to=0.008), r"\$\.value is 0\.008, not 0\.009.* as its assignment makes it"),
     (_set("loads_s", 0, to=0.008), r"loads_s is .*, not \[0\.009.*, 0\.009.*, 0\.0\] as its assignment makes it"),
     (_set("memory_bytes", to=[40.0]), r"memory_bytes is \[40\.0\], not \[40\.0, 20\.0, 0\.0\]"),
-    (_set("memory_bytes", to=None), r"memory_bytes is None, not \[40\.0, 20\.0, 0\.0\]"),
+    (_set("memory_bytes", to=None), r"\$\.memory_bytes is None, not a list"),
     (_set("bound", to=1.0), r"bound is 1\.0, not a lower bound of value"),
-    (_set("status", to="perfect"), r"status is 'perfect', not optimal or feasible"),
+    (_set("status", to="perfect"), r"\$\.status is 'perfect', not feasible or optimal"),
     (_set("accelerator_bytes", to=30.0), r"device 0 needs 4e-08 GB, an accelerator has 3e-08 GB"),
 ]
 

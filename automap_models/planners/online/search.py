@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import plan_cost
 from automap_models.envs.online.costs import final_length_s
@@ -91,10 +92,11 @@ class OnlineSearch:
 
     @property
     def finished(self) -> bool:
-        """Whether the look-ahead knows that no plan on the candidates is shorter than the best."""
+        """Whether the look-ahead knows that no plan on the candidates is shorter than the best, rounding apart."""
         if not self.config.look_ahead:
             return False
-        return not bool((bounds_s(self.pivots, OnlinePipelineEnv().reset(self.pivots)) < self.best_s).any())
+        bounds = bounds_s(self.pivots, OnlinePipelineEnv().reset(self.pivots))
+        return not bool((bounds < self.best_s * (1.0 - TIE)).any())
 
     def round(self) -> OnlineRound:
         """Play a round of episodes, then learn."""

@@ -78,8 +78,8 @@ class Turn:
 
 CP_SAT_ONLY = (Turn("cp-sat", 1.0),)
 """Programs with contiguity, latency among them: CP-SAT proves more than SCIP, and sooner."""
-SCIP_LAST = (Turn("cp-sat", 0.15), Turn("scip", 0.35), Turn("scip", 1.0))
-"""Programs without contiguity: SCIP proves them once it knows a good plan, and begins anew with a better one."""
+SCIP_LAST = (Turn("cp-sat", 0.15), Turn("scip", 1.0))
+"""Programs without contiguity: SCIP proves them once it knows a good plan."""
 
 
 @dataclass(frozen=True, eq=False)

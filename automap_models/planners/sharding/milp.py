@@ -11,6 +11,11 @@ Variables, time and memory along one axis are linear in x, because an instructio
 two axes time and memory have products x[0, c]·x[1, d]: what both divide is divided by both, and what is summed along
 one is divided by the other. Each product is a variable y with y ≤ x[0, c], y ≤ x[1, d] and y ≥ x[0, c] + x[1, d] - 1,
 which makes the program exact.
+
+The solver is HiGHS in scipy, of the base install, and not OR-Tools' MathOpt, which solves the programs of placement
+(extra [place]). Its wheels come without HiGHS. Its SCIP reaches the same optima on the 144 programs of T5-base and
+BERT-48 (all objectives, one axis and two, to 2e-15) in 0.63 s beside 0.42 s, and 0.54 s more to build the models.
+OR-Tools and pandas would add 160 MB to every install that plans shardings.
 """
 
 from __future__ import annotations

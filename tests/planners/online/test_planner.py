@@ -19,8 +19,10 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
+from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.files import read_profile
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config
+from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config, at_instructions
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.relaxation import lower_bound_s
@@ -169,6 +171,13 @@ def test_a_training_ends_once_the_look_ahead_knows_that_no_plan_is_shorter() -> 
     plans = (StagedPlan((cut,), (device,), 8, "all") for cut in range(13) for device in range(1, 8))
     assert len(result.search_log) == 1
     assert result.search_log[0].best_s == pytest.approx(min(plan_cost(two, plan).length_s for plan in plans), rel=1e-9)
+
+
+def test_rounding_does_not_keep_a_training_going_whose_best_plan_is_proven() -> None:
+    """The bound of the best plan's own pivot was below its length by rounding, and all 2,064 episodes were played."""
+    profile = read_profile(Path(__file__).resolve().parents[3] / "examples" / "t5_base_v100.npz")
+    two = at_instructions(StagedProblem(profile, read_cluster("A"), 2, state_factor=2.0))
+    assert len(train(two).search_log) == 1
 
 
 # --- the agent's file --------------------------------------------------------------------------------------------

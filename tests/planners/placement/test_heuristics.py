@@ -17,7 +17,6 @@ from automap_models.core.contraction import contract
 from automap_models.core.placement import IntArray, PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import device_loads, latency_s, placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Planner
 from automap_models.planners.placement.heuristics import ExpertConfig, ExpertPlanner, topological_orders
@@ -99,7 +98,7 @@ def drawn_graph(seed: int, nodes: int, *, training: bool = False, supported: flo
         ],
         "edges": [{"sourceId": 10 + a, "destId": 10 + b, "cost": float(cost[a])} for a, b in edges],
     }
-    return parse_placement(Fields(json.loads(json.dumps(document)), "drawn"), model="drawn")
+    return parse_placement(json.dumps(document).encode(), where="drawn", model="drawn")
 
 
 @pytest.mark.parametrize("name", LOCAL_SEARCH_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,6 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.result import Bound
 from automap_models.cost.placement import placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement import ideals
@@ -49,7 +49,7 @@ def _document(nodes: list[Document], edges: list[tuple[int, int]], costs: list[f
 
 
 def _problem(document: Document, **overrides: Any) -> PlacementProblem:
-    return PlacementProblem.of(parse_placement(Fields(document, "g.json"), model="g"), **overrides)
+    return PlacementProblem.of(parse_placement(json.dumps(document).encode(), where="g.json", model="g"), **overrides)
 
 
 def _published(name: str, shared_data: Path) -> PlacementProblem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import signal
@@ -19,7 +20,6 @@ from automap_models.core.dag import find_cycle
 from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.json_fields import Fields
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement.latency_program import latency_program
@@ -58,7 +58,7 @@ def graph_of(
         "nodes": nodes,
         "edges": [{"sourceId": a, "destId": b, "cost": transfer_ms[a]} for a, b in edges],
     }
-    return parse_placement(Fields(document, "g.json"), model="g")
+    return parse_placement(json.dumps(document).encode(), where="g.json", model="g")
 
 
 def random_graph(seed: int, n: int, *, training: bool = False) -> PlacementGraph:
