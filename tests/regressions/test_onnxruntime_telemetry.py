@@ -26,7 +26,7 @@ def test_planning_with_the_policy_writes_nothing_into_an_empty_home(xdg: bool, t
     home.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "ORT_"))}
     folders = {name: str(home / name.lower()) for name in FOLDERS} if xdg else {}
-    code = "import sys; from automap_models.infer.commands.infer import main; main(); sys.modules['onnxruntime']"
+    code = "import sys; from automap_models.infer.app import infer; infer(); sys.modules['onnxruntime']"
     profile = str(ROOT / "examples" / "vgg19_v100.npz")
     subprocess.run(
         [sys.executable, "-c", code, profile, "--topo", "C", "--planner", "policy", "--stages", "4", "--json"],
