@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from automap_models.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.profile import Profile
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from automap_models.planners.base import PlannerOptions
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.batch import Outcome, plan_batch
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AutomapError",

@@ -13,11 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+<<<<<<< HEAD
 import automap_models
+=======
+from automap_models.core.hydra_errors import one_line_errors
+>>>>>>> main
 from automap_models.core.staged import MAX_GRANULARITY
 from automap_models.errors import BadInput, one_line_errors
 from automap_models.formats.dataset import MANIFEST, MAX_GROUPS, MAX_SHARDS
 from automap_models.resources import conf_dir
+from automap_models.version import __version__
 
 from .distributions import build_mixture
 from .generate import Recipe
@@ -65,7 +70,7 @@ def job_from(config: DictConfig) -> Job:
         granularity=whole["granularity"],
         cells_per_point=whole["cells_per_point"],
     )
-    identity = {"automap_version": automap_models.__version__} | {key: plain[key] for key in IDENTITY}
+    identity = {"automap_version": __version__} | {key: plain[key] for key in IDENTITY}
     return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
 
 

@@ -31,7 +31,7 @@ from automap_models.planners.portfolio.candidates import Candidates, OutOfRange,
 from automap_models.planners.portfolio.contest import MakePlanner
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
-from automap_models.resources import zoo_dir
+from automap_models.resources import exists, zoo_dir
 
 from .requests import AUTO, InferRequest, PlannerRequest
 
@@ -198,7 +198,7 @@ def sized_profile(path: Path, size: int | None) -> Profile:
     Raises:
         BadInput: it cannot be read, or says another size itself.
     """
-    if not path.exists():
+    if not exists(path):
         from .sources import require_no_model
 
         require_no_model(path)

@@ -12,9 +12,7 @@ standard output went away.
 from __future__ import annotations
 
 import argparse
-import errno
 import io
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
-from automap_models import __version__
+from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, UserCodeError
+from automap_models.version import __version__
 
 from .arguments import file_argument
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 RequestT = TypeVar("RequestT")
 OutcomeT = TypeVar("OutcomeT")
 
-DEFECT, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+DEFECT, INTERRUPTED = 1, 130
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Command(Generic[RequestT, OutcomeT]):
         for output in self.outputs:
             if output.what in files:
                 _write(report, output, files[output.what])
-        with _full_device():
+        with printing():
             self._print(namespace, report, files)
         for warning in report.warnings:
             say(f"{prog}: warning: {warning}")
@@ -183,8 +182,7 @@ class Command(Generic[RequestT, OutcomeT]):
             report.show()
             if self.names_files and files:
                 print_files({report.names.get(what, what): path for what, path in files.items()})
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        flush_stdout()
 
 
 def _write(report: Report, output: Output, path: Path) -> None:
@@ -213,7 +211,7 @@ class CommandParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or the version; argparse's own way swallows what then goes wrong with the stream."""
         if message and file is not None:
-            with _full_device():
+            with printing():
                 file.write(message)
 
 
@@ -268,28 +266,8 @@ def _flushed(body: Callable[[], int]) -> int:
         code = body()
     except SystemExit as leaving:  # --help and --version
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    with _full_device():
-        if sys.stdout is not None:
-            sys.stdout.flush()
+    flush_stdout()
     return code
-
-
-@contextmanager
-def _full_device() -> Iterator[None]:
-    """Printing to a device that takes no more is the user's affair, and no defect.
-
-    Raises:
-        BadInput: it takes no more.
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            raise
-        what = f"cannot be written ({error.strerror})"
-        raise BadInput(what, where="standard output", do="make room or write somewhere else") from None
 
 
 @contextmanager
@@ -309,25 +287,10 @@ def _lenient_streams() -> Iterator[None]:
 
 
 def program(main: Callable[[], int]) -> int:
-    """Run a command as a whole process: what it could not print is given up, instead of once more while Python ends."""
+    """Run a command as a whole process."""
     code = main()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            with suppress(OSError, ValueError):
-                nothing = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nothing, stream.fileno())
-                os.close(nothing)
+    give_up_streams()
     return code
-
-
-def say(text: str) -> None:
-    """Print on standard error, if anybody is there."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

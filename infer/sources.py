@@ -15,7 +15,11 @@ from automap_models import workloads
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import holds_module, read_profile
+<<<<<<< HEAD
 from automap_models.user_code import call_factory, user_code
+=======
+from automap_models.resources import exists
+>>>>>>> main
 
 from .reports.progress import Steps
 from .requests import ProfileRequest, Source, SourceKind
@@ -98,7 +102,7 @@ def kind_of(what: str) -> SourceKind:
     if what in workloads.names():
         return SourceKind.WORKLOAD
     path = Path(what)
-    if not path.exists():
+    if not exists(path):
         if _FACTORY.fullmatch(what):
             return SourceKind.FACTORY
         if _WORD.fullmatch(what):
@@ -119,7 +123,7 @@ def require_no_model(what: Path) -> None:
         BadInput: it is no file but a model's name or a factory.
     """
     name = str(what)
-    if not what.exists() and (name in workloads.names() or _FACTORY.fullmatch(name)):
+    if not exists(what) and (name in workloads.names() or _FACTORY.fullmatch(name)):
         raise BadInput(
             "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
         )

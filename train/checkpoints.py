@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
+from automap_models.resources import is_file
 from automap_models.rl.networks.pipeline import NetworkSize
 from automap_models.train.data import PipelineData
 from automap_models.train.imitation import ImitationModule
@@ -45,7 +46,7 @@ def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
     Raises:
         BadInput: it is missing, truncated or no checkpoint of a training run.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise BadInput("no such checkpoint", where=str(path), do=f"give an existing file as {key}=")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -159,7 +159,7 @@ def _successors(nodes: Sequence[_Node], edges: Sequence[_Edge], source: str) -> 
                     do="give the node or drop the edge",
                 )
         consumers[index[edge.producer]].add(index[edge.consumer])
-    successors = [sorted(found) for found in consumers]
+    successors = [sorted(after) for after in consumers]
     cycle = find_cycle(successors)
     if cycle:
         names = [nodes[i].id for i in cycle]

@@ -132,12 +132,12 @@ def _adopt(graph: PlacementGraph, orphans: Iterable[int], shares: dict[int, Shar
             producers[consumer].append(node)
     left = list(orphans)
     while left:
-        found = {}
+        adopted = {}
         for node in left:
             known = [other for other in (*consumers[node], *producers[node]) if other in shares]
             if known:
-                found[node] = shares[known[0]]
-        shares.update(found or {node: {last: 1.0} for node in left})
+                adopted[node] = shares[known[0]]
+        shares.update(adopted or {node: {last: 1.0} for node in left})
         left = [node for node in left if node not in shares]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, profiled_fingerprint, profiled_size
 from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
+from automap_models.version import __version__
 
 SCHEMA = 1
 KIND = "pipeline"
@@ -81,7 +81,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "notes": list(report.notes),
         "tried": [asdict(each) for each in report.tried],
         "provenance": {
-            "automap_version": automap_models.__version__,
+            "automap_version": __version__,
             "policy": report.policy,
             "profile_fingerprint": profiled_fingerprint(problem.profile),
             "profile_microbatch_size": profiled_size(problem.profile),

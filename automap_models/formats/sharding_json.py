@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import AXES, Mesh, MeshAxis, mesh_text
 from automap_models.core.result import Bound, Result
@@ -29,6 +28,7 @@ from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, read_json
 from automap_models.formats.plan_json import dumps
 from automap_models.formats.plan_report import cluster_document
+from automap_models.version import __version__
 
 SCHEMA = 1
 HYBRID = "hybrid"
@@ -163,7 +163,7 @@ def _axis_document(
         "optimality": optimality,
         "planning_s": float(report.planning_s),
         "notes": [],
-        "provenance": {"automap_version": automap_models.__version__, "seed": facts.get("seed")},
+        "provenance": {"automap_version": __version__, "seed": facts.get("seed")},
     }
 
 
@@ -181,7 +181,7 @@ def _hybrid_document(report: ShardingReport) -> dict[str, Any]:
         "plans": {axis.name: _axis_document(report, a, None, facts) for a, axis in enumerate(plan.mesh)},
         "search_s": float(report.result.taken_s),
         "planning_s": float(report.planning_s),
-        "provenance": {"automap_version": automap_models.__version__, "seed": facts.get("seed")},
+        "provenance": {"automap_version": __version__, "seed": facts.get("seed")},
     } | ({"optimality": _optimality_document(report)} if problem.objective == "count" else {})
 
 

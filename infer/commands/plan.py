@@ -269,12 +269,12 @@ def _constraints(request: PlanRequest) -> Constraints:
 
 def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     """Everything but the model that the plans depend on, as plain data."""
-    import automap_models
     from automap_models.formats.plan_report import cluster_document
+    from automap_models.version import __version__
 
     names = ("global_batch", "microbatch_size", "state_factor", "pins", "together", "max_stages", "forbidden")
     identity = {name: getattr(request, name) for name in (*names, "budget_s", "thorough", "seed")}
-    return {**identity, "cluster": cluster_document(cluster), "automap": automap_models.__version__}
+    return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 
 def _remembered(entry: bytes | None, space: Space) -> Exploration | None:

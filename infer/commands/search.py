@@ -6,17 +6,17 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import TOPO_HELP, add_step_arguments, file_argument, mesh_argument, name_argument
+from automap_models.errors import BadInput
+
+from ..arguments import TOPO_HELP, add_step_arguments, at_least, file_argument, mesh_argument, name_argument
 from ..requests import SearchRequest
 from ..runner import Command, Output, Report
 from . import search_pipelines
-from .search_options import COUNTING, OBJECTIVES, add_search_arguments, refuse_of_planner, settled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .pricing import Priced
-    from .searching import Found
+    from ..shardings import Sharded
 
 DESCRIPTION = "Search for the best way of training a model by its own operations."
 EPILOG = """MODEL|FILE is one of
@@ -38,6 +38,11 @@ examples:
 exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan exists, 1 a defect of ours,
 141 the output's reader went away
 """
+OBJECTIVES = ("time", "memory", "count")
+COUNTING = "count"
+_PLAYING = ("episodes", "stop_at_optimum", "seed", "plot")
+APPLICABLE: dict[str, tuple[str, ...]] = {"agent": ("agent", *_PLAYING), "random": _PLAYING}
+"""Planner → the arguments that mean something to it; none to the others."""
 _ABOUT = {
     "opp": "Operator partitioning: choose the dimension of each trainable parameter to partition across a mesh axis, "
     "such that everything else follows by propagation and nothing has to be resharded.",
@@ -82,9 +87,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--verify", action="store_true", help="run the step with the plan on devices made of this host, and compare"
     )
-    add_search_arguments(parser.add_argument_group("who searches, for how long"))
+    _add_searcher(parser.add_argument_group("who searches, for how long"))
     printed = parser.add_argument_group("what to print")
     printed.add_argument("--show-groups", action="store_true", help="also print the linkage groups")
+
+
+def _add_searcher(group: argparse._ArgumentGroup) -> None:
+    """--planner, --agent, --episodes, --stop-at-optimum and --seed."""
+    group.add_argument(
+        "--planner",
+        metavar="NAME",
+        help="who searches: milp (the proven optimum; the default but for --objective count), agent (reinforcement "
+        "learning; the default there), greedy, random",
+    )
+    group.add_argument("--agent", metavar="NAME|FILE", type=name_argument, help="its hyper-parameters (default paper)")
+    group.add_argument(
+        "--episodes", metavar="N", type=at_least(1), help="learn for at most so many (default: until nothing improves)"
+    )
+    group.add_argument(
+        "--stop-at-optimum",
+        action="store_true",
+        default=None,
+        help="end with the first plan that is proven to be as good as any",
+    )
+    group.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
 
 
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
@@ -93,9 +119,9 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     Raises:
         BadInput: an option means nothing for the objective, the planner or the model.
     """
-    options = settled(vars(namespace))
+    options = _settled(vars(namespace))
     if options["objective"] == COUNTING:
-        refuse_of_planner(options)
+        _refuse_of_planner(options)
     from ..sources import step_source
 
     return SearchRequest(
@@ -117,7 +143,51 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     )
 
 
-def run(request: SearchRequest) -> Found | Priced:
+def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with objective, planner and rules set; who names an option of counting wants to count.
+
+    Raises:
+        BadInput: an option means nothing for the objective.
+    """
+
+    def given(name: str) -> bool:
+        return options[name] not in (None, False)
+
+    objective = options["objective"]
+    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if given(name)]
+    counting += ["planner"] if options["planner"] not in (None, "milp") else []
+    pricing = [name for name in ("verify", "plan", "device") if given(name)]
+    if objective is None:
+        objective = COUNTING if counting and not pricing else OBJECTIVES[0]
+    counts = objective == COUNTING
+    for name in pricing if counts else counting:
+        raise BadInput(
+            f"means nothing for --objective {objective}",
+            where="--" + name.replace("_", "-"),
+            do=f"leave it out, or give --objective {OBJECTIVES[0] if counts else COUNTING}",
+        )
+    planner, rules = ("agent", "paper") if counts else ("milp", "shardy")
+    return {
+        **options,
+        "objective": objective,
+        "planner": options["planner"] or planner,
+        "rules": options["rules"] or rules,
+    }
+
+
+def _refuse_of_planner(options: Mapping[str, Any]) -> None:
+    """Refuse options that the planner has no use for.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for name in APPLICABLE["agent"]:
+        if options[name] is not None and name not in APPLICABLE.get(options["planner"], ()):
+            what = "--" + name.replace("_", "-")
+            raise BadInput(f"the planner {options['planner']} has no use for it", where=what, do="leave it out")
+
+
+def run(request: SearchRequest) -> Sharded:
     """The plan with the most partitioned variables, or the cheapest, checked by Shardy.
 
     Raises:
@@ -125,55 +195,36 @@ def run(request: SearchRequest) -> Found | Priced:
         Infeasible: no plan fits the devices' memory.
         UserCodeError: the user's own code raised.
     """
-    if request.objective == COUNTING:
-        from .searching import found
+    from ..shardings import sharded
 
-        return found(request)
-    from .pricing import priced
-
-    return priced(request)
+    return sharded(request)
 
 
-def report(request: SearchRequest, outcome: Found | Priced) -> Report:
-    """Tables by block, the plan's JSON document, a picture of the episodes."""
-    if request.objective == COUNTING:
-        return _found_report(request, outcome)  # type: ignore[arg-type]
-    return _priced_report(outcome)  # type: ignore[arg-type]
+def report(request: SearchRequest, outcome: Sharded) -> Report:
+    """Tables by block, the plan's JSON document, a picture of the episodes.
 
-
-def _found_report(request: SearchRequest, found: Found) -> Report:
+    A plan that does not compute what one device does is a defect, and the exit code says so.
+    """
     from automap_models.formats.sharding_json import write_sharding_plan
 
-    from ..reports.sharding import print_search, search_document
+    from ..reports.sharding import count_document, price_document, print_counted, print_priced
 
     def draw() -> Figure:
         from ..plots.episodes import draw_search
 
-        return draw_search(found)
+        return draw_search(outcome.report)
 
+    writers = {"plan": lambda path: write_sharding_plan(path, outcome.report)}
+    if request.objective != COUNTING:
+        code = 0 if outcome.verified is None or outcome.verified.equal else 1
+        return Report(lambda: print_priced(outcome), lambda: price_document(outcome), writers, exit_code=code)
+    groups = request.show_groups
     return Report(
-        lambda: print_search(found, groups=request.show_groups),
-        lambda: search_document(found, groups=request.show_groups),
-        {"plan": lambda path: write_sharding_plan(path, found.report)},
-        draw,
+        lambda: print_counted(outcome, groups=groups), lambda: count_document(outcome, groups=groups), writers, draw
     )
 
 
-def _priced_report(priced: Priced) -> Report:
-    """A plan that does not compute what one device does is a defect, and the exit code says so."""
-    from automap_models.formats.sharding_json import write_sharding_plan
-
-    from ..reports.priced_sharding import price_document, print_priced
-
-    return Report(
-        lambda: print_priced(priced),
-        lambda: price_document(priced),
-        {"plan": lambda path: write_sharding_plan(path, priced.report)},
-        exit_code=0 if priced.verified is None or priced.verified.equal else 1,
-    )
-
-
-def _command(search: str) -> Command[SearchRequest, Found | Priced]:
+def _command(search: str) -> Command[SearchRequest, Sharded]:
     return Command(
         summary=_ABOUT[search].partition(":")[0].lower(),
         description=_ABOUT[search],

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.sharding import CANDIDATES
+from automap_models.formats.sharding_json import ShardingReport
 
-from ..commands.searching import Found
 from ..reports.tables import shortened
 from ..reports.units import counted
 from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
@@ -66,10 +66,10 @@ def draw_episodes(
     axes.set_xlim(left=0)
 
 
-def draw_search(found: Found) -> Figure:
+def draw_search(report: ShardingReport) -> Figure:
     """The figure; a notebook can show it as it is."""
-    figure, axes = episodes_figure(search_title(found), f"partitioned {CANDIDATES[found.report.plan.mesh[0].kind]}s")
-    proven, rounds = found.report.result.bound, found.rounds
+    figure, axes = episodes_figure(search_title(report), f"partitioned {CANDIDATES[report.plan.mesh[0].kind]}s")
+    proven, rounds = report.result.bound, report.result.search_log
     if proven is not None:
         axes.axhline(proven.value, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.value:g}")
     scores = [each.scores for each in rounds]
@@ -83,9 +83,9 @@ def draw_search(found: Found) -> Figure:
     return figure
 
 
-def search_title(found: Found) -> str:
+def search_title(report: ShardingReport) -> str:
     """The model, and below it kind, rules, planner and seed."""
-    report, known, (axis,) = found.report, found.report.result.facts, found.report.plan.mesh
+    known, (axis,) = report.result.facts, report.plan.mesh
     cut_off = ", interrupted" if known["interrupted"] else ""
     return (
         f"{shortened(report.problem.model, 80)}, {axis.kind} plan for {axis.size} devices\n"

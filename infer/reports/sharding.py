@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
 from automap_models.core.sharding_classes import REPLICATED
+from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
-from automap_models.formats.sharding_json import sharding_document
+from automap_models.formats.sharding_json import ShardingReport, sharding_document
 
-from ..commands.searching import Found, Inserted
+from ..shardings import Inserted, Sharded
+from ..verify import TOLERANCE, Verified
 from .sharding_rows import rows
 from .tables import columns, console, fact_table, plain
 from .units import counted, percent, seconds, size
@@ -23,15 +25,15 @@ if TYPE_CHECKING:
 _NOUNS = {"parameter": "trainable parameter", "input": "input"}
 
 
-def search_document(found: Found, *, groups: bool) -> dict[str, Any]:
+def count_document(outcome: Sharded, *, groups: bool) -> dict[str, Any]:
     """The plan's JSON document; with `groups`, the linkage group of every decision beside it."""
-    document = sharding_document(found.report)
-    return {**document, "linkage_groups": _group_documents(found)} if groups else document
+    document = sharding_document(outcome.report)
+    return {**document, "linkage_groups": _group_documents(outcome)} if groups else document
 
 
-def print_search(found: Found, *, groups: bool) -> None:
+def print_counted(outcome: Sharded, *, groups: bool) -> None:
     """Print a plan for people; with `groups`, the linkage groups, too."""
-    screen, report = console(), found.report
+    screen, report = console(), outcome.report
     cluster = report.problem.cluster
     axis = report.plan.mesh[0]
     screen.print(
@@ -42,9 +44,9 @@ def print_search(found: Found, *, groups: bool) -> None:
     screen.print(variable_table(report.plan))
     screen.print()
     if groups:
-        screen.print(group_table(found))
+        screen.print(group_table(outcome))
         screen.print("[dim]every other dimension conflicts when it is partitioned[/dim]\n")
-    screen.print(fact_table(facts(found), report.notes))
+    screen.print(fact_table(count_facts(outcome), report.notes))
 
 
 def variable_table(plan: ShardingPlan, axis: int = 0) -> Table:
@@ -62,9 +64,9 @@ def variable_table(plan: ShardingPlan, axis: int = 0) -> Table:
     return table
 
 
-def group_table(found: Found) -> Table:
+def group_table(outcome: Sharded) -> Table:
     """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
-    (along,) = found.report.problem.along
+    (along,) = outcome.report.problem.along
     propagation = Propagation(along)
     table = columns()
     table.add_column("linkage group of", overflow="fold")
@@ -82,9 +84,9 @@ def group_table(found: Found) -> Table:
     return table
 
 
-def facts(found: Found) -> Iterator[tuple[str, str]]:
+def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
-    report, plan = found.report, found.report.plan
+    report, plan = outcome.report, outcome.report.plan
     decided, known, (along,) = plan.candidates(), report.result.facts, report.problem.along
     kind = CANDIDATES[along.axis.kind]
     whole = sum(variable.nbytes for variable in decided) or 1.0
@@ -107,8 +109,8 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
     if episodes := known.get("episodes"):
         cut_off = ", then interrupted" if known["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
-    yield "optimum", _optimum(plan, report.result.bound)
-    yield "Shardy", shardy_sentence(found.inserted)
+    yield "optimum", _count_optimum(plan, report.result.bound)
+    yield "Shardy", shardy_sentence(outcome.inserted)
     yield (
         "time",
         f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
@@ -122,7 +124,7 @@ def _memory(plan: ShardingPlan) -> str:
     return f"{size(held)} of arguments on each device, {size(sum(v.nbytes for v in plan.variables))} replicated"
 
 
-def _optimum(plan: ShardingPlan, bound: Bound | None) -> str:
+def _count_optimum(plan: ShardingPlan, bound: Bound | None) -> str:
     if bound is None:
         return "nothing is proven"
     if bound.proof == "exact" and plan.partitioned() >= bound.value:
@@ -136,13 +138,13 @@ def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
     parts = [
         f"{counted(one.number, kind.replace('_', '-'))} ({size(one.nbytes)})" for kind, one in sorted(inserted.items())
     ]
-    told = ", ".join(parts) or "no communication"
-    return f"its own propagation of the plan gives {told}" + ("" if "reshard" in inserted else ", no reshard")
+    what = ", ".join(parts) or "no communication"
+    return f"its own propagation of the plan gives {what}" + ("" if "reshard" in inserted else ", no reshard")
 
 
-def _group_documents(found: Found) -> list[dict[str, Any]]:
+def _group_documents(outcome: Sharded) -> list[dict[str, Any]]:
     """The sizes of the linkage groups of every dimension; null where partitioning it conflicts in itself."""
-    (along,) = found.report.problem.along
+    (along,) = outcome.report.problem.along
     propagation, classes = Propagation(along), along.classes
     documents = []
     for dim, entry in enumerate(along.candidate_dims.tolist()):
@@ -162,3 +164,115 @@ def _group_documents(found: Found) -> list[dict[str, Any]]:
 def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
     """`[768, 3072/4]`."""
     return f"[{', '.join(f'{n}/{devices}' if i == dim else str(n) for i, n in enumerate(shape))}]"
+
+
+def price_document(outcome: Sharded) -> dict[str, Any]:
+    """The plan's JSON document, with what XLA made of it where that was asked for."""
+    document = sharding_document(outcome.report)
+    return {**document, "verified": _verified_document(outcome, outcome.verified)} if outcome.verified else document
+
+
+def print_priced(outcome: Sharded) -> None:
+    """Print a plan for people."""
+    screen, report = console(), outcome.report
+    problem, mesh = report.problem, report.plan.mesh
+    axes = " × ".join(f"{axis.name} {axis.size}" for axis in mesh)
+    screen.print(
+        f"[bold]{plain(problem.model)}[/bold] on a mesh of {axes} of the {problem.cluster.devices} devices of "
+        f"{plain(problem.cluster.name)}, rules {plain(problem.rules)}"
+    )
+    screen.print(f"plan of least {problem.objective} by [bold]{plain(report.plan.planner)}[/bold]\n")
+    for a, axis in enumerate(mesh):
+        if len(mesh) > 1:
+            screen.print(f"along [bold]{axis.name}[/bold]")
+        screen.print(variable_table(report.plan, a))
+        screen.print()
+    screen.print(_prices(report))
+    screen.print()
+    screen.print(fact_table(_price_facts(outcome), report.notes))
+
+
+def _prices(report: ShardingReport) -> Any:
+    """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
+    table = columns()
+    table.add_column("on each device", no_wrap=True)
+    for heading in ("step", "compute", "all-reduce", "activations", "gradients", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    prices = {
+        "this plan": report.result.cost,
+        "data parallelism": report.data_parallel,
+        "replicated": report.replicated,
+    }
+    for name, price in prices.items():
+        table.add_row(name, *(_cells(price) if price else ["–"] * 6), style=None if name == "this plan" else "dim")
+    return table
+
+
+def _cells(price: ShardingPrice) -> list[str]:
+    times = (price.time_s, price.compute_s, sum(price.all_reduce_s))
+    sizes = (sum(price.activation_bytes), sum(price.gradient_bytes), price.memory_bytes)
+    return [*map(seconds, times), *map(size, sizes)]
+
+
+def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the tables."""
+    report = outcome.report
+    for a, axis in enumerate(report.plan.mesh):
+        decided, partitioned = report.plan.candidates(a), report.plan.partitioned(a)
+        whole = sum(variable.nbytes for variable in decided)
+        split = sum(variable.nbytes for variable, dim in decided.items() if dim != REPLICATED)
+        noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
+        yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
+    yield "optimum", _price_optimum(report)
+    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.verified:
+        yield from _verified_facts(outcome, outcome.verified)
+    searched = seconds(report.result.taken_s)
+    yield "time", f"{seconds(report.planning_s)} from the model to the plan, {searched} of it searching"
+
+
+def _price_optimum(report: ShardingReport) -> str:
+    proven = report.result.bound
+    if proven is None:
+        return "nothing is proven"
+    time = report.problem.objective == "time"
+    reached = objective_value(report.problem, report.result.cost)
+    if proven.proof == "exact":
+        return f"proven: no plan on this mesh without resharding {'is faster' if time else 'takes less memory'}"
+    bound = seconds(proven.value) if time else size(proven.value)
+    return f"proven: no plan is below {bound}, the gap is {percent(reached / proven.value - 1.0)}"
+
+
+def _verified_facts(outcome: Sharded, verified: Verified) -> Iterator[tuple[str, str]]:
+    """What XLA says of the results and of the collectives."""
+    if verified.loss is None or verified.arrays is None:
+        yield "verified", f"compiled only: {verified.why_not_run}"
+    else:
+        result = "equal" if verified.equal else "NOT EQUAL"
+        yield (
+            "verified",
+            f"{result} to one device: loss to {verified.loss:.1e}, updated arrays to {verified.arrays:.1e} "
+            f"(relative; {TOLERANCE:.0e} is allowed)",
+        )
+    estimates = outcome.estimates or {}
+    for name, kinds in verified.communication.items():
+        parts = ", ".join(f"{counted(one.number, kind)} ({size(one.nbytes)})" for kind, one in kinds.items())
+        yield "XLA", f"{name}: {parts or 'no communication'}; estimated {size(estimates[name])}"
+
+
+def _verified_document(outcome: Sharded, verified: Verified) -> dict[str, Any]:
+    estimates = outcome.estimates or {}
+    return {
+        "equal": verified.equal if verified.loss is not None else None,
+        "loss": verified.loss,
+        "arrays": verified.arrays,
+        "why_not_run": verified.why_not_run,
+        "collectives": {
+            name: {
+                "estimated_bytes": float(estimates[name]),
+                "bytes": float(verified.nbytes(name)),
+                "by_kind": {kind: {"number": one.number, "bytes": one.nbytes} for kind, one in kinds.items()},
+            }
+            for name, kinds in verified.communication.items()
+        },
+    }

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import automap_models
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
 from automap_models.errors import Infeasible
 from automap_models.formats.files import write_atomically
 from automap_models.formats.plan_json import dumps
 from automap_models.formats.plan_report import SCHEMA, cluster_document
+from automap_models.version import __version__
 
 from ..runner import Report
 from ..sweeps import Row, Sweep, best_rows
@@ -140,7 +140,7 @@ def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
         "model": profile.model,
         "rows": [_row(row, best.get(row.cluster.name) is row) for row in rows],
         "provenance": {
-            "automap_version": automap_models.__version__,
+            "automap_version": __version__,
             "profile_fingerprint": profile.fingerprint,
             "profile_microbatch_size": profiled_size(profile),
         },

@@ -151,7 +151,7 @@ def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture
 def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("vgg.npz", "--topo", "A", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "96")
+    asked = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "96")
     told = document(capsys, *asked, "--certify-budget", "inf", "--out", "plan.json")
     (chosen,) = (each for each in told["tried"] if each["chosen"])
     assert (chosen["stages"], chosen["micro_batches"]) == (len(told["stages"]), told["micro_batches"])
@@ -167,15 +167,15 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
 
 
 def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    budget = ("--certify-budget", "inf", "--no-refine")
-    best = document(capsys, "vgg.npz", "--topo", "B", "--stages", "auto", *budget)
+    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--no-refine")
+    best = document(capsys, "vgg.npz", "--stages", "auto", *budget)
     for stages in ("1", "2", "3", "4"):
-        alone = document(capsys, "vgg.npz", "--topo", "B", "--stages", stages, *budget)
+        alone = document(capsys, "vgg.npz", "--stages", stages, *budget)
         assert best["length_s"] <= alone["length_s"] * (1 + 1e-9)
 
 
 def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("vgg.npz", "--topo", "A", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "64")
+    asked = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "64")
     out = printed(capsys, *asked, "--verbose")
     assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
     assert out.count("longer") >= 3

@@ -120,7 +120,7 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
 def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a line of equal operators the best is two of each on each device: 40 ms and up to 4 transfers of 1 ms."""
     for planner in planner_names("placement"):
-        plan = told(capsys, "line.json", "--planner", planner, "--time-limit", "20", "--memory", "20e9")
+        plan = told(capsys, "line.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
         assert plan["planner"] == planner
         assert plan["value"] >= 0.042
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -285,7 +285,7 @@ def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from automap_models.infer.app import place as main
-assert main(["line.json", "--planner", "milp-contiguous", "--time-limit", "5"]) == 0
+assert main(["line.json", "--planner", "milp-contiguous", "--time-limit", "1"]) == 0
 try:
     os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:

@@ -109,7 +109,7 @@ def planned(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_every_kind_of_plan_of_a_model_is_ranked(model: str, topo: str, planned: Run) -> None:
-    document = planned(model, "--topo", topo, "--global-batch", "64")
+    document = planned(model, "--topo", topo, "--global-batch", "64", "--budget", "1", "--max-stages", "2")
     assert (document["schema"], document["kind"], document["global_batch"]) == (1, "explored", 64)
     assert {each["kind"] for each in document["candidates"]} >= {"data", "operator", "pipeline"}
     lengths = [each["length_s"] for each in document["candidates"] if each["fits"]]
@@ -168,12 +168,14 @@ def test_people_read_a_ranking_the_best_plan_and_how_far_it_is_proven(
         assert part in printed
 
 
-@pytest.mark.parametrize("forbidden", [(), ("--forbid", "pipeline", "--forbid", "data")])
+@pytest.mark.parametrize(
+    "limits", [("--max-stages", "2", "--budget", "2"), ("--forbid", "pipeline", "--forbid", "data")]
+)
 def test_a_plan_made_before_is_shown(
-    forbidden: tuple[str, ...], model: str, topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: Run
+    limits: tuple[str, ...], model: str, topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: Run
 ) -> None:
     out = tmp_path / "plan.json"
-    best = planned(model, "--topo", topo, "--out", str(out), *forbidden)["candidates"][0]
+    best = planned(model, "--topo", topo, "--out", str(out), *limits)["candidates"][0]
     shown = planned(model, "--topo", topo, "--plan", str(out))
     for key in ("kind", "length_s", "memory_bytes", "breakdown", "partitionings", "degrees"):
         assert shown[key] == best[key]

@@ -62,11 +62,11 @@ def test_a_training_chain_is_a_chain_of_units() -> None:
     assert units.memory_bytes.tolist() == [2, 2, 2]
     # 0 → 1 and 1 → 2 forward; 5 → 4 and 4 → 3 backward join units 1, 2 and 0, 1. 1 → 4 and 2 → 5 cross nothing.
     ends = list(zip(units.net_start[:-1].tolist(), units.net_start[1:].tolist(), strict=True))
-    found = [
+    nets = [
         (kind, tuple(units.net_units[a:b].tolist()), round(s * 1e3, 9))
         for kind, (a, b), s in zip(units.net_pass.tolist(), ends, units.net_s.tolist(), strict=True)
     ]
-    assert sorted(found) == [(0, (0, 1), 1.0), (0, (1, 2), 2.0), (1, (0, 1), 5.0), (1, (1, 2), 6.0)]
+    assert sorted(nets) == [(0, (0, 1), 1.0), (0, (1, 2), 2.0), (1, (0, 1), 5.0), (1, (1, 2), 6.0)]
 
 
 def test_an_output_with_several_readers_is_one_net() -> None:

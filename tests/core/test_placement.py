@@ -40,7 +40,7 @@ TWO_APART = np.array([0, 1, 0, 2])
 
 
 @pytest.mark.parametrize(
-    ("graph", "asked", "message"),
+    ("graph", "overrides", "message"),
     [
         ({}, {"accelerators": -1}, r"--devices: -1 devices; give 0 to 4,096"),
         ({}, {"accelerators": 10**9}, r"--devices: 1000000000 devices"),
@@ -80,9 +80,9 @@ TWO_APART = np.array([0, 1, 0, 2])
         ),
     ],
 )
-def test_a_problem_without_sense_is_refused(graph: dict[str, Any], asked: dict[str, Any], message: str) -> None:
+def test_a_problem_without_sense_is_refused(graph: dict[str, Any], overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message) as refusal:
-        PlacementProblem.of(chain(**graph), **asked)
+        PlacementProblem.of(chain(**graph), **overrides)
     assert "\n" not in str(refusal.value)
 
 

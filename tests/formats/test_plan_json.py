@@ -15,7 +15,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import automap_models
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.result import Bound
@@ -23,6 +22,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.plan_json import PlanReport, dumps, plan_document, read_plan, write_plan
+from automap_models.version import __version__
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=10.0, memory=1000.0, name="tiny")
 PROFILE = Profile.create(
@@ -103,7 +103,7 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     assert document["optimality"] is None
     assert (document["planning_s"], document["notes"]) == (0.25, ["a note"])
     assert document["provenance"] == {
-        **{"automap_version": automap_models.__version__, "policy": "pp-1"},
+        **{"automap_version": __version__, "policy": "pp-1"},
         **{"profile_fingerprint": PROFILE.fingerprint, "profile_microbatch_size": None, "seed": 7},
     }
 

@@ -55,7 +55,7 @@ def test_a_tuple_is_a_problem() -> None:
 def test_one_failure_is_its_own_whatever_its_kind(planner: str) -> None:
     """No problem at all, nothing that fits, and neither; the good ones around them get the plans they get alone."""
     good = StagedProblem(profile(), CLUSTER, 2)
-    tight = replace(good, cluster=replace(CLUSTER, memory=1e-9))
+    tight = replace(good, cluster=replace(CLUSTER, memory=1e-6))
     options = PlannerOptions(certify_s=0.0, refine_s=0.0)
     outcomes = plan_batch(
         [good, (profile(), CLUSTER, 17, 8), tight, (profile(), CLUSTER, 2, 0), good], planner, options

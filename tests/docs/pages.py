@@ -1,0 +1,127 @@
+"""A documentation page as its readers use it: files written as it says, commands and programs run, outputs compared.
+
+A page is a text with fenced blocks, which are taken in order, all in one folder:
+
+    `name.py`: + ```python    the file is written; so are ```json and ```yaml below a file's name
+    ```python                 the program runs
+    ```bash                   its lines that begin with automap run, in this process
+    ```                       what the block before printed: every line of it, in this order, perhaps among others
+
+Figures that another machine or another run changes, such as how long planning took, are not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from automap_models.infer import app
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?:$")
+_USAGE = re.compile(r"[A-Z]{4,}|\[--")
+"""What a synopsis holds and a command does not."""
+_TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the name of the file that the line before announces."""
+
+    language: str
+    text: str
+    file: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The blocks of a page in order."""
+    text = page.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        before = text[: match.start()].rstrip().rpartition("\n")[2]
+        file = _FILE.search(before)
+        yield Block(match[1], match[2], file and file[1])
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The automap commands of a bash block: joined over continued lines, without comments."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words and re.fullmatch(r"automap(-[a-z]+)?", words[0]) and not _USAGE.search(line):
+            yield words
+
+
+def run(words: list[str]) -> str:
+    """What a command prints on both streams."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        command = words[0].removeprefix("automap").removeprefix("-")
+        app.main([command, *words[1:]] if command else words[1:])
+    return out.getvalue()
+
+
+def _plans(words: list[str]) -> bool:
+    return words[0] == "automap-infer" and not {"--plan", "--sweep", "--help"} & set(words)
+
+
+def execute(code: str, page: str) -> str:
+    """What a program prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, page, "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+def compared(text: str) -> list[str]:
+    """Lines that are compared: not empty, without times; the name of the program is as it was called."""
+    lines = [_TIME.sub(r"\1", line.rstrip()) for line in text.splitlines()]
+    return [re.sub(r"^automap (\w+): error", r"automap-\1: error", line) for line in lines if line.strip()]
+
+
+def missing(expected: str, printed: str) -> str | None:
+    """The first line of `expected` that `printed` does not have after the lines before it; None if it has all."""
+    rest = iter(compared(printed))
+    return next((line for line in compared(expected) if line not in rest), None)
+
+
+@dataclass
+class Ran:
+    """What came of a page: how many commands and programs ran, how many outputs were compared, what differs."""
+
+    runs: int = 0
+    outputs: int = 0
+    differences: tuple[str, ...] = ()
+
+
+def run_page(page: Path, skip: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Ran:
+    """Run a page in the current folder.
+
+    Args:
+        skip: words; a block that holds one of them is not run, nor is what it prints compared.
+        extra: arguments for every automap-infer that plans anew.
+    """
+    ran, printed = Ran(), None
+    for block in blocks(page):
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif any(word in block.text for word in skip):
+            printed = None
+        elif block.language == "python":
+            printed = execute(block.text, str(page))
+            ran.runs += 1
+        elif block.language == "bash":
+            outputs = [run([*words, *(extra if _plans(words) else ())]) for words in commands(block.text)]
+            printed = "\n".join(outputs) if outputs else None
+            ran.runs += len(outputs)
+        elif not block.language and printed is not None:
+            ran.outputs += 1
+            line = missing(block.text, printed)
+            if line is not None:
+                ran.differences += (f"{page.name} says {line!r}, which is not printed there:\n{printed}",)
+            printed = None
+    return ran

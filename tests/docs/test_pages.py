@@ -1,0 +1,99 @@
+"""The documentation's pages do what they say (see pages.py); those that need minutes are slow tests."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from automap_models.infer import app, sources
+
+PAGES_FILE = Path(__file__).with_name("pages.py")
+spec = importlib.util.spec_from_file_location("pages", PAGES_FILE)
+assert spec is not None
+assert spec.loader is not None
+pages = importlib.util.module_from_spec(spec)
+sys.modules["pages"] = pages
+spec.loader.exec_module(pages)
+
+DOCS = pages.ROOT / "docs"
+AMPLE = ("--certify-budget", "20000", "--refine-budget", "20000")
+"""Time enough for a first plan to be what it is on an idle machine, however busy this one is."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_once() -> Iterator[None]:
+    """A model that several pages trace is traced once: a module is not changed by those who read it."""
+    trace = sources.module_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "module_of", functools.lru_cache(maxsize=3)(trace))
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of the reader's own beside the examples."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "examples").symlink_to(pages.ROOT / "examples")
+    (tmp_path / "later.json").symlink_to("times.json")  # replan.md: the job is measured once more
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("page", "needs", "skip", "outputs"),
+    [
+        pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
+        pytest.param("how-to/explore.md", (), ("t5_11b ",), 4, marks=pytest.mark.slow),
+        pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),
+        pytest.param("how-to/place.md", ("flax",), (), 2, marks=pytest.mark.slow),
+        pytest.param("how-to/profile.md", ("flax", "torch", "transformers"), (), 2, marks=pytest.mark.slow),
+        pytest.param("how-to/python.md", (), (), 3, marks=pytest.mark.slow),
+        pytest.param("explanation/sharding-agent.md", ("flax", "torch"), (), 2, marks=pytest.mark.slow),
+        pytest.param("explanation/sharding-cost.md", ("flax",), (), 3, marks=pytest.mark.slow),
+        pytest.param("how-to/shard.md", ("flax",), (), 4, marks=pytest.mark.slow),
+    ],
+)
+def test_a_page_prints_what_it_says(
+    page: str, needs: tuple[str, ...], skip: tuple[str, ...], outputs: int, folder: Path
+) -> None:
+    for package in needs:
+        pytest.importorskip(package)
+    ran = pages.run_page(DOCS / page, skip, AMPLE if page == "how-to/replan.md" else ())
+    assert not ran.differences, "\n\n".join(ran.differences)
+    assert ran.outputs == outputs
+
+
+def test_every_option_that_a_page_lists_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables and lists of options begin with the option."""
+    for command in app.SUMMARIES:
+        assert app.main([command, "--help"]) == 0
+    for search in ("opp", "adp", "pp"):
+        assert app.main(["search", search, "--help"]) == 0
+    known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    listed = {
+        option
+        for page in DOCS.rglob("*.md")
+        for option in re.findall(r"^[|*-] `(--[a-z][a-z-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(listed) > 10
+    assert listed <= known
+
+
+def test_a_difference_is_found() -> None:
+    assert pages.missing("a\n\nplanned in 3 ms\nb\n", "0\na\nplanned in 5 s\nc\nb\n") is None
+    assert pages.missing("a\nb\n", "b\na\n") == "b"
+    assert list(
+        pages.commands("pip install x\nautomap-infer a \\\n  --json  # why\nautomap-plan MODEL [--json]\n")
+    ) == [["automap-infer", "a", "--json"]]
