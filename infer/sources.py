@@ -15,11 +15,8 @@ from automap_models import workloads
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import holds_module, read_profile
-<<<<<<< HEAD
-from automap_models.user_code import call_factory, user_code
-=======
 from automap_models.resources import exists
->>>>>>> main
+from automap_models.user_code import call_factory, user_code
 
 from .reports.progress import Steps
 from .requests import ProfileRequest, Source, SourceKind

@@ -224,20 +224,12 @@ def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(export
 def test_the_file_says_what_it_is(exported: Exported, groups: Path) -> None:
     metadata = OnnxFile(exported.path).metadata
     canonical = json.dumps(exported.config, sort_keys=True)
-<<<<<<< HEAD
     assert metadata["automap_kind"] == KIND
-    assert metadata["automap_version"] == automap_models.__version__
+    assert metadata["automap_version"] == __version__
     assert metadata["config_sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
     assert json.loads(metadata["config"]) == exported.config
     sizes = tuple(metadata[name] for name in ("points", "max_stages", "max_devices", "episodes"))
     assert sizes == ("16", "4", "16", "4321")
-=======
-    assert said["automap_kind"] == KIND
-    assert said["automap_version"] == __version__
-    assert said["config_sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
-    assert json.loads(said["config"]) == exported.config
-    assert (said["points"], said["max_stages"], said["max_devices"], said["episodes"]) == ("16", "4", "16", "4321")
->>>>>>> main
     opsets = {entry.domain: entry.version for entry in onnx.load(exported.path).opset_import}
     assert opsets[""] == int(metadata["opset"]) == export.OPSET
 
