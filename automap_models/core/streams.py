@@ -1,4 +1,4 @@
-"""Standard output and error of a whole program: how it ends without them, and with one line for a mistake of the user."""
+"""Standard output and error of a whole program: how it ends without them, and in one line for a mistake of a user."""
 
 from __future__ import annotations
 
