@@ -19,7 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, fingerprint
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
 from automap_models.version import __version__
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import BadInput
 from automap_models.formats.dataset import read_dataset
 from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.exact import ExactPlanner
@@ -193,8 +193,5 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
 
 def optimal_length(encoded: EncodedProblems, i: int) -> float:
     """The exact optimum of problem i in units of its MAX; NaN where nothing fits."""
-    try:
-        optimality = ExactPlanner().plan(decode(encoded, i)).optimality
-    except Infeasible:
-        return float("nan")
-    return optimality.value if optimality else float("nan")
+    result = ExactPlanner().solve(decode(encoded, i))
+    return result.cost.length_s if result.plan else float("nan")

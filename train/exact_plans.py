@@ -13,7 +13,7 @@ from rich.progress import track
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
-from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.search import exact_search
 
 from .console import say
 

@@ -141,9 +141,9 @@ def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, grou
     held_out = EncodedProblems.from_mapping(read_dataset(groups)).take(slice(188, None))
     optima = []
     for i in range(12):
-        optimality = ExactPlanner().plan(decode(held_out, i)).optimality
-        assert optimality is not None
-        optima.append(optimality.value)
+        bound = ExactPlanner().solve(decode(held_out, i)).bound
+        assert bound is not None
+        optima.append(bound.value)
     assert data.optima.tolist() == pytest.approx(optima, rel=1e-6)
     assert torch.cat(list(data.val_dataloader())).tolist() == list(range(12))
 
