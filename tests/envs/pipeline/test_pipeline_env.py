@@ -52,15 +52,15 @@ def legal_by_enumeration(problem: StagedProblem, partial: Partial, i: int) -> se
     """Next actions of all complete plans that begin with the decisions of row i."""
     cuts = tuple(cut for cut in partial.cuts[i].tolist() if cut >= 0)
     device_cuts = tuple(cut for cut in partial.device_cuts[i].tolist() if cut >= 0)
-    boundaries, made = problem.stages - 1, len(cuts)
+    boundaries, count = problem.stages - 1, len(cuts)
     if len(device_cuts) == boundaries:
         return set()
-    if made == len(device_cuts):
+    if count == len(device_cuts):
         plans = combinations(problem.grid.cut_points.tolist(), boundaries)
-        return {plan[made] for plan in plans if plan[:made] == cuts}
-    made = len(device_cuts)
+        return {plan[count] for plan in plans if plan[:count] == cuts}
+    count = len(device_cuts)
     plans = combinations(range(1, problem.cluster.devices), boundaries)
-    return {problem.granularity + plan[made] - 1 for plan in plans if plan[:made] == device_cuts}
+    return {problem.granularity + plan[count] - 1 for plan in plans if plan[:count] == device_cuts}
 
 
 @LAW
