@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, fingerprint
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
 from automap_models.version import __version__
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
+from automap_models.core.report import PlanReport
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.observed_json import read_observed
-from automap_models.formats.plan_json import PlanReport, read_plan
-from automap_models.planners.base import PlannerOptions
+from automap_models.formats.plan_json import read_plan
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate
 
@@ -46,15 +47,17 @@ def replanned(request: ReplanRequest) -> Replanned:
         Infeasible: the plan does not fit the memory.
     """
     cluster = None if request.topo is None else read_cluster(request.topo)
-    problem, plan = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
+    read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
+    problem, plan = read.problem, read.required_plan()
     observed = read_observed(request.observed)
     running, known = _running(request.plan, plan, problem.cluster.devices)
-    starts = make_planner("auto", PlannerOptions(policy=request.policy, certify_s=0.0, refine_s=0.0))
+    starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
     result = make_planner("replan", kind="replan", starts=(starts,)).solve(
         ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
     )
-    plan = result.required_plan().plan
-    return Replanned(result, evaluate(result.facts["corrected"], plan, planning_s=result.taken_s), observed)
+    corrected, plan = result.facts["corrected"], result.required_plan().plan
+    healthy = Result(corrected, plan, plan_cost(corrected, plan), "feasible", taken_s=result.taken_s)
+    return Replanned(result, evaluate(healthy), observed)
 
 
 def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:

@@ -26,8 +26,7 @@ from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.json_fields import Fields, read_json
-from automap_models.formats.plan_json import dumps
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document, dumps
 from automap_models.version import __version__
 
 SCHEMA = 1

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.fusion import MATRIX_OPCODES, VIEW_OPCODES
+from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.formats.device_yaml import read_device
 from automap_models.hlo.adapter import Module, OneOp, one_op_modules
 from automap_models.hlo.clock import Clock

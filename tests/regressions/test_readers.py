@@ -53,7 +53,7 @@ def test_sizes_of_a_graph_txt_that_overflow_when_they_are_added(key: str, tmp_pa
     }
     numbers = ", ".join(f"{name}={value}" for name, value in sizes.items())
     (tmp_path / "g.txt").write_text(f"node1 -- A -- {numbers}\nnode2 -- B -- {numbers}\n\tnode1 -- node2\n")
-    with pytest.raises(BadInput, match="check the units"):
+    with pytest.raises(BadInput, match=rf"g\.txt, line 1: {key} is '1e\+308'; give 0 to 1e\+18"):
         read_profile(tmp_path / "g.txt")
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
@@ -27,7 +27,8 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
     problem = StagedProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
     plan = StagedPlan((3,), (1,), micro_batches, "policy")
     cost = plan_cost(problem, plan)
-    return PlanReport(problem, plan, cost, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0, 0.01)
+    result = Result(problem, plan, cost, "feasible", taken_s=0.01)
+    return PlanReport(result, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
 def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words: str) -> None:
     shown = report()
     proven = Bound(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
-    assert words in optimality_in_words(replace(shown, plan=replace(shown.plan, optimality=proven)))
+    assert words in optimality_in_words(replace(shown, result=replace(shown.result, bound=proven)))
 
 
 def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:

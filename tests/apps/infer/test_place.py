@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.core.factory import call_factory
 from automap_models.infer.app import place as main
 from automap_models.planners.registry import planner_names
+from automap_models.user_code import call_factory
 
 PNG, WIDTH = b"\x89PNG\r\n", 100
 

@@ -19,7 +19,6 @@ from automap_models.core.profile import Profile
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.cache import Cache
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.hybrid_json import read_hybrid_plan
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.formats.plan_json import read_plan
 from automap_models.formats.profiled_model_npz import model_from_npz
@@ -137,12 +136,13 @@ def test_the_best_plan_is_written_and_read_back(
     assert f"plan: {out}" in printed.replace("\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")
     document = json.loads(out.read_text())
-    assert document["kind"] == "hybrid-pipeline"
+    assert document["kind"] == "pipeline"
+    assert all(stage["tensor"] > 1 for stage in document["stages"])
     (kept,) = cache.glob("model-*")
     archive = Cache(cache).read(kept.name)
     assert archive is not None
-    problem, plan = read_hybrid_plan(out, model_from_npz(archive), read_cluster(topo))
-    cost = plan_cost(problem, plan)
+    result = read_plan(out, model_from_npz(archive), read_cluster(topo))
+    cost = plan_cost(result.problem, result.required_plan())
     assert cost.feasible
     assert cost.length_s == pytest.approx(document["length_s"])
 
@@ -154,7 +154,8 @@ def test_a_profile_is_planned_without_its_operations(profile: str, topo: str, tm
     assert {each["kind"]: each["why"] for each in document["absent"]}["operator"] == (
         "a profile has no operations to partition"
     )
-    problem, plan = read_plan(out, read_npz(profile), read_cluster(topo))
+    result = read_plan(out, read_npz(profile), read_cluster(topo))
+    problem, plan = result.problem, result.required_plan()
     assert plan.stages == document["candidates"][0]["stages"]
     assert problem.micro_batches == document["candidates"][0]["micro_batches"]
 

@@ -44,7 +44,8 @@ def test_a_plan_is_printed_written_and_read_back(tmp_path: Path, capsys: pytest.
     printed = " ".join(capsys.readouterr().out.split())
     assert "plan by online: 3 stages" in printed
     assert "3,934 candidate pivots (device cuts within 3 of the centre solution)" in printed
-    problem, plan = read_plan(out, read_profile(VGG))
+    result = read_plan(out, read_profile(VGG))
+    problem, plan = result.problem, result.required_plan()
     assert (plan.planner, plan.stages, problem.granularity) == ("online", 3, 282)
     assert all(abs(cut - centre) <= 3 for cut, centre in zip(plan.device_cuts, (8, 16), strict=True))
     assert json.loads(out.read_text())["provenance"]["seed"] == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +11,45 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.portfolio.auto import choose
-from automap_models.planners.portfolio.candidates import candidates, divisors, stage_numbers
-from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.space import Contest, PlanningSpace, divisors, stage_numbers
+from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.staged.search import exact_search
 
 CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
-ENDLESS = PlannerOptions(certify_s=np.inf, refine_s=0.0)
+ENDLESS = Budget(prove_s=np.inf, refine_s=0.0)
+MAKERS = Makers.with_policy()
+
+
+def candidates(
+    base: StagedProblem,
+    stages: Iterable[int],
+    global_batch: int | None = None,
+    out_of_range: Callable[[StagedProblem], str | None] | None = None,
+) -> Contest:
+    """The problems of a planning space around this one."""
+    space = PlanningSpace(
+        ProfiledModel(base.profile),
+        base.cluster,
+        global_batch,
+        base.micro_batches,
+        tuple(stages),
+        base.state_factor,
+        base.granularity,
+    )
+    return space.pipelines(out_of_range)
+
+
+def choose(problems: Sequence[StagedProblem], budget: Budget) -> StagedResult:
+    """The portfolio over these problems; raises where nothing fits."""
+    result = compete(problems, MAKERS, budget, Deadline())
+    result.required_plan()
+    return result
 
 
 def problem(n: int = 8, size: int | None = 4, cluster: Cluster = CLUSTER) -> StagedProblem:
@@ -68,7 +98,7 @@ def test_what_a_planner_is_not_made_for_is_left_out_unless_it_is_everything() ->
 def best_of_single_runs(problems: tuple[StagedProblem, ...]) -> float:
     """The least length over all problems, each searched alone from nothing."""
     plans = [(p, exact_search(p)) for p in problems]
-    return min((plan.optimality.value for _, plan in plans if plan and plan.optimality), default=np.inf)
+    return min((plan_cost(p, plan).length_s for p, plan in plans if plan), default=np.inf)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -89,11 +119,11 @@ def test_the_choice_is_the_best_of_single_exact_runs_over_stages_and_micro_batch
             choose(asked, ENDLESS)
         return
     choice = choose(asked, ENDLESS)
-    assert choice.length_s == pytest.approx(expected, rel=1e-9)
-    assert choice.plan.optimality is not None
-    assert choice.plan.optimality.proof == "exact"
-    assert choice.plan.optimality.value == pytest.approx(expected, rel=1e-9)
-    assert choice.plan.check_valid(choice.problem) == (True, "")
+    assert choice.cost.length_s == pytest.approx(expected, rel=1e-9)
+    assert choice.bound is not None
+    assert choice.bound.proof == "exact"
+    assert choice.bound.value == pytest.approx(expected, rel=1e-9)
+    assert choice.required_plan().check_valid(choice.problem) == (True, "")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -103,31 +133,32 @@ def test_what_is_said_about_each_candidate_holds(
     (drawn,) = random_problems(100 + seed, 1, memory=(1.0, 20.0))
     asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
     choice = choose(asked, ENDLESS)
-    assert [(t.stages, t.micro_batches) for t in choice.tried] == [(p.stages, p.micro_batches) for p in asked]
-    assert [p is choice.problem for p in asked] == [t.chosen for t in choice.tried]
-    for tried, p in zip(choice.tried, asked, strict=True):
+    assert [(t.stages, t.micro_batches) for t in choice.search_log] == [(p.stages, p.micro_batches) for p in asked]
+    assert [p is choice.problem for p in asked] == [t.chosen for t in choice.search_log]
+    for entry, p in zip(choice.search_log, asked, strict=True):
         optimum = exact_search(p)
-        if tried.outcome == "does not fit":
+        if entry.outcome == "does not fit":
             assert optimum is None
-        elif optimum is not None and optimum.optimality and tried.bound_s is not None:
-            assert tried.bound_s <= optimum.optimality.value * (1 + 1e-9)
-            assert tried.length_s is None or tried.length_s >= optimum.optimality.value * (1 - 1e-9)
+        elif optimum is not None and entry.bound_s is not None:
+            optimum_s = plan_cost(p, optimum).length_s
+            assert entry.bound_s <= optimum_s * (1 + 1e-9)
+            assert entry.length_s is None or entry.length_s >= optimum_s * (1 - 1e-9)
 
 
 def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
     for drawn in random_problems(7, 10, memory=(2.0, 20.0)):
         asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
-        choice = choose(asked, PlannerOptions(certify_s=0.0, refine_s=0.0))
-        assert choice.plan.optimality is not None
-        assert choice.plan.optimality.value <= best_of_single_runs(asked) * (1 + 1e-9)
-        assert choice.length_s >= best_of_single_runs(asked) * (1 - 1e-9)
+        choice = choose(asked, Budget(0.0, 0.0))
+        assert choice.bound is not None
+        assert choice.bound.value <= best_of_single_runs(asked) * (1 + 1e-9)
+        assert choice.cost.length_s >= best_of_single_runs(asked) * (1 - 1e-9)
 
 
 def test_of_equally_long_plans_the_one_with_fewest_micro_batches_is_chosen() -> None:
     """Data parallelism takes as long for one large micro-batch as for many small ones."""
     asked = candidates(problem(), (1,), global_batch=48).problems
     assert len(asked) > 2
-    assert choose(asked, ENDLESS).plan.micro_batches == 1
+    assert choose(asked, ENDLESS).required_plan().micro_batches == 1
 
 
 def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> None:
@@ -137,8 +168,8 @@ def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> Non
     cluster = replace(CLUSTER, memory=weights + 8 * 3.0 * 24 / 4 / 6 - 1.0)
     asked = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24).problems
     choice = choose(asked, ENDLESS)
-    assert choice.plan.micro_batches == 2
-    assert [t.outcome for t in choice.tried][:2] == ["does not fit", "proven"]
+    assert choice.required_plan().micro_batches == 2
+    assert [t.outcome for t in choice.search_log][:2] == ["does not fit", "proven"]
 
 
 def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
@@ -147,13 +178,15 @@ def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
         C, A, W = rng.uniform(size=(3, 64))
         profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W)
         base = StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
-        options = PlannerOptions(certify_s=np.inf, refine_s=np.inf)
+        budget = Budget(np.inf, np.inf)
         asked = candidates(base, (1, 2, 3)).problems
-        on_grid = choose(asked, replace(options, refine_s=0.0))
-        together = choose(asked, options)
-        alone = [choose([p], options).length_s for p in asked]
-        assert together.length_s <= on_grid.length_s
+        on_grid = choose(asked, replace(budget, refine_s=0.0))
+        together = choose(asked, budget)
+        alone = [choose([p], budget).cost.length_s for p in asked]
+        assert together.cost.length_s <= on_grid.cost.length_s
         near = [
-            own for own, t in zip(alone, together.tried, strict=True) if t.length_s and t.length_s <= on_grid.length_s
+            own
+            for own, t in zip(alone, together.search_log, strict=True)
+            if t.length_s and t.length_s <= on_grid.cost.length_s
         ]
-        assert together.length_s <= min(near) * (1 + 1e-9)
+        assert together.cost.length_s <= min(near) * (1 + 1e-9)
