@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models import workloads
-from automap_models.core.factory import call_factory, user_code
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import holds_module, read_profile
 from automap_models.resources import exists
+from automap_models.user_code import call_factory, user_code
 
 from .reports.progress import Steps
 from .requests import ProfileRequest, Source, SourceKind
