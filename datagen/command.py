@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from automap_models.core.hydra_errors import one_line_errors
 from automap_models.core.staged import MAX_GRANULARITY
+from automap_models.core.streams import one_line_errors
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import MANIFEST, MAX_GROUPS, MAX_SHARDS
 from automap_models.resources import conf_dir
