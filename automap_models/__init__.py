@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from automap_models.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.profile import Profile
@@ -17,11 +19,8 @@ if TYPE_CHECKING:
     from automap_models.errors import AutomapError, BadInput, Infeasible
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
-    from automap_models.planners.base import PlannerOptions
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.batch import Outcome, plan_batch
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AutomapError",
@@ -29,7 +28,6 @@ __all__ = [
     "Cluster",
     "Infeasible",
     "Outcome",
-    "PlannerOptions",
     "Profile",
     "StagedPlan",
     "StagedProblem",
@@ -46,7 +44,6 @@ _WHERE = {
     "Cluster": "automap_models.core.cluster",
     "Infeasible": "automap_models.errors",
     "Outcome": "automap_models.planners.staged.batch",
-    "PlannerOptions": "automap_models.planners.base",
     "Profile": "automap_models.core.profile",
     "StagedPlan": "automap_models.core.staged",
     "StagedProblem": "automap_models.core.staged",

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.errors import BadInput
+from automap_models.resources import is_file
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -42,7 +43,7 @@ class OnnxFile:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
+        if not is_file(path):
             raise BadInput("no such policy file", where=str(path), do="train one with python train/run.py")
         self.path = path
         onnxruntime = _onnxruntime()

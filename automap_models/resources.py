@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import automap_models
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def conf_dir() -> Path:
     """The absolute folder of the shipped configs: beside the modules in a wheel, at the root of a checkout."""
-    package = Path(automap_models.__file__).resolve().parent
-    installed = package / "conf"
-    return installed if installed.is_dir() else package.parent / "conf"
+    installed = _PACKAGE / "conf"
+    return installed if installed.is_dir() else _PACKAGE.parent / "conf"
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; False for a name that none can have, where pathlib raises."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False for a name that none can have."""
+    return exists(path) and path.is_file()
 
 
 def zoo_dir() -> Path:
     """The absolute folder of the shipped policies."""
-    return Path(automap_models.__file__).resolve().parent / "zoo"
+    return _PACKAGE / "zoo"

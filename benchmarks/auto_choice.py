@@ -1,9 +1,10 @@
-"""What `--stages auto --micro-batches auto` chooses, and whether one contest finds what single exact searches find.
+"""What `--stages auto --micro-batches auto` chooses, and whether one portfolio finds what single exact searches find.
 
 For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`contest` is portfolio.auto.choose on all combinations at once, proven to the end and not refined; `one by one` searches
-every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch size. Then the
-combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts for little.
+`portfolio` is portfolio.engine.compete on all combinations at once, proven to the end and not refined; `one by one`
+searches every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch
+size. Then the combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts
+for little.
 
     python benchmarks/auto_choice.py
 """
@@ -21,24 +22,25 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.microbatch import required_size
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
-from automap_models.errors import Infeasible
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.portfolio.auto import choose, default_stages, remembering
-from automap_models.planners.portfolio.candidates import candidates, stage_numbers
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.space import PlanningSpace, default_stages
 from automap_models.planners.staged.batch import plan_batch
-from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.search import exact_search
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-OPTIONS = PlannerOptions(certify_s=np.inf, refine_s=0.0)
+BUDGET = Budget(prove_s=np.inf, refine_s=0.0)
 
 
 def one_by_one_s(problems: Sequence[StagedProblem]) -> float:
     """The least length over all problems, each searched alone from nothing."""
-    plans = [exact_search(problem) for problem in problems]
-    return min(plan.optimality.value for plan in plans if plan and plan.optimality)
+    plans = [(problem, exact_search(problem)) for problem in problems]
+    return min(plan_cost(problem, plan).length_s for problem, plan in plans if plan)
 
 
 def main() -> None:
@@ -46,8 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", nargs="+", default=["A", "B", "C"], metavar="NAME", help="default: A B C")
     arguments = parser.parse_args()
-    make, console = remembering(), Console(width=140)
-    out_of_range = make("policy", OPTIONS).out_of_range
+    makers, console = Makers.with_policy(), Console(width=140)
     table = Table(
         "profile", "cluster", "tried", "S", "M", "samples", "L", "over one by one", "default", "ms", "one by one"
     )
@@ -57,25 +58,28 @@ def main() -> None:
         batch = 16 * required_size(profile)
         for name in arguments.clusters:
             one_stage = StagedProblem(profile, read_cluster(name), stages=1)
-            problems = candidates(one_stage, stage_numbers(one_stage), batch, out_of_range).problems
+            space = PlanningSpace(ProfiledModel(profile), one_stage.cluster, batch)
+            problems = space.pipelines(makers.policy.out_of_range).problems
             everything += problems
             start = time.process_time()
-            try:
-                choice = choose(problems, OPTIONS, make=make)
-            except Infeasible:
+            choice = compete(problems, makers, BUDGET, Deadline())
+            if choice.plan is None:
                 table.add_row(path.stem, name, str(len(problems)), "fits no memory")
                 continue
             taken_s, start = time.process_time() - start, time.process_time()
             best_s = one_by_one_s(problems)
             alone_s = time.process_time() - start
             several = replace(one_stage, stages=default_stages(profile, one_stage.cluster))
-            try:
-                default = f"{choose([one_stage, several], OPTIONS, make=make).length_s / choice.length_s:.3f}"
-            except Infeasible:
-                default = "does not fit"
+            two = compete([one_stage, several], makers, BUDGET, Deadline())
+            default = f"{two.cost.length_s / choice.cost.length_s:.3f}" if two.plan else "does not fit"
             solved = choice.problem
-            cells = (solved.stages, solved.micro_batches, batch // solved.micro_batches, f"{choice.length_s:.3f} s")
-            ratio = f"{choice.length_s / best_s:.9f}"
+            cells = (
+                solved.stages,
+                solved.micro_batches,
+                batch // solved.micro_batches,
+                f"{choice.cost.length_s:.3f} s",
+            )
+            ratio = f"{choice.cost.length_s / best_s:.9f}"
             times = (f"{1e3 * taken_s:.0f}", f"{1e3 * alone_s:.0f}")
             table.add_row(path.stem, name, str(len(problems)), *map(str, cells), ratio, default, *times)
     console.print(table)

@@ -30,14 +30,14 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.portfolio.auto import choose
-from automap_models.planners.registry import make_planner
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
+from automap_models.planners.portfolio.engine import Makers, StagedPlanner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.certificate import Certificate, certify
-from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 
-BUDGET_S = PlannerOptions().certify_s
+BUDGET_S = AutoConfig().certify_s
 LARGE = ((8, 8, 8), (8, 16, 8), (16, 8, 16))
 """Nodes, devices a node, stages."""
 
@@ -49,7 +49,7 @@ def timed(run: Callable[[], object]) -> tuple[object, float]:
     return result, time.process_time() - start
 
 
-def plan_of(planner: PipelinePlanner, problem: StagedProblem) -> StagedPlan | None:
+def plan_of(planner: StagedPlanner, problem: StagedProblem) -> StagedPlan | None:
     """The planner's plan, or the uniform one where the planner is not at home; None where that does not fit."""
     at_home = planner.out_of_range(problem) is None
     for proposer in (planner, UniformPlanner()) if at_home else (UniformPlanner(),):
@@ -61,7 +61,7 @@ def plan_of(planner: PipelinePlanner, problem: StagedProblem) -> StagedPlan | No
 
 
 def row(
-    table: Table, label: str, problems: Sequence[StagedProblem], planner: PipelinePlanner, *, to_the_end: bool = True
+    table: Table, label: str, problems: Sequence[StagedProblem], planner: StagedPlanner, *, to_the_end: bool = True
 ) -> None:
     """Plan and prove each; one line of the table."""
     planned_s, proof_s, proven, corrected, above, gaps = [], [], 0, 0, [], []
@@ -70,16 +70,16 @@ def row(
         if not isinstance(plan, StagedPlan):
             continue
         planned_s.append(taken_s)
-        within = certify(problem, plan, BUDGET_S)
-        proven += within.optimality.proof == "exact"
+        within = certify(problem, plan, Deadline(BUDGET_S))
+        proven += within.bound.proof == "exact"
         length_s = plan_cost(problem, within.plan or plan).length_s
-        gaps.append(length_s / within.optimality.value - 1)
+        gaps.append(length_s / within.bound.value - 1)
         if to_the_end:
-            whole, taken_s = timed(lambda problem=problem, plan=plan: certify(problem, plan, np.inf))  # type: ignore[misc]
+            whole, taken_s = timed(lambda problem=problem, plan=plan: certify(problem, plan, Deadline()))  # type: ignore[misc]
             assert isinstance(whole, Certificate)
             corrected += whole.plan is not None
             proof_s.append(taken_s)
-            above.append(plan_cost(problem, plan).length_s / whole.optimality.value)
+            above.append(plan_cost(problem, plan).length_s / whole.bound.value)
     both = np.add(planned_s, proof_s) if to_the_end else np.zeros(0)
     table.add_row(
         label,
@@ -103,10 +103,10 @@ def heads(title: str) -> Table:
 
 def random_part(console: Console, arguments: argparse.Namespace) -> None:
     """Problems of the training mix, by cluster."""
-    planner = PolicyPlanner(PlannerOptions(policy=arguments.policy))
+    planner = PolicyPlanner(PolicyConfig(arguments.policy))
     table = heads("random problems")
     problems, _, _ = fresh_problems(12 * arguments.problems, arguments.seed)
-    planner.plan_batch(problems[:1])  # the file is read only once
+    planner.solve_batch(problems[:1])  # the file is read only once
     for name, nodes in (("A", 2), ("B", 3), ("C", 4)):
         own = [p for p in problems if (p.cluster.nodes, p.cluster.devices_per_node) == (nodes, 8)]
         row(table, name, own[: arguments.problems], planner)
@@ -115,7 +115,7 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
 
 def large_part(console: Console, arguments: argparse.Namespace) -> None:
     """Problems that the budget is too short for: what the bound is worth then."""
-    planner = PolicyPlanner(PlannerOptions(policy=arguments.policy))
+    planner = PolicyPlanner(PolicyConfig(arguments.policy))
     table = heads("large problems")
     for nodes, size, stages in LARGE:
         cluster = Cluster(nodes, size, 130e9, 3.125e9, 32e9, f"{nodes} × {size}")
@@ -127,12 +127,9 @@ def large_part(console: Console, arguments: argparse.Namespace) -> None:
 
 def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:
     """The default planner on real profiles."""
-    options = PlannerOptions(policy=arguments.policy, refine_s=0.0)
-    policy = PolicyPlanner(options)
-    policy.plan_batch([StagedProblem(read_profile(profiles[0]), read_cluster("C"), stages=4)])  # read the file
-
-    def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
-        return policy if name == policy.name else make_planner(name, options)
+    policy = PolicyPlanner(PolicyConfig(arguments.policy))
+    planner = AutoPlanner(AutoConfig(refine_s=0.0), Makers(policy))
+    policy.solve_batch([StagedProblem(read_profile(profiles[0]), read_cluster("C"), stages=4)])  # read the file
 
     table = Table("profile", "cluster", "L", "planner", "proof", "gap", "ms")
     for path in profiles:
@@ -141,16 +138,14 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
             cluster = read_cluster(name)
             problem = StagedProblem(profile, cluster, stages=cluster.nodes)
             start = time.process_time()
-            try:
-                choice = choose([problem], options, make=make)
-            except Infeasible:
+            result = planner.solve(problem)
+            if result.plan is None or result.bound is None:
                 table.add_row(path.stem, name, "fits no memory", "", "", "", "")
                 continue
             taken_s = time.process_time() - start
-            known = choice.plan.optimality
-            assert known is not None
-            gap = f"{100 * (choice.length_s / known.bound_s - 1):.2f} %"
-            cells = (f"{choice.length_s:.4f} s", choice.plan.planner, known.proof, gap, f"{1e3 * taken_s:.0f}")
+            length_s, bound = result.cost.length_s, result.bound
+            gap = f"{100 * (length_s / bound.value - 1):.2f} %"
+            cells = (f"{length_s:.4f} s", result.plan.planner, bound.proof, gap, f"{1e3 * taken_s:.0f}")
             table.add_row(path.stem, name, *cells)
     console.print(table)
 

@@ -25,7 +25,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.planners.staged.exact import exact_search, lower_bound_s
+from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.staged.search import exact_search
 
 INSTRUCTIONS = 3000
 COMPUTE_S = 0.1

@@ -22,19 +22,19 @@ from automap_models.formats.device_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.planners.portfolio.candidate import Candidate, Kind
-from automap_models.planners.portfolio.explore import Exploration, ExploreOptions, explore
+from automap_models.planners.portfolio.candidate import Candidate, PlanKind
+from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
 from automap_models.planners.portfolio.model import profiled_model
-from automap_models.planners.portfolio.space import Space
+from automap_models.planners.portfolio.space import PlanningSpace
 
 CLUSTERS = {"A": "v100", "B": "v100", "C": "v100", "p4d-4": "a100", "dgx-h100-4": "h100"}
 """Cluster → its devices."""
 MODELS = ("t5_11b", "t5_3b", "bert48", "vgg19", "gpt2_xl", "gpt3_7b", "gpt3_13b")
 GLOBAL_BATCH = 256
-PURE: tuple[Kind, ...] = ("data", "operator", "pipeline")
+PURE: tuple[PlanKind, ...] = ("data", "operator", "pipeline")
 
 
-def best_of(found: Exploration, *kinds: Kind) -> Candidate | None:
+def best_of(found: Exploration, *kinds: PlanKind) -> Candidate | None:
     return next((each for each in found.candidates if each.kind in kinds and each.fits), None)
 
 
@@ -80,7 +80,11 @@ def main() -> None:
             model = profiled_model(module, graph, read_device(CLUSTERS[topo]), cluster, rules, lambda what: None)
             begun = time.perf_counter()
             try:
-                found = explore(Space(model, cluster, GLOBAL_BATCH), ExploreOptions(budget_s=arguments.budget))
+                result = ExplorePlanner(ExploreConfig(arguments.budget)).solve(
+                    PlanningSpace(model, cluster, GLOBAL_BATCH)
+                )
+                result.required_plan()
+                found = result.facts["exploration"]
             except (BadInput, Infeasible) as nothing:
                 table.add_row(name, topo, *["–"] * 6, str(nothing), "")
             else:

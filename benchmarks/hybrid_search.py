@@ -25,10 +25,10 @@ from rich.table import Table
 from automap_models.core.profile import Profile
 from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.staged.exact import exact_search
-from automap_models.planners.staged.hybrid_search import hybrid_search
+from automap_models.planners.staged.search import anytime_search, exact_search
 
 Result = TypeVar("Result")
 LAUNCH_S = 1e-5
@@ -78,11 +78,11 @@ def timed(run: Callable[[], Result]) -> tuple[Result, float]:
 def measure(problem: StagedProblem) -> tuple[float, float, float, float]:
     """Milliseconds for the best pipeline, the best hybrid plan and the proof of it; how much longer the pipeline is."""
     pipeline, pipeline_ms = timed(lambda: exact_search(replace(problem, shardings=())))
-    hybrid, hybrid_ms = timed(lambda: hybrid_search(problem, Deadline()))
-    proof, proof_ms = timed(lambda: hybrid_search(problem, Deadline(), hybrid.bound_s))
-    if pipeline is None or pipeline.optimality is None or proof.plan is not None:
+    hybrid, hybrid_ms = timed(lambda: anytime_search(problem, Deadline()))
+    proof, proof_ms = timed(lambda: anytime_search(problem, Deadline(), hybrid.bound_s))
+    if pipeline is None or proof.plan is not None:
         raise RuntimeError("a problem of the benchmark does not fit its cluster, or an optimum was not proven")
-    return pipeline_ms, hybrid_ms, proof_ms, pipeline.optimality.value / hybrid.bound_s - 1.0
+    return pipeline_ms, hybrid_ms, proof_ms, plan_cost(problem, pipeline).length_s / hybrid.bound_s - 1.0
 
 
 def cells(values: Sequence[float]) -> str:

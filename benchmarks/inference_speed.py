@@ -27,9 +27,8 @@ from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.staged.exact import exact_search
-from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.search import exact_search
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -76,17 +75,17 @@ def main() -> None:
 
     times = seconds(lambda: command(arguments.profile, arguments.policy), 10)
     table.add_row("automap-infer, whole command", f"{median(times):.2f} s", f"{max(times):.2f} s", "")
-    for beam in (1, PlannerOptions().beam):
-        planner = PolicyPlanner(PlannerOptions(beam=beam, policy=arguments.policy))
-        times = seconds(lambda planner=planner: planner.plan_batch([problem]), 50)  # type: ignore[misc]
+    for beam in (1, PolicyConfig().beam):
+        planner = PolicyPlanner(PolicyConfig(beam=beam, policy=arguments.policy))
+        times = seconds(lambda planner=planner: planner.raw_plans([problem]), 50)  # type: ignore[misc]
         table.add_row(f"one warm plan, beam {beam}", f"{1e3 * median(times):.1f} ms", f"{1e3 * max(times):.1f} ms", "")
-        times = seconds(lambda planner=planner: planner.plan_batch(batch), 2)  # type: ignore[misc]
+        times = seconds(lambda planner=planner: planner.raw_plans(batch), 2)  # type: ignore[misc]
         rate = f"{len(batch) / median(times):.0f} plans/s"
         table.add_row(f"{len(batch)} plans at once, beam {beam}", f"{median(times):.2f} s", f"{max(times):.2f} s", rate)
     large = StagedProblem(profile, Cluster(16, 8, 130e9, 3.125e9, 32e9, "16 × 8"), stages=16, micro_batches=64)
-    for beam in (1, PlannerOptions().beam):
-        planner = PolicyPlanner(PlannerOptions(beam=beam, policy=arguments.policy))
-        times = seconds(lambda planner=planner: planner.plan_batch([large]), 20)  # type: ignore[misc]
+    for beam in (1, PolicyConfig().beam):
+        planner = PolicyPlanner(PolicyConfig(beam=beam, policy=arguments.policy))
+        times = seconds(lambda planner=planner: planner.raw_plans([large]), 20)  # type: ignore[misc]
         label = f"one warm plan of 16 stages on 128 devices, beam {beam}"
         table.add_row(label, f"{1e3 * median(times):.1f} ms", f"{1e3 * max(times):.1f} ms", "")
     console = Console(width=110)
@@ -96,12 +95,14 @@ def main() -> None:
 
 def against_exact(problems: list[StagedProblem], policy: Path | None) -> Table:
     """The policy beside the exact search, both one problem at a time on one thread."""
-    planner = PolicyPlanner(PlannerOptions(beam=1, policy=policy))
+    planner = PolicyPlanner(PolicyConfig(beam=1, policy=policy))
     bounds = [
-        plan_cost(problem, plan).length_s for problem, plan in zip(problems, planner.plan_batch(problems), strict=True)
+        plan_cost(problem, plan).length_s
+        for problem, plan in zip(problems, planner.raw_plans(problems), strict=True)
+        if plan
     ]
-    batched = processor_s(lambda: planner.plan_batch(problems)) / len(problems)
-    alone = [processor_s(lambda p=problem: planner.plan_batch([p])) for problem in problems]  # type: ignore[misc]
+    batched = processor_s(lambda: planner.raw_plans(problems)) / len(problems)
+    alone = [processor_s(lambda p=problem: planner.raw_plans([p])) for problem in problems]  # type: ignore[misc]
     nothing = [processor_s(lambda p=problem: exact_search(p)) for problem in problems]  # type: ignore[misc]
     bounded = [
         processor_s(lambda p=problem, u=bound: exact_search(p, u))  # type: ignore[misc]

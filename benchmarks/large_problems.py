@@ -30,14 +30,13 @@ from rich.table import Table
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import PipelinePlanner, PlannerOptions
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.portfolio.auto import choose
-from automap_models.planners.registry import make_planner
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
+from automap_models.planners.portfolio.engine import Makers
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import local_search
-from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.stage_tables import stage_tables
@@ -84,12 +83,12 @@ def planned(problem: StagedProblem, plan: Callable[[StagedProblem], StagedPlan])
 @cache
 def policy(path: Path | None, beam: int) -> PolicyPlanner:
     """The policy, its file read once a process."""
-    return PolicyPlanner(PlannerOptions(beam=beam, policy=path))
+    return PolicyPlanner(PolicyConfig(path, beam))
 
 
 def label(budget_s: float) -> str:
     """What a row is called."""
-    default = PlannerOptions().certify_s == budget_s
+    default = AutoConfig().certify_s == budget_s
     return SHIPPED if default else f"the same with {1e3 * budget_s:g} + {1e3 * budget_s / 3:.0f} ms"
 
 
@@ -104,17 +103,14 @@ def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: f
         best, seed = min(best, route, key=lambda r: r.length_s), seed + 1
     cuts, device_cuts = best.cuts(tables)
     plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "long search", problem.grid.to_points(cuts))
-    return length_of(problem, refine(problem, plan, seconds / 5))
+    return length_of(problem, refine(problem, plan, Deadline(seconds / 5)))
 
 
 def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measured:
     """Plan a problem in every way, all budgets being of processor time."""
     count_processor_time()
-    beam, one = PlannerOptions().beam, policy(path, 1)
+    beam, one = PolicyConfig().beam, policy(path, 1)
     several = policy(path, beam)
-
-    def make(name: str, options: PlannerOptions | None) -> PipelinePlanner:
-        return several if name == "policy" else make_planner(name, options)
 
     ways: dict[str, Callable[[StagedProblem], StagedPlan]] = {
         "uniform": UniformPlanner().plan,
@@ -122,8 +118,8 @@ def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measu
         f"beam {beam}": several.plan,
     }
     for budget_s in BUDGETS_S:
-        options = PlannerOptions(certify_s=budget_s, refine_s=budget_s / 3)
-        ways[label(budget_s)] = lambda problem, options=options: choose([problem], options, make=make).plan  # type: ignore[misc]
+        planner = AutoPlanner(AutoConfig(certify_s=budget_s, refine_s=budget_s / 3), Makers(several))
+        ways[label(budget_s)] = planner.plan
     plans, taken_s = {}, {}
     for name, way in ways.items():
         start = time.process_time()

@@ -41,8 +41,8 @@ from automap_models.formats.files import read_profile
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.online.exploration import first_plans
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions, candidate_optimum
-from automap_models.planners.staged.exact import anytime_search
 from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.staged.search import anytime_search
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")

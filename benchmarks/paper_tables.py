@@ -30,7 +30,7 @@ from rich.table import Table
 from automap_models import workloads
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.roofline import roofline_times
+from automap_models.cost.kernels import roofline_times
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
@@ -38,8 +38,7 @@ from automap_models.formats.device_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.registry import make_planner
+from automap_models.planners.registry import config_names, make_planner
 
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
 STATE_FACTOR = {"t5_base": 2.0, "t5_3b": 2.0, "t5_11b": 2.0}  # Adafactor; the others' Adam needs 4
@@ -130,7 +129,7 @@ def published_plan(problem: StagedProblem, published: Published) -> StagedPlan:
 def plans_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[tuple[str, StagedPlan | str, str]]:
     """Each planner's name, its plan or why there is none, and how long it took once warm."""
     for name in arguments.planner:
-        planner = make_planner(name, PlannerOptions(policy=arguments.policy))
+        planner = make_planner(name, **({"policy": arguments.policy} if "policy" in config_names(name) else {}))
         try:
             planner.plan(problem)
             start = time.perf_counter()

@@ -31,17 +31,17 @@ from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.base import PlannerOptions
 from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.certificate import certify
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.policy import PolicyPlanner
+from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED_BEAM = PlannerOptions().beam
+SHIPPED_BEAM = PolicyConfig().beam
 WORST = 12
 """Problems shown one by one."""
 
@@ -120,16 +120,16 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
     solvable = np.flatnonzero(np.isfinite(optima))
     problems, optima, distribution = [problems[i] for i in solvable], optima[solvable], distribution[solvable]
     stages = np.array([p.stages for p in problems])
-    greedy, beam = (PolicyPlanner(PlannerOptions(beam=b, policy=arguments.policy)) for b in (1, SHIPPED_BEAM))
-    plans = {"greedy": greedy.plan_batch(problems), f"beam {SHIPPED_BEAM}": beam.plan_batch(problems)}
+    greedy, beam = (PolicyPlanner(PolicyConfig(arguments.policy, b)) for b in (1, SHIPPED_BEAM))
+    plans = {"greedy": greedy.raw_plans(problems), f"beam {SHIPPED_BEAM}": beam.raw_plans(problems)}
     refined = track(
         list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "refining", console=Console(stderr=True)
     )
     plans[f"beam {SHIPPED_BEAM}, refined"] = [
-        refine(problem, plan, PlannerOptions().refine_s) if plan_cost(problem, plan).feasible else plan
+        refine(problem, plan, Deadline(AutoConfig().refine_s)) if plan_cost(problem, plan).feasible else plan
         for problem, plan in refined
     ]
-    budget_s = PlannerOptions().certify_s
+    budget_s = AutoConfig().certify_s
     proven = track(
         list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "proving", console=Console(stderr=True)
     )
@@ -153,15 +153,15 @@ def as_shipped(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> Sta
     """What the default planner makes of the policy's plan, if the number of stages is given."""
     if not plan_cost(problem, plan).feasible:
         return plan
-    certificate = certify(problem, plan, budget_s)
-    proven = certificate.optimality.proof == "exact"
-    return refine(problem, certificate.plan or plan, PlannerOptions().refine_s, proven=proven)
+    certificate = certify(problem, plan, Deadline(budget_s))
+    proven = certificate.bound.proof == "exact"
+    return refine(problem, certificate.plan or plan, Deadline(AutoConfig().refine_s), proven=proven)
 
 
 def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:
     """L / L* on real profiles on A, B and C with S = nodes and M = 16."""
     table = Table("profile", "cluster", "L*", "greedy", f"beam {SHIPPED_BEAM}", "uniform", "device cuts of L*")
-    greedy, beam = (PolicyPlanner(PlannerOptions(beam=b, policy=arguments.policy)) for b in (1, SHIPPED_BEAM))
+    greedy, beam = (PolicyPlanner(PolicyConfig(arguments.policy, b)) for b in (1, SHIPPED_BEAM))
     for path in profiles:
         profile = read_profile(path)
         for name in "ABC":
@@ -175,7 +175,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
                 table.add_row(path.stem, name, "nothing fits", "", "", "", "")
                 continue
             length = plan_cost(problem, best).length_s
-            plans = [planner.plan_batch([problem])[0] for planner in (greedy, beam)] + [UniformPlanner().plan(problem)]
+            plans = [planner.raw_plans([problem])[0] for planner in (greedy, beam)] + [UniformPlanner().plan(problem)]
             cells = [f"{ratio(problem, plan, length):.4f}" for plan in plans]
             table.add_row(path.stem, name, f"{length:.4f} s", *cells, str(best.device_cuts))
     console.print(table)

@@ -23,27 +23,34 @@ from rich.table import Table
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.refine import objective_s, refine
+from automap_models.planners.staged.search import exact_search
 
 SCHEDULE = "1f1b"
+
+
+def rated(problem: StagedProblem, plan: StagedPlan, schedule: str | None) -> float:
+    """The length that refinement makes short."""
+    return objective_s(plan_cost(problem, plan), plan.micro_batches, schedule)
 
 
 def gain(problem: StagedProblem, plan: StagedPlan, budget_s: float, schedule: str | None) -> tuple[float, float]:
     """Per cent that refinement takes off, and its processor time in milliseconds."""
     start = time.process_time()
-    refined = refine(problem, plan, budget_s, schedule)
+    refined = refine(problem, plan, Deadline(budget_s), schedule)
     taken_s = time.process_time() - start
-    before, after = (objective_s(problem, candidate, schedule) for candidate in (plan, refined))
+    before, after = (rated(problem, candidate, schedule) for candidate in (plan, refined))
     return 100 * (1 - after / before), 1e3 * taken_s
 
 
 def measure(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> list[float]:
     """One row of figures: L gain, its time, 1F1B over L, 1F1B gain and time with the budget, the same to the end."""
     by_length = gain(problem, plan, budget_s, None)
-    over = objective_s(problem, plan, SCHEDULE) / objective_s(problem, plan, None)
+    over = rated(problem, plan, SCHEDULE) / rated(problem, plan, None)
     return [
         *by_length,
         over,

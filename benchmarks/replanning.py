@@ -35,7 +35,7 @@ from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.base import Planner, PlannerOptions
+from automap_models.planners.base import Planner
 from automap_models.planners.registry import make_planner
 from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times, placed_cost
 from automap_models.planners.replan.search import search_orders
@@ -209,7 +209,7 @@ def _measured(
 
 def problems(models: Sequence[str]) -> Iterator[tuple[StagedProblem, StagedPlan, StagedPlanner]]:
     """Every model on cluster C with its plan, and the planner that made it."""
-    planner = make_planner("auto", PlannerOptions(certify_s=0.0, refine_s=0.0))
+    planner = make_planner("auto", certify_s=0.0, refine_s=0.0)
     for model in models:
         cluster = read_cluster("C")
         problem = StagedProblem(read_profile(EXAMPLES / f"{model}.npz"), cluster, stages=cluster.nodes)

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-import automap_models
 from automap_models.errors import BadInput
 from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, ShardEntry, write_json, write_shard
 from automap_models.formats.schema import read_json
+from automap_models.version import __version__
 
 from .generate import Recipe, draw_groups
 
@@ -164,7 +164,7 @@ def _write_manifest(job: Job) -> None:
     manifest = {
         "schema": SCHEMA,
         "kind": KIND,
-        "automap_version": automap_models.__version__,
+        "automap_version": __version__,
         "granularity": job.recipe.granularity,
         "groups": job.groups,
         "seed": job.seed,

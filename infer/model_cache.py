@@ -11,17 +11,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import automap_models
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, fingerprint
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_report import cluster_document
+from automap_models.formats.plan_json import cluster_document
 from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
+from automap_models.version import __version__
 
 from .reports.progress import Steps
 from .requests import Source, SourceKind
@@ -118,7 +118,7 @@ def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
         "device": {**asdict(device), "matrix": dict(device.matrix)},
         "cluster": {name: value for name, value in cluster_document(cluster).items() if name not in ("name", "memory")},
         "rules": RULES,
-        "versions": {"automap": automap_models.__version__, **{name: _version(name) for name in _TRACERS}},
+        "versions": {"automap": __version__, **{name: _version(name) for name in _TRACERS}},
     }
 
 

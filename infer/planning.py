@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import (
@@ -20,18 +20,20 @@ from automap_models.core.microbatch import (
     with_microbatch_size,
 )
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.report import PlanReport
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_json import PlanReport, read_plan
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.portfolio.auto import Choice, choose, default_stages, remembering
-from automap_models.planners.portfolio.candidates import Candidates, OutOfRange, candidates, stage_numbers
-from automap_models.planners.portfolio.contest import MakePlanner
+from automap_models.formats.plan_json import read_plan
+from automap_models.planners.base import Planner
+from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.space import PlanningSpace, default_stages, stage_numbers
+from automap_models.planners.registry import config_names, make_planner, planner_names
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
-from automap_models.resources import zoo_dir
+from automap_models.resources import exists, zoo_dir
 
 from .requests import AUTO, InferRequest, PlannerRequest
 
@@ -43,43 +45,28 @@ def planned(request: InferRequest) -> PlanReport:
         BadInput: an argument or a file cannot be used.
         Infeasible: no plan fits the memory.
     """
-    options, make = planner_options(request.planner), remembering()
-    planner, space = make(request.planner.name, options), planning_problem(request)
-    start = time.perf_counter()
-    if planner.name == "auto":
-        choice = _chosen(space, options, make)
+    planner, problem = staged_planner(request.planner), planning_problem(request)
+    if request.planner.name == "auto":
+        with _watched(len(problem.stages)):
+            result = planner.solve(problem.space)
     else:
-        problem = replace(space.problem, stages=1) if planner.name == "data-parallel" else space.problem
-        choice = Choice(problem, planner.plan(problem))
-    solved, plan = choice.problem, choice.plan
-    taken_s = time.perf_counter() - start
+        one = request.planner.name == "data-parallel"
+        result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
+    solved, plan = result.problem, result.required_plan()
     replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
     notes = (
-        *(_few_cut_points(space.problem) if request.stages is None else ()),
-        *choice.notes,
+        *(_few_cut_points(problem.problem) if request.stages is None else ()),
+        *result.notes,
         *batch_notes(solved, replicas, profiled_size(solved.profile)),
     )
+    certify_s = request.planner.certify_s
+    chosen = request.stages == AUTO and solved.stages > 1
     return evaluate(
-        solved,
-        plan,
-        planning_s=taken_s,
-        certify_s=options.certify_s,
-        uniform_stages=solved.stages if request.stages == AUTO and solved.stages > 1 else space.problem.stages,
-        policy=_policy_label(options) if plan.planner == "policy" else None,
-        notes=notes,
-        tried=choice.tried if len(choice.tried) > 1 else (),
+        replace(result, notes=notes),
+        certify_s=AutoConfig().certify_s if certify_s is None else certify_s,
+        uniform_stages=solved.stages if chosen else problem.problem.stages,
+        policy=_policy_label(request.planner) if plan.planner == "policy" else None,
     )
-
-
-def _chosen(problem: PlanningProblem, options: PlannerOptions, make: MakePlanner) -> Choice:
-    """The best of the problems asked for, with a note on those that were not tried."""
-    field = problem.candidates(make("policy", options).out_of_range)
-    with _watched(len(field.problems)):
-        choice = choose(field.problems, options, make=make)
-    if not field.left_out:
-        return choice
-    note = f"{field.left_out} combination(s) of stages and micro-batches not tried: {field.why}"
-    return replace(choice, notes=(*choice.notes, note))
 
 
 def _watched(problems: int) -> AbstractContextManager[object]:
@@ -101,20 +88,30 @@ def read_back(request: InferRequest, path: Path) -> PlanReport:
         Infeasible: a stage does not fit the memory.
     """
     cluster = None if request.topo is None else read_cluster(request.topo)
-    problem, plan = read_plan(path, sized_profile(request.profile, request.microbatch_size), cluster)
-    return evaluate(problem, plan, planning_s=0.0, notes=(f"read from {path}, costed again",))
+    read = read_plan(path, sized_profile(request.profile, request.microbatch_size), cluster)
+    return evaluate(read, notes=(f"read from {path}, costed again",))
 
 
-def planner_options(request: PlannerRequest) -> PlannerOptions:
-    """The options of a pipeline planner, its own defaults where nothing is given."""
-    names = ("beam", "certify_s", "refine_s")
-    given = {name: value for name in names if (value := getattr(request, name)) is not None}
-    return PlannerOptions(policy=request.policy, schedule=request.schedule, **given)
+def staged_planner(request: PlannerRequest, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
+    """The planner asked for, or another one, with the options that are given and that it has.
+
+    Raises:
+        BadInput: there is no such planner, or its policy file cannot be read.
+    """
+    name = request.name if name is None else name
+    if name not in planner_names("staged"):
+        raise BadInput(
+            f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(planner_names('staged'))}"
+        )
+    options = ("policy", "beam", "certify_s", "refine_s", "schedule")
+    known = config_names(name)
+    given = {option: getattr(request, option) for option in options if option in known}
+    return make_planner(name, kind="staged", **{option: value for option, value in given.items() if value is not None})
 
 
-def _policy_label(options: PlannerOptions) -> str:
+def _policy_label(request: PlannerRequest) -> str:
     """The policy file's name and the beginning of its SHA-256."""
-    path = options.policy or zoo_dir() / SHIPPED
+    path = request.policy or zoo_dir() / SHIPPED
     return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
@@ -142,10 +139,19 @@ class PlanningProblem:
     stages: tuple[int, ...]
     global_batch: int | None
 
-    def candidates(self, out_of_range: OutOfRange) -> Candidates:
+    @property
+    def space(self) -> PlanningSpace:
         """The problems that compete."""
-        several = len(self.stages) > 2 or self.global_batch is not None  # else a planner outside its ranges is replaced
-        return candidates(self.problem, self.stages, self.global_batch, out_of_range if several else None)
+        problem = self.problem
+        return PlanningSpace(
+            ProfiledModel(problem.profile),
+            problem.cluster,
+            self.global_batch,
+            problem.micro_batches,
+            self.stages,
+            problem.state_factor,
+            problem.granularity,
+        )
 
 
 def planning_problem(request: InferRequest) -> PlanningProblem:
@@ -198,7 +204,7 @@ def sized_profile(path: Path, size: int | None) -> Profile:
     Raises:
         BadInput: it cannot be read, or says another size itself.
     """
-    if not path.exists():
+    if not exists(path):
         from .sources import require_no_model
 
         require_no_model(path)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
-from automap_models import __version__
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, UserCodeError
+from automap_models.version import __version__
 
 from .arguments import file_argument
 

@@ -10,18 +10,16 @@ from dataclasses import dataclass, replace
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, read_sweep, require_few
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.portfolio.auto import default_stages
-from automap_models.planners.portfolio.candidates import OutOfRange, candidates, stage_numbers
-from automap_models.planners.registry import make_planner
+from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
 
-from .planning import planner_options, sized_profile
+from .planning import sized_profile, staged_planner
 from .reports.progress import Steps
-from .requests import AUTO, SweepRequest
+from .requests import AUTO, PlannerRequest, SweepRequest
 
 TIE = 1e-9
 
@@ -105,21 +103,19 @@ def run_sweep(request: SweepRequest) -> Sweep:
         BadInput: a file cannot be used, or the planner is unknown.
     """
     spec, profile = read_sweep(request.sweep), sized_profile(request.profile, request.microbatch_size)
-    options = planner_options(request.planner)
-    out_of_range = make_planner("policy", options).out_of_range
+    out_of_range = staged_planner(request.planner, "policy").out_of_range
     settings = Settings(request.state_factor, request.granularity)
     chosen = combinations(spec, profile, settings, out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
-        rows = sweep(chosen, _planner(request), options, lambda done, total: steps.advance(done, total, "planning"))
+        quick = _quick(request.planner)
+        rows = sweep(chosen, request.planner, quick, lambda done, total: steps.advance(done, total, "planning"))
     return Sweep(profile, rows, spec.global_batch)
 
 
-def _planner(request: SweepRequest) -> str | None:
-    """The planner for every combination; None is the quick default of a sweep."""
-    planner = request.planner
-    quick = planner.name == AUTO and planner.certify_s is None and planner.refine_s is None
-    return None if quick else planner.name
+def _quick(planner: PlannerRequest) -> bool:
+    """Whether a sweep takes its quick default: nothing is said about the planner or its time."""
+    return planner.name == AUTO and planner.certify_s is None and planner.refine_s is None
 
 
 Combination = tuple[Cluster, int, int, StagedProblem | AutomapError]
@@ -152,7 +148,15 @@ def _on_cluster(
     stages = _stages(spec, one_stage)
     if spec.micro_batches == "auto":
         try:
-            problems = candidates(one_stage, stages, spec.global_batch, out_of_range).problems
+            space = PlanningSpace(
+                ProfiledModel(profile),
+                cluster,
+                spec.global_batch,
+                stages=stages,
+                state_factor=one_stage.state_factor,
+                granularity=one_stage.granularity,
+            )
+            problems = space.pipelines(out_of_range).problems
         except BadInput as error:
             required_size(profile)  # that this profile has none is not this cluster's fault
             yield from ((cluster, S, 1, error) for S in stages)
@@ -212,21 +216,21 @@ def _attempt(
 
 def sweep(
     chosen: list[Combination],
-    planner: str | None,
-    options: PlannerOptions,
+    planner: PlannerRequest,
+    quick: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Plan every combination.
 
     Args:
         chosen: see `combinations`.
-        planner: a planner's name; None is the shorter of the policy's plan and uniform cuts, unproven and unrefined.
-        options: for the planner.
+        planner: for every combination.
+        quick: whether it is the shorter of the policy's plan and uniform cuts instead, unproven and unrefined.
         progress: called with how many problems are done and how many there are.
     """
     problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
     outcomes = iter(
-        _better(problems, options, progress) if planner is None else plan_batch(problems, planner, options, progress)
+        _better(problems, planner, progress) if quick else plan_batch(problems, staged_planner(planner), progress)
     )
     return [
         Row(
@@ -241,10 +245,11 @@ def sweep(
 
 
 def _better(
-    problems: list[StagedProblem], options: PlannerOptions, progress: Callable[[int, int], None] | None
+    problems: list[StagedProblem], planner: PlannerRequest, progress: Callable[[int, int], None] | None
 ) -> Iterator[Outcome]:
     """The shorter of the policy's plan and uniform cuts for each problem; both planners' errors lead to one."""
-    by_policy, uniform = plan_batch(problems, "policy", options, progress), plan_batch(problems, "uniform")
+    by_policy = plan_batch(problems, staged_planner(planner, "policy"), progress)
+    uniform = plan_batch(problems, "uniform")
     for problem, ours, theirs in zip(problems, by_policy, uniform, strict=True):
         if problem.stages == 1:
             yield from plan_batch([problem], "data-parallel")

@@ -15,7 +15,6 @@ import onnx
 import torch
 from torch import Tensor
 
-import automap_models
 from automap_models.envs.pipeline.env import SCALARS, Problems
 from automap_models.formats.files import write_atomically
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
@@ -41,6 +40,7 @@ from automap_models.train.onnx_pieces import (
     example_tensors,
 )
 from automap_models.train.parity import check_parity
+from automap_models.version import __version__
 
 OPSET = 18
 
@@ -138,7 +138,7 @@ def policy_metadata(module: RainbowModule, problems: Problems, config: Any) -> d
     return {
         "automap_kind": "pipeline-planner",
         "opset": str(OPSET),
-        "automap_version": automap_models.__version__,
+        "automap_version": __version__,
         "config_sha256": hashlib.sha256(canonical.encode()).hexdigest(),
         "config": canonical,
         "ranges": json.dumps(ranges),

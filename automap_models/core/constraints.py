@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
@@ -159,13 +158,18 @@ class Constraints:
             raise _conflict(demands, profile)
         return windows
 
-    def satisfied(self, problem: StagedProblem, plan: StagedPlan) -> tuple[bool, str]:
-        """Whether a valid plan of that problem satisfies them, and if not, which it breaks."""
-        return next(((False, why) for why in self._broken(problem, plan)), (True, ""))
+    def broken_by(self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]) -> str | None:
+        """Which of them a plan of that profile breaks; None where it satisfies all.
 
-    def _broken(self, problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
-        profile = problem.profile
-        first = [begin for begin, _ in plan.stage_instructions(len(profile))]
+        Args:
+            profile: of the model that is cut.
+            cuts: [S-1] last instruction of each stage but the last.
+            degrees: [S] replicas and degree of operator partitioning of each stage.
+        """
+        return next(self._broken(profile, cuts, degrees), None)
+
+    def _broken(self, profile: Profile, cuts: Sequence[int], degrees: Sequence[tuple[int, int]]) -> Iterator[str]:
+        first = [0, *(cut + 1 for cut in cuts)]
         stage_of = np.searchsorted(first, np.arange(len(profile)), side="right") - 1
         for pin in self.pins:
             if set(stage_of[_matching(profile, pin.layer, str(pin))]) != {pin.stage}:
@@ -173,10 +177,10 @@ class Constraints:
         for pattern in self.together:
             if len(set(stage_of[_matching(profile, pattern, _together(pattern))])) > 1:
                 yield _together(pattern)
-        if self.max_stages is not None and plan.stages > self.max_stages:
+        if self.max_stages is not None and len(degrees) > self.max_stages:
             yield f"--max-stages {self.max_stages}"
-        replicas, degrees = zip(*plan.degrees(problem), strict=True)
-        used = {"data": max(replicas) > 1, "operator": max(degrees) > 1, "pipeline": plan.stages > 1}
+        replicas, shared = zip(*degrees, strict=True)
+        used = {"data": max(replicas) > 1, "operator": max(shared) > 1, "pipeline": len(degrees) > 1}
         yield from (f"--forbid {technique}" for technique in sorted(self.forbidden) if used[technique])
 
     def _demands(self, profile: Profile) -> tuple[_Demand, ...]:
@@ -260,7 +264,7 @@ def _conflict(demands: Sequence[_Demand], profile: Profile) -> BadInput:
                 return _refusal(some, why)
     fewest = list(demands)
     for demand in demands:
-        fewer = [each for each in fewest if each is not demand]
+        fewer = [other for other in fewest if other is not demand]
         if isinstance(_narrowed(fewer, profile), str):
             fewest = fewer
     return _refusal(fewest, str(_narrowed(fewest, profile)))
@@ -303,3 +307,7 @@ def _same(scope: str, pattern: str) -> bool:
 def _nothing(pattern: str, known: Sequence[str], where: str) -> BadInput:
     near = difflib.get_close_matches(pattern, known, n=_NEAREST, cutoff=0.3) or list(known[:_NEAREST])
     return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
+
+
+UNCONSTRAINED = Constraints()
+"""No demands."""

@@ -8,8 +8,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from automap_models.errors import Infeasible
 
-ProblemT = TypeVar("ProblemT")
-PlanT = TypeVar("PlanT")
+ProblemT_co = TypeVar("ProblemT_co", covariant=True)
+PlanT_co = TypeVar("PlanT_co", covariant=True)
 
 Proof = Literal["exact", "relaxation"]
 Status = Literal["optimal", "feasible", "infeasible", "stopped"]
@@ -34,7 +34,7 @@ class Bound:
 
 
 @dataclass(frozen=True, eq=False)
-class Result(Generic[ProblemT, PlanT]):
+class Result(Generic[ProblemT_co, PlanT_co]):
     """What a planner found out about a problem.
 
     Attributes:
@@ -50,8 +50,8 @@ class Result(Generic[ProblemT, PlanT]):
         reason: why there is no plan, ready to be raised; None where there is one.
     """
 
-    problem: ProblemT
-    plan: PlanT | None
+    problem: ProblemT_co
+    plan: PlanT_co | None
     cost: Any
     status: Status
     bound: Bound | None = None
@@ -61,7 +61,7 @@ class Result(Generic[ProblemT, PlanT]):
     taken_s: float = 0.0
     reason: Infeasible | None = None
 
-    def required_plan(self) -> PlanT:
+    def required_plan(self) -> PlanT_co:
         """The plan.
 
         Raises:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,24 @@ class ShardingClasses:
         return f"dimension {entry - int(self.dim_offsets[variable])} of {self.variables[variable].name}"
 
 
+class MergedSums(NamedTuple):
+    """What is summed less where one axis shards all of several classes: results are added before they are summed.
+
+    Attributes:
+        over: the classes over which the added results are summed, two or more.
+        classes: of the sum's dimensions.
+        nbytes: by how much fewer bytes are summed.
+        number: by how many fewer results.
+        late: whether only the update of the parameters reads the sum.
+    """
+
+    over: tuple[int, ...]
+    classes: tuple[int, ...]
+    nbytes: float
+    number: int
+    late: bool
+
+
 @dataclass(frozen=True, eq=False)
 class ShardingWork:
     """Sums over a step's instructions and values, enough to price every legal choice of classes on up to two axes.
@@ -118,6 +137,7 @@ class ShardingWork:
             diagonal, of those with a dimension of class j. One all-reduce each where class i is sharded.
         gradient_sums: the same of results that only the update of the parameters reads.
         starts: [k] how many results `activation_sums` counts.
+        merged: what the sums over different classes are less than these together.
     """
 
     compute_s: float
@@ -128,6 +148,7 @@ class ShardingWork:
     activation_sums: FloatArray
     gradient_sums: FloatArray
     starts: FloatArray
+    merged: tuple[MergedSums, ...] = ()
 
     def __len__(self) -> int:
         return int(self.starts.size)

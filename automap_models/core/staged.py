@@ -10,9 +10,9 @@ from typing import Literal
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
+from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import required_size, rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.result import Bound
 from automap_models.core.sharded_profile import ShardedProfile, require_alike, whole
 from automap_models.errors import BadInput
 
@@ -40,6 +40,7 @@ class StagedProblem:
         shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
         launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
+        constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
 
     Raises:
         BadInput: S, M or σ out of range for this profile and cluster, a sharding of another profile or of degree 1.
@@ -54,6 +55,7 @@ class StagedProblem:
     shardings: tuple[ShardedProfile, ...] = ()
     launch_s: float = 0.0
     max_replicas: int | None = None
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
@@ -151,7 +153,6 @@ class StagedPlan:
         micro_batches: micro-batches in a global batch.
         planner: who made it.
         coarse_cuts: the cuts as points of the grid; None when they are not on it.
-        optimality: what the planner could prove about plans that cut on the grid, if anything.
         shardings: [S] index of each stage's sharding among the problem's `all_shardings`; 0 is plain replication.
             Left out, it is 0 for every stage: a pipeline.
     """
@@ -161,7 +162,6 @@ class StagedPlan:
     micro_batches: int
     planner: str
     coarse_cuts: tuple[int, ...] | None = None
-    optimality: Bound | None = None
     shardings: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -220,7 +220,8 @@ class StagedPlan:
                 f"shardings {list(self.shardings)} do not give each of {self.stages} stages one of {known}",
             ),
         )
-        objection = next((why for wrong, why in objections if wrong), None) or self._misplaced(problem)
+        objection = next((why for wrong, why in objections if wrong), None)
+        objection = objection or self._misplaced(problem) or self._unwanted(problem)
         return (True, "") if objection is None else (False, objection)
 
     def _misplaced(self, problem: StagedProblem) -> str | None:
@@ -235,3 +236,9 @@ class StagedPlan:
             if problem.max_replicas is not None and last - first + 1 > t * problem.max_replicas:
                 return f"stage {s} has {(last - first + 1) // t} replicas, more than {problem.max_replicas}"
         return None
+
+    def _unwanted(self, problem: StagedProblem) -> str | None:
+        """Which of the problem's constraints the plan breaks."""
+        if problem.constraints == UNCONSTRAINED:
+            return None
+        return problem.constraints.broken_by(problem.profile, self.cuts, self.degrees(problem))

@@ -5,6 +5,7 @@
   It costs its bytes over the axis's bandwidth (a ring inside nodes, a ring between them, as in cost-model.md) and, if
   further layers wait for it, the 2·⌈log2 n⌉ launches of a tree. Data parallelism's gradient all-reduces are of this
   sort: the batch is a class like any other. Nothing overlaps.
+- Results that are added are summed after the addition if both are summed along the same axis, whatever their classes.
 - Memory: arguments, gradients as large as the parameters, and the activations that the backward pass reads.
 """
 
@@ -20,7 +21,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
-from automap_models.core.sharding_classes import REPLICATED, ShardingWork
+from automap_models.core.sharding_classes import REPLICATED, MergedSums, ShardingWork
 from automap_models.cost.collectives import mesh_all_reduce_s_per_byte
 from automap_models.errors import BadInput
 
@@ -145,9 +146,11 @@ def sharding_price(work: ShardingWork, axes: Sequence[AxisCost], axis_of: IntArr
     on = [axis_of == a for a in range(len(axes))]
     activations, gradients, starts = [], [], []
     for a in range(len(axes)):
-        activations.append(_summed(work.activation_sums, axes, on, a))
-        gradients.append(_summed(work.gradient_sums, axes, on, a))
-        starts.append(float(work.starts[on[a]].sum()))
+        merged = [sums for sums in work.merged if on[a][list(sums.over)].all()]
+        saved = [_merged_bytes(merged, axes, on, a, late=late) for late in (False, True)]
+        activations.append(_summed(work.activation_sums, axes, on, a) - saved[0])
+        gradients.append(_summed(work.gradient_sums, axes, on, a) - saved[1])
+        starts.append(float(work.starts[on[a]].sum()) - sum(sums.number for sums in merged if not sums.late))
     return ShardingPrice(
         compute_s=work.launch_s + _divided(work.compute_s, work.compute, axes, on),
         all_reduce_s=tuple(
@@ -167,6 +170,18 @@ def _divided(total: float, shared: FloatArray, axes: Sequence[AxisCost], on: Seq
     if len(axes) == 2:
         left += axes[0].saved * axes[1].saved * float(shared[np.ix_(on[0], on[1])].sum())
     return left
+
+
+def _merged_bytes(
+    merged: Sequence[MergedSums], axes: Sequence[AxisCost], on: Sequence[np.ndarray], a: int, *, late: bool
+) -> float:
+    """Bytes that a device need not all-reduce along axis a, because results are added first."""
+    total = 0.0
+    for sums in merged:
+        if sums.late == late:
+            others = (b for b in range(len(axes)) if b != a and on[b][list(sums.classes)].any())
+            total += sums.nbytes * math.prod(1 / axes[b].size for b in others)
+    return total
 
 
 def _summed(sums: FloatArray, axes: Sequence[AxisCost], on: Sequence[np.ndarray], a: int) -> float:

@@ -48,6 +48,23 @@ class ClusterDocument(Document, kw_only=True):
         except BadInput as error:
             raise BadInput(error.what, where=where, do=error.do) from None
 
+    def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
+        """The document describes this cluster, perhaps under another name.
+
+        Args:
+            cluster: to compare with.
+            where, at: the file, and the path to the document in it, for messages.
+            do: what the user should do otherwise.
+
+        Raises:
+            BadInput: it describes another one; the message names the first key that differs.
+        """
+        expected = ClusterDocument.of(cluster)
+        for key in (*SIZES, *RATES):
+            written, value = getattr(self, key), getattr(expected, key)
+            if written != value:
+                raise BadInput(f"{at}.{key} is {written}, but cluster {cluster.name} has {value}", where=where, do=do)
+
 
 def known_clusters() -> list[str]:
     """Names of the shipped clusters, sorted."""

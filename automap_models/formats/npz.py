@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-import automap_models
 from automap_models.core.limits import MAX_INSTRUCTIONS
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.schema import decode_json, unreadable
+from automap_models.version import __version__
 
 REQUIRED = ("C", "A", "W")
 OPTIONAL = ("C_fwd", "stash")
@@ -162,7 +162,7 @@ def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    meta = {**profile.meta, "fingerprint": profile.fingerprint, "automap_version": automap_models.__version__}
+    meta = {**profile.meta, "fingerprint": profile.fingerprint, "automap_version": __version__}
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in (*REQUIRED, *OPTIONAL)}
     arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in LABELS if getattr(profile, key)}
     arrays["meta"] = np.array(json.dumps(meta, sort_keys=True, allow_nan=False))

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 import numpy as np
 
-import automap_models
 from automap_models.core.placement import (
     Communication,
     IntArray,
@@ -31,6 +30,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.plan_json import dumps
 from automap_models.formats.schema import Amount, Document, Index, Whole, read_json, wrong
+from automap_models.version import __version__
 
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
@@ -119,9 +119,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         baselines=Baselines(facts.get("one_device_s")),
         seconds=float(result.taken_s),
         notes=list(result.notes),
-        provenance=Provenance(
-            automap_models.__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")
-        ),
+        provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
     )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins

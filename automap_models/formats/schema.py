@@ -38,7 +38,7 @@ import msgspec
 from msgspec import Meta
 
 from automap_models.errors import BadInput
-from automap_models.resources import conf_dir
+from automap_models.resources import conf_dir, exists
 
 if TYPE_CHECKING:
     import yaml
@@ -51,6 +51,8 @@ LARGEST_YAML_BYTES = 64 << 10
 """Of a YAML description; PyYAML needs about a second for as much."""
 LARGEST_YAML_VALUES = 200_000
 """Of a YAML description with every alias written out, so that a small file with aliases of aliases is refused."""
+_DEEPEST_YAML = 32
+"""Of lists and mappings in each other in a YAML description."""
 _LARGEST_SHOWN_BYTES = 1 << 20
 """Of a JSON document that is read a second time to show the value at fault."""
 
@@ -191,11 +193,7 @@ def find_yaml(name_or_path: str | Path, group: str, kind: str) -> Path:
     if str(name_or_path) in known:
         return conf_dir() / group / f"{name_or_path}.yaml"
     path = Path(name_or_path)
-    try:
-        there = path.exists()
-    except (OSError, ValueError):  # a name that is too long or has a null character
-        there = False
-    if not there:
+    if not exists(path):
         raise BadInput(
             f"{_SHORT.repr(str(name_or_path))} is neither a known {kind} nor a file",
             where=kind,
@@ -247,6 +245,17 @@ def _loader() -> type[yaml.SafeLoader]:
 
     class Loader(yaml.SafeLoader):
         """A whole number may be written as `1e3`: it is one wherever a whole number belongs."""
+
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            """The next node; PyYAML takes seconds for a thousand brackets, which no description has."""
+            self.depth += 1
+            if self.depth > _DEEPEST_YAML:
+                raise yaml.composer.ComposerError(None, None, "it is nested too deeply")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
             """Merge nothing: `<<` is a key like any other, as thirty lines of merged merges would fill the memory."""

@@ -18,8 +18,6 @@ from typing import Annotated, Any, BinaryIO, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-import automap_models
-from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import ArgumentKind
 from automap_models.core.mesh import AXES, Mesh, MeshAxis, mesh_text
 from automap_models.core.result import Proof, Result
@@ -40,6 +38,7 @@ from automap_models.formats.schema import (
     read_bytes,
     wrong,
 )
+from automap_models.version import __version__
 
 TOLERANCE = 1e-6
 """Absolute difference at which the gap and the figures that make it disagree."""
@@ -236,7 +235,7 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
     for axis, (at, decided) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
         dims_along.append(_dims(decided, axis, at, where))
         if problem is not None:
-            _require_same_cluster(decided.cluster, problem.cluster, at, where)
+            decided.cluster.require_same(problem.cluster, where, f"{at}.cluster", _STALE)
     _require_agreement(dims_along, where)
     variables = tuple(dims_along[0])
     dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
@@ -286,7 +285,7 @@ def _two_axes(report: ShardingReport) -> TwoAxesDocument:
         },
         search_s=float(report.result.taken_s),
         planning_s=float(report.planning_s),
-        provenance=ProvenanceDocument(automap_models.__version__, report.result.facts.get("seed")),
+        provenance=ProvenanceDocument(__version__, report.result.facts.get("seed")),
         optimality=optimality if counts else UNSET,
         objective=problem.objective,
         mesh=_sizes(plan.mesh),
@@ -320,7 +319,7 @@ def _along(report: ShardingReport, axis: int) -> dict[str, Any]:
         "episodes": int(facts.get("episodes", 0)),
         "interrupted": bool(facts.get("interrupted", False)),
         "planning_s": float(report.planning_s),
-        "provenance": ProvenanceDocument(automap_models.__version__, facts.get("seed")),
+        "provenance": ProvenanceDocument(__version__, facts.get("seed")),
     }
 
 
@@ -442,15 +441,6 @@ def _require_agreement(dims_along: list[dict[Variable, int]], where: str) -> Non
         for variable, dim in other.items():
             if dim == first[variable] != REPLICATED:
                 raise BadInput(f"$.plans both partition dimension {dim} of {variable.name}", where=where, do=_STALE)
-
-
-def _require_same_cluster(document: ClusterDocument, cluster: Cluster, at: str, where: str) -> None:
-    """The cluster in the file is the problem's but for its name."""
-    expected = msgspec.structs.asdict(ClusterDocument.of(cluster))
-    for key, value in msgspec.structs.asdict(document).items():
-        if key != "name" and value != expected[key]:
-            of_cluster = f"{expected[key]} as cluster {cluster.name} has it"
-            raise wrong(where, f"{at}.cluster.{key}", value, of_cluster, _STALE)
 
 
 def _fitted(plan: ShardingPlan, problem: ShardingProblem, where: str) -> ShardingPlan:

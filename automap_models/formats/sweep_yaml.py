@@ -17,6 +17,7 @@ from automap_models.core.microbatch import require_samples
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import CLUSTER_KEYS, RATES, SIZES, ClusterDocument, read_cluster
 from automap_models.formats.schema import Count, Document, Text, Whole, convert, read_yaml, shipped_names, wrong
+from automap_models.resources import is_file
 
 MAX_COMBINATIONS = 10_000
 """Problems of the largest sweep; minutes of planning, and a table that nobody reads."""
@@ -203,5 +204,5 @@ def _name(label: str, chosen: Mapping[str, float], several: list[str]) -> str:
 
 def _named(name: str, folder: Path) -> Cluster:
     """A shipped cluster, or a file, looked for beside the sweep first."""
-    beside = folder / name
-    return read_cluster(beside if name not in shipped_names("topo") and beside.is_file() else name)
+    beside = name not in shipped_names("topo") and is_file(folder / name)
+    return read_cluster(folder / name if beside else name)

@@ -14,6 +14,7 @@ jaxlib it uses what is no public API; pyproject.toml pins the range of releases 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from automap_models.errors import BadInput
 from automap_models.hlo.hlo_text import Form, mark_names, order_mark
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as jax does: jaxlib reads it when it is imported
 try:
     from jaxlib import _hlo, _jax  # type: ignore[attr-defined]  # _hlo has no stub
     from jaxlib.mlir import ir

@@ -82,7 +82,7 @@ class DivisibleProfile:
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:
         """The sums over these classes: in the forward pass, after it, and those that only the update reads."""
-        due = [each for each in self.step.sums if each.over in chosen]
+        due = self.step.sums_over(chosen)
         forward = self.step.graph.phases == Phase.FORWARD
         waited = [each for each in due if not each.late]
         return (

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
-from automap_models.core.sharding_classes import ShardingWork
-from automap_models.cost.roofline import Device, roofline_times
+from automap_models.core.sharding_classes import MergedSums, ShardingWork
+from automap_models.cost.kernels import roofline_times
 from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import ModuleSharding
-from automap_models.hlo.step_classes import Classes, StepClasses, Sum
+from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum
 
 
 class StepTimes(NamedTuple):
@@ -77,7 +78,8 @@ def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -
     """The work of a step whose instructions take these times."""
     k = len(step.sharding.classes)
     held, sums = list(_held(step)), step.sums if reassociated else step.separate_sums
-    waited = [each for each in sums if not each.late]
+    merges = step.merges if reassociated else ()
+    waited = [total for total in sums if not total.late]
     return ShardingWork(
         compute_s=float(times.work_s.sum()),
         launch_s=float(times.launch_s.sum()),
@@ -85,8 +87,9 @@ def work_of(step: StepClasses, times: StepTimes, *, reassociated: bool = True) -
         held_bytes=sum(nbytes for _, nbytes in held),
         held=_pairs(k, held),
         activation_sums=_summed(k, waited),
-        gradient_sums=_summed(k, (each for each in sums if each.late)),
-        starts=np.bincount([each.over for each in waited], minlength=k).astype(np.float64),
+        gradient_sums=_summed(k, (total for total in sums if total.late)),
+        starts=np.bincount([total.over for total in waited], minlength=k).astype(np.float64),
+        merged=_merged(merges),
     )
 
 
@@ -114,7 +117,18 @@ def _pairs(k: int, amounts: Iterable[tuple[Classes, float]]) -> FloatArray:
 def _summed(k: int, sums: Iterable[Sum]) -> FloatArray:
     """[k, k] bytes summed over class i, and of those of results with class j."""
     matrix = np.zeros((k, k))
-    for each in sums:
-        matrix[each.over, each.over] += each.nbytes
-        matrix[each.over, [c for c in each.classes if c != each.over]] += each.nbytes
+    for total in sums:
+        matrix[total.over, total.over] += total.nbytes
+        matrix[total.over, [c for c in total.classes if c != total.over]] += total.nbytes
     return matrix
+
+
+def _merged(merges: Iterable[Merge]) -> tuple[MergedSums, ...]:
+    """The merges, those of the same classes together."""
+    saved: dict[tuple[Classes, Classes, bool], list[float]] = {}
+    for merge in merges:
+        key = (merge.over, merge.total.classes, merge.total.late)
+        saved.setdefault(key, []).append(merge.saved_bytes)
+    return tuple(
+        MergedSums(over, classes, sum(nbytes), len(nbytes), late) for (over, classes, late), nbytes in saved.items()
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ class Sum(NamedTuple):
 
     Attributes:
         over: the class.
+        value: the result, as the sharding rules number it.
         classes: of the result's dimensions.
         nbytes: of the result, in all rounds of a loop.
         late: whether only the update reads it.
@@ -37,14 +39,37 @@ class Sum(NamedTuple):
     """
 
     over: int
+    value: int
     classes: Classes
     nbytes: float
     late: bool
     operation: int
 
 
-_Due = dict[int, tuple[int, int]]
-"""Class over which a value is still to be summed → key among the sums."""
+class Merge(NamedTuple):
+    """An addition of two results that are both summed if one axis shards all of some classes: one sum in place of two.
+
+          h · w_1      memory · w_2        summed over class 1 and over class 2, if the axis shards them
+              └─── add ───┘                summed once, after the addition, if the axis shards both
+
+    Attributes:
+        over: the classes, two or more, sorted.
+        parts: the two sums that fall away.
+        total: the sum that comes instead; its `over` is one of the classes.
+    """
+
+    over: Classes
+    parts: tuple[Sum, Sum]
+    total: Sum
+
+    @property
+    def saved_bytes(self) -> float:
+        """What one sum is less than two."""
+        return self.parts[0].nbytes + self.parts[1].nbytes - self.total.nbytes
+
+
+_Due = dict[frozenset[int], Sum]
+"""Classes → the sum that is still to come where one axis shards all of them."""
 
 
 class StepClasses:
@@ -82,39 +107,80 @@ class StepClasses:
         made = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
         return (*(self._of_rules_value(v) for v in range(arguments)), *made)
 
-    @cached_property
+    @property
     def sums(self) -> tuple[Sum, ...]:
-        """Every result that is summed over a class.
+        """Every result that is summed over a class, whatever other classes are sharded.
 
         Two of them over the same class that are then added, and read by nothing else, are one sum, after the addition:
         XLA's pass all-reduce-reassociate, which runs for accelerators.
         """
-        readers, waited = self._readers(), self._waited_for()
-        found = self._found(waited)
-        due: dict[int, _Due] = defaultdict(dict)
-        for c, value in found:
-            due[value][c] = (c, value)
-        for use in self.sharding.rules.uses:
-            if use.opcode not in _MOVED and use.opcode != "add":
-                continue
-            result = use.values[-1]
-            pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
-            if use.opcode == "add" and len(pending) == 2:
-                both = {c: (c, result) for c in pending[0] if c in pending[1]}
-                for c, key in both.items():
-                    del found[pending[0][c]], found[pending[1][c]]
-                    found[key] = self._sum(c, result, waited, use)
-                due[result] = both
-            elif len(pending) == 1:
-                due[result] = pending[0]
-        return tuple(found.values())
+        return self._reassociated[0]
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """Additions by which sums over different classes become one where one axis shards all of these."""
+        return self._reassociated[1]
 
     @cached_property
     def separate_sums(self) -> tuple[Sum, ...]:
         """The same where every result is summed on its own, as XLA does for CPUs."""
-        return tuple(self._found(self._waited_for()).values())
+        return tuple(self._separate(self._waited_for()).values())
 
-    def _found(self, waited: set[int]) -> dict[tuple[int, int], Sum]:
+    def sums_over(self, sharded: Collection[int]) -> tuple[Sum, ...]:
+        """The sums where one axis shards these classes, with every merge that they allow."""
+        chosen = frozenset(sharded)
+        left = dict.fromkeys(total for total in self.sums if total.over in chosen)
+        for merge in self.merges:
+            if chosen.issuperset(merge.over):
+                for part in merge.parts:
+                    del left[part]
+                left[merge.total] = None
+        return tuple(left)
+
+    @cached_property
+    def _reassociated(self) -> tuple[tuple[Sum, ...], tuple[Merge, ...]]:
+        """What `sums` and `merges` say, from one walk through the operations.
+
+        With every value that is only moved or added go the sums that are still due of it, by the classes that have to
+        be sharded for it to be due: at an addition those of both sides together.
+        """
+        readers, waited = self._readers(), self._waited_for()
+        sums = self._separate(waited)
+        merges: list[Merge] = []
+        due: dict[int, _Due] = defaultdict(dict)
+        for c, value in sums:
+            due[value][frozenset({c})] = sums[c, value]
+        for use in self.sharding.rules.uses:
+            if use.opcode not in _MOVED and use.opcode != "add":
+                continue
+            pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
+            if use.opcode == "add" and len(pending) == 2:
+                merged = self._merged((pending[0], pending[1]), waited, use)
+                due[use.values[-1]] = {frozenset(merge.over): merge.total for merge in merged}
+                for merge in merged:
+                    if len(merge.over) > 1:
+                        merges.append(merge)
+                        continue
+                    for part in merge.parts:
+                        del sums[part.over, part.value]
+                    sums[merge.total.over, merge.total.value] = merge.total
+            elif len(pending) == 1:
+                due[use.values[-1]] = pending[0]
+        return tuple(sums.values()), tuple(merges)
+
+    def _merged(self, sides: tuple[_Due, _Due], waited: set[int], use: Use) -> list[Merge]:
+        """The merges at an addition: for each classes that one axis can shard together and that make both sides due."""
+        merges: dict[frozenset[int], Merge] = {}
+        adjacency = self.sharding.classes.adjacency
+        for (first_classes, first), (second_classes, second) in product(*(side.items() for side in sides)):
+            over = first_classes | second_classes
+            members = sorted(over)
+            if over not in merges and not adjacency[np.ix_(members, members)].any():
+                total = self._sum(members[0], use.values[-1], waited, use)
+                merges[over] = Merge(tuple(members), (first, second), total)
+        return list(merges.values())
+
+    def _separate(self, waited: set[int]) -> dict[tuple[int, int], Sum]:
         """The sums by class and value, in execution order."""
         return {
             (c, value): self._sum(c, value, waited, use)
@@ -155,7 +221,7 @@ class StepClasses:
     def _sum(self, over: int, value: int, waited: set[int], use: Use) -> Sum:
         rounds = max(1, self.module.operations[use.operation].rounds)
         nbytes = self.sharding.rules.tensors[value].nbytes * rounds
-        return Sum(over, self._of_rules_value(value), nbytes, value not in waited, use.operation)
+        return Sum(over, value, self._of_rules_value(value), nbytes, value not in waited, use.operation)
 
     def _reduced(self, u: int) -> Classes:
         return _distinct([self._of_factors[f] for f in range(*self._factors[u : u + 2]) if self._reduces[f]])
@@ -177,7 +243,7 @@ class StepClasses:
 def meets(classes: Collection[Classes], sharded: Collection[int]) -> NDArray[np.bool_]:
     """Which of these have one of the sharded classes, bool of the same length."""
     chosen = frozenset(sharded)
-    return np.array([not chosen.isdisjoint(each) for each in classes], dtype=np.bool_)
+    return np.array([not chosen.isdisjoint(members) for members in classes], dtype=np.bool_)
 
 
 def _results(use: Use) -> tuple[int, ...]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from automap_models.core.result import Result
-from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import AutomapError, BadInput
 from automap_models.planners.deadline import NEVER, Deadline
 from automap_models.planners.watch import SILENT, Watch
 
@@ -80,6 +77,25 @@ class Planner(ABC, Generic[ProblemT, PlanT, ConfigT]):
         return [self.solve(problem, deadline=deadline, watch=watch) for problem in problems]
 
 
+def solve_each(
+    planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT], deadline: Deadline = NEVER
+) -> list[Result[ProblemT, PlanT] | AutomapError]:
+    """A result for each problem, or the error that it raises; together as far as possible."""
+    try:
+        return [*planner.solve_batch(problems, deadline=deadline)]
+    except AutomapError:  # one of them is to blame: the others get their plans one by one
+        return [_attempt(planner, problem, deadline) for problem in problems]
+
+
+def _attempt(
+    planner: Planner[ProblemT, PlanT, Any], problem: ProblemT, deadline: Deadline
+) -> Result[ProblemT, PlanT] | AutomapError:
+    try:
+        return planner.solve(problem, deadline=deadline)
+    except AutomapError as error:
+        return error
+
+
 def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT:
     """A planner's configuration from options by name.
 
@@ -95,72 +111,3 @@ def config_of(config_type: type[ConfigT], where: str, **options: Any) -> ConfigT
                 do=f"it has {', '.join(known)}" if known else "it has none",
             )
     return config_type(**options)
-
-
-@dataclass(frozen=True)
-class PlannerOptions:
-    """Options that any planner may read.
-
-    Attributes:
-        beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
-        policy: policy file; None is the shipped one.
-        certify_s: how long the default planner may take to prove its plan optimal, or to correct it.
-        refine_s: how long it may take to move the cuts by single instructions; 0 leaves them on the grid.
-        schedule: schedule whose simulated length that shall shorten; None is the length L.
-        time_limit_s: after so long a solver stops with the best plan so far; None is the planner's own limit.
-        seed: of every random draw.
-    """
-
-    beam: int = 4
-    policy: Path | None = None
-    certify_s: float = 0.3
-    refine_s: float = 0.1
-    schedule: str | None = None
-    time_limit_s: float | None = None
-    seed: int = 0
-
-
-class OptionsPlanner(Planner[ProblemT, PlanT, Any]):
-    """A planner that still reads PlannerOptions and returns bare plans; goes when the last one has its own config."""
-
-    def __init__(self, options: PlannerOptions | None = None) -> None:
-        super().__init__(None)
-        self.options = options or PlannerOptions()
-
-    def solve(self, problem: ProblemT, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> Result[ProblemT, PlanT]:
-        """The plan without anything beside it."""
-        return Result(problem, self.plan(problem), None, "feasible")
-
-    @abstractmethod
-    def plan(self, problem: ProblemT) -> PlanT:
-        """The planner's best plan.
-
-        Raises:
-            Infeasible: it found no plan that fits the memory.
-            BadInput: it is not made for such a problem.
-        """
-
-    def plan_batch(self, problems: Sequence[ProblemT]) -> list[PlanT]:
-        """Plans of many problems; planners that can do better than one by one override this."""
-        return [self.plan(problem) for problem in problems]
-
-
-PipelinePlanner = OptionsPlanner[StagedProblem, StagedPlan]
-
-
-def refuse_unless_feasible(problem: StagedProblem, plan: StagedPlan) -> StagedPlan:
-    """The plan itself when every stage fits the device memory.
-
-    Raises:
-        Infeasible: naming the fullest stage, what it needs and what would help.
-    """
-    cost = plan_cost(problem, plan)
-    if cost.feasible:
-        return plan
-    stage = int(cost.memory_bytes.argmax())
-    raise Infeasible(
-        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
-        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
-        where=f"planner {plan.planner}",
-        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
-    )

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, Literal, overload
 
 from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
-    OptionsPlanner,
-    PipelinePlanner,
     Planner,
-    PlannerOptions,
     config_of,
 )
 
 PLANNERS: dict[str, dict[str, str]] = {
-    "pipeline": {
+    "staged": {
         "policy": "automap_models.planners.staged.policy:PolicyPlanner",
         "exact": "automap_models.planners.staged.exact:ExactPlanner",
         "uniform": "automap_models.planners.staged.baselines:UniformPlanner",
         "data-parallel": "automap_models.planners.staged.baselines:DataParallelPlanner",
         "auto": "automap_models.planners.portfolio.auto:AutoPlanner",
+        "explore": "automap_models.planners.portfolio.explore:ExplorePlanner",
         "online": "automap_models.planners.online.planner:OnlinePlanner",
     },
     "placement": {
@@ -44,9 +44,6 @@ PLANNERS: dict[str, dict[str, str]] = {
         "greedy": "automap_models.planners.sharding.baselines:ShardingGreedyPlanner",
         "random": "automap_models.planners.sharding.baselines:ShardingRandomPlanner",
     },
-    "hybrid": {
-        "exact": "automap_models.planners.staged.hybrid_planner:ExactHybridPlanner",
-    },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
     },
@@ -56,40 +53,31 @@ PLANNERS: dict[str, dict[str, str]] = {
 
 @overload
 def make_planner(
-    name: str, options: PlannerOptions | None = None, kind: Literal["pipeline"] = "pipeline"
-) -> PipelinePlanner: ...
+    name: str, kind: Literal["staged"] = "staged", **config: Any
+) -> Planner[StagedProblem, StagedPlan, Any]: ...
 
 
 @overload
 def make_planner(
-    name: str, options: None = None, *, kind: Literal["placement"], **config: Any
+    name: str, *, kind: Literal["placement"], **config: Any
 ) -> Planner[PlacementProblem, PlacementPlan, Any]: ...
 
 
 @overload
 def make_planner(
-    name: str, options: None = None, *, kind: Literal["sharding"], **config: Any
+    name: str, *, kind: Literal["sharding"], **config: Any
 ) -> Planner[ShardingProblem, ShardingPlan, Any]: ...
 
 
 @overload
-def make_planner(name: str, options: PlannerOptions | None, kind: Literal["hybrid"]) -> PipelinePlanner: ...
+def make_planner(name: str, *, kind: Literal["replan"], **config: Any) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
 
 
-@overload
-def make_planner(
-    name: str, options: PlannerOptions | None = None, *, kind: Literal["replan"], **config: Any
-) -> Planner[ReplanProblem, PlacedPlan, Any]: ...
-
-
-def make_planner(
-    name: str, options: PlannerOptions | None = None, kind: str = "pipeline", **config: Any
-) -> Planner[Any, Any, Any]:
+def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any, Any, Any]:
     """The planner of that name for problems of that kind.
 
     Args:
         name: see `planner_names`.
-        options: of planners that have no configuration of their own yet.
         kind: of problem.
         config: options of the planner's own configuration, by name.
 
@@ -101,9 +89,14 @@ def make_planner(
         raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
     module, _, attribute = known[name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
-    if issubclass(planner, OptionsPlanner):
-        return planner(options)
     return planner(config_of(planner.config_type, f"planner {name}", **config))
+
+
+def config_names(name: str, kind: str = "staged") -> frozenset[str]:
+    """The options that a planner's configuration has."""
+    module, _, attribute = PLANNERS[kind][name].partition(":")
+    planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
+    return frozenset(field.name for field in fields(planner.config_type))
 
 
 def planner_names(kind: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from automap_models.formats.plan_json import PlanReport
+    from automap_models.core.report import PlanReport
     from automap_models.simulate.timeline import Timeline
 
     from ..replanning import Replanned
@@ -333,7 +333,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     def timeline() -> Timeline:
         from automap_models.planners.staged.evaluate import timeline
 
-        return timeline(plan.problem, plan.plan, request.planner.schedule or DEFAULT_SCHEDULE)
+        return timeline(plan.cost, plan.plan.micro_batches, request.planner.schedule or DEFAULT_SCHEDULE)
 
     def draw() -> Figure:
         from ..plots.pipeline import draw

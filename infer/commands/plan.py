@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from automap_models.formats.cache import Cache
     from automap_models.planners.portfolio.candidate import Candidate
     from automap_models.planners.portfolio.explore import Exploration
-    from automap_models.planners.portfolio.space import Space
+    from automap_models.planners.portfolio.space import PlanningSpace
 
     from ..reports.exploration import Explored
 
@@ -184,8 +184,8 @@ def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
     from automap_models.core.staged import DEFAULT_STATE_FACTOR
     from automap_models.formats.cache import fingerprint
-    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreOptions, explore
-    from automap_models.planners.portfolio.space import Space
+    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig, ExplorePlanner
+    from automap_models.planners.portfolio.space import PlanningSpace, default_batch
     from automap_models.planners.portfolio.store import exploration_to_json
 
     from ..model_cache import profiled_once
@@ -195,32 +195,29 @@ def _explored(request: PlanRequest) -> Explored:
     begun = time.perf_counter()
     cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
     with Steps() as steps:
-        options = ExploreOptions(
-            constraints, request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed, steps.begin
-        )
+        config = ExploreConfig(request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed)
         key, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
-        space = Space(
+        space = PlanningSpace(
             model,
             cluster,
-            request.global_batch,
-            DEFAULT_STATE_FACTOR if request.state_factor is None else request.state_factor,
-            request.max_stages,
+            global_batch=default_batch(model.profile) if request.global_batch is None else request.global_batch,
+            state_factor=DEFAULT_STATE_FACTOR if request.state_factor is None else request.state_factor,
+            constraints=constraints,
         )
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
         exploration = _remembered(cache.read(key), space)
         cached = exploration is not None
         if exploration is None:
-            exploration = explore(space, options)
+            result = ExplorePlanner(config).solve(space, watch=lambda news: steps.begin(news.what))
+            result.required_plan()
+            exploration = result.facts["exploration"]
             cache.write(key, exploration_to_json(exploration))
-    return Explored(exploration, options, time.perf_counter() - begun, cached)
+    return Explored(exploration, config, time.perf_counter() - begun, cached)
 
 
 def _read_back(request: PlanRequest) -> Candidate:
     """The plan in a file, whichever kind it is of, costed again."""
-    from automap_models.formats.hybrid_json import read_hybrid_plan
-    from automap_models.formats.json_fields import read_json
     from automap_models.formats.plan_json import read_plan
-    from automap_models.formats.plan_report import KIND
     from automap_models.planners.portfolio.candidate import Candidate
 
     from ..model_cache import profiled_once
@@ -230,11 +227,8 @@ def _read_back(request: PlanRequest) -> Candidate:
     cluster, cache = _cluster(request), _cache(request)
     with Steps() as steps:
         _, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
-    if read_json(request.plan).any("kind") == KIND:
-        problem, plan = read_plan(request.plan, model.profile, cluster)
-        return Candidate(problem, plan, plan.optimality)
-    hybrid, whole = read_hybrid_plan(request.plan, model, cluster)
-    return Candidate(hybrid, whole, whole.optimality)
+    read = read_plan(request.plan, model, cluster)
+    return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
 
 
 def _cache(request: PlanRequest) -> Cache:
@@ -269,15 +263,15 @@ def _constraints(request: PlanRequest) -> Constraints:
 
 def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     """Everything but the model that the plans depend on, as plain data."""
-    import automap_models
-    from automap_models.formats.plan_report import cluster_document
+    from automap_models.formats.plan_json import cluster_document
+    from automap_models.version import __version__
 
     names = ("global_batch", "microbatch_size", "state_factor", "pins", "together", "max_stages", "forbidden")
     identity = {name: getattr(request, name) for name in (*names, "budget_s", "thorough", "seed")}
-    return {**identity, "cluster": cluster_document(cluster), "automap": automap_models.__version__}
+    return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 
-def _remembered(entry: bytes | None, space: Space) -> Exploration | None:
+def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None:
     """The exploration in the cache; None where there is none of this space."""
     if entry is None:
         return None

@@ -110,8 +110,7 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
 
     from ..reports.pipeline import print_report
 
-    evaluated = evaluate(result.problem, result.required_plan(), planning_s=result.taken_s, notes=result.notes)
-    evaluated = replace(evaluated, seed=request.seed)
+    evaluated = evaluate(result, seed=request.seed)
 
     def draw() -> Figure:
         from ..plots.episodes import draw_online
@@ -182,7 +181,8 @@ def _policy_plan(problem: StagedProblem) -> StagedPlan:
 def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     from automap_models.formats.plan_json import read_plan
 
-    own, plan = read_plan(path, problem.profile, problem.cluster)
+    read = read_plan(path, problem.profile, problem.cluster)
+    own, plan = read.problem, read.required_plan()
     for what in ("stages", "micro_batches", "state_factor"):
         if getattr(own, what) != getattr(problem, what):
             option = what.replace("_", "-")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.formats.plan_json import PlanReport
+from automap_models.core.report import PlanReport
 from automap_models.simulate.timeline import Interval, PassKind, Timeline
 
 from ..reports.units import time_unit

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.formats.plan_json import PlanReport
+from automap_models.core.report import PlanReport
 from automap_models.simulate.timeline import Timeline
 
 from ..reports.units import counted, rounds, seconds, size, size_unit, span

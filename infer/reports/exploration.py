@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.report import PlanReport
 from automap_models.core.result import Bound
 from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.cost.breakdown import Breakdown
-from automap_models.formats.hybrid_json import hybrid_document, write_hybrid_plan
-from automap_models.formats.plan_json import plan_document, write_plan
-from automap_models.formats.plan_report import SCHEMA, cluster_document
+from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.explore import Exploration, ExploreOptions
-from automap_models.planners.portfolio.reports import best_report
+from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
+from automap_models.planners.staged.evaluate import evaluate
 
 from ..planning import batch_notes
 from .pipeline import heading, layers
@@ -38,13 +37,13 @@ class Explored:
 
     Attributes:
         exploration: the plans.
-        options: how they were searched.
+        config: how they were searched.
         taken_s: from the request to the plans.
         cached: whether they come from the cache.
     """
 
     exploration: Exploration
-    options: ExploreOptions
+    config: ExploreConfig
     taken_s: float
     cached: bool
 
@@ -251,9 +250,8 @@ def explored_document(found: Explored) -> dict[str, Any]:
 
 
 def best_document(found: Explored) -> dict[str, Any]:
-    """plan.json of the best plan: kind "pipeline" where no operator is partitioned, else "hybrid-pipeline"."""
-    report = best_report(found.exploration, found.options.seed)
-    return hybrid_document(report) if any(report.plan.shardings) else plan_document(report)
+    """plan.json of the best plan."""
+    return plan_document(_best_report(found))
 
 
 def write_best(path: Path, found: Explored) -> None:
@@ -262,9 +260,12 @@ def write_best(path: Path, found: Explored) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    report = best_report(found.exploration, found.options.seed)
-    write = write_hybrid_plan if any(report.plan.shardings) else write_plan
-    write(path, report)
+    write_plan(path, _best_report(found))
+
+
+def _best_report(found: Explored) -> PlanReport:
+    """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
+    return evaluate(replace(found.exploration.result, search_log=()), seed=found.config.seed)
 
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
+from automap_models.core.report import PlanReport
 from automap_models.core.staged import SearchLogEntry
-from automap_models.formats.plan_json import PlanReport
 
 from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
 from .units import counted, percent, rounds, seconds, size, span
@@ -33,8 +33,8 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
     screen.print(stage_table(report, screen.width))
     screen.print()
-    if verbose and report.tried:
-        screen.print(tried_table(report.tried))
+    if verbose and report.search_log:
+        screen.print(tried_table(report.search_log))
         screen.print()
     screen.print(fact_table(facts(report), report.notes))
 
@@ -136,11 +136,11 @@ def _speed_ups(report: PlanReport) -> Iterator[str]:
 
 def optimality_in_words(report: PlanReport) -> str:
     """How far the length can be from the best one on the grid."""
-    proven, plans = report.plan.optimality, field_in_words(report)
+    proven, plans = report.bound, field_in_words(report)
     if proven is None:
         return "nothing is proven"
     grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.value - 1.0
-    if report.plan.stages == 1 and not report.tried and proven.proof == "exact" and gap <= ROUNDING:
+    if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
         return f"proven: {percent(-gap)} shorter than every plan with {plans} {grid}, by cuts between its points"
@@ -154,9 +154,9 @@ def optimality_in_words(report: PlanReport) -> str:
 
 def field_in_words(report: PlanReport) -> str:
     """The plans that a proof is about: `4 stages`, `1 or 4 stages`, `any of the 17 combinations tried`."""
-    if len({attempt.micro_batches for attempt in report.tried}) > 1:
-        return f"any of the {len(report.tried)} combinations tried"
-    stages = sorted({attempt.stages for attempt in report.tried}) or [report.plan.stages]
+    if len({attempt.micro_batches for attempt in report.search_log}) > 1:
+        return f"any of the {len(report.search_log)} combinations tried"
+    stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
     return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
+from automap_models.core.report import PlanReport
 from automap_models.core.result import Result
 from automap_models.formats.npz import write_npz
-from automap_models.formats.plan_json import PlanReport, plan_document
+from automap_models.formats.plan_json import plan_document
 
 from ..replanning import Replanned
 from ..requests import ReplanRequest
@@ -74,7 +75,7 @@ def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
     screen.print(f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
-    screen.print(stage_table(replace(report, cost=result.cost), screen.width))
+    screen.print(stage_table(replace(report, result=replace(report.result, cost=result.cost)), screen.width))
     screen.print()
     screen.print(fact_table(_facts(result, outcome.observed), _notes(result, names_corrected)))
 

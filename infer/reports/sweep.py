@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import automap_models
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
 from automap_models.errors import Infeasible
 from automap_models.formats.files import write_atomically
-from automap_models.formats.plan_json import dumps
-from automap_models.formats.plan_report import SCHEMA, cluster_document
+from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
+from automap_models.version import __version__
 
 from ..runner import Report
 from ..sweeps import Row, Sweep, best_rows
@@ -140,7 +139,7 @@ def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
         "model": profile.model,
         "rows": [_row(row, best.get(row.cluster.name) is row) for row in rows],
         "provenance": {
-            "automap_version": automap_models.__version__,
+            "automap_version": __version__,
             "profile_fingerprint": profile.fingerprint,
             "profile_microbatch_size": profiled_size(profile),
         },
@@ -149,6 +148,7 @@ def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
 
 def _row(row: Row, best: bool) -> dict[str, Any]:
     outcome, plan = row.outcome, row.outcome.plan
+    bound = outcome.result.bound if outcome.result else None
     return {
         "cluster": cluster_document(row.cluster),
         "stages": row.stages,
@@ -160,9 +160,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
         "planner": plan.planner if plan else None,
         "cuts": list(plan.cuts) if plan else None,
         "device_cuts": list(plan.device_cuts) if plan else None,
-        "optimality": {"bound_s": plan.optimality.value, "proof": plan.optimality.proof}
-        if plan and plan.optimality
-        else None,
+        "optimality": {"bound_s": bound.value, "proof": bound.proof} if bound else None,
         "error": str(outcome.error) if outcome.error else None,
         "outside": outcome.outside,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -100,15 +101,17 @@ def one_problem(stages: int = 3) -> StagedProblem:
 def test_a_plan_is_read_by_the_definition(constraints, broken):
     """Embedding and block 0 | block 1 | block 2 and head, on 2, 2 and 2 devices: shared, replicated, replicated."""
     plan = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(1, 0, 0))
-    assert constraints.satisfied(one_problem(), plan) == (not broken, broken)
+    assert plan.check_valid(replace(one_problem(), constraints=constraints)) == (not broken, broken)
 
 
 def test_a_plan_without_replicas_or_without_partitioning_is_allowed_where_those_are_forbidden():
     problem = one_problem()
     shared = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(1, 1, 1))
-    assert Constraints(forbidden=frozenset({"data"})).satisfied(problem, shared)[0]
+    without_replicas = replace(problem, constraints=Constraints(forbidden=frozenset({"data"})))
+    assert shared.check_valid(without_replicas)[0]
     replicated = StagedPlan((2, 4), (2, 4), 16, "test", shardings=(0, 0, 0))
-    assert Constraints(forbidden=frozenset({"operator"})).satisfied(problem, replicated)[0]
+    without_shardings = replace(problem, constraints=Constraints(forbidden=frozenset({"operator"})))
+    assert replicated.check_valid(without_shardings)[0]
 
 
 def test_a_layer_stands_for_all_that_it_holds_in_both_notations():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.sharding import UNUSED
-from automap_models.core.sharding_classes import ShardingWork
+from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte
 from automap_models.cost.sharding import AxisCost, axis_costs, sharding_price
 
@@ -91,6 +92,51 @@ def test_the_price_is_the_sum_over_instructions_for_every_legal_choice(seed: int
             assert figures == pytest.approx(term_by_term(terms, axes, axis_of), rel=1e-12)
             checked += 1
     assert checked > 1
+
+
+def chain_price(overs: list[int], nbytes: list[float], kept: int, axes: tuple[AxisCost, ...], on: np.ndarray) -> float:
+    """All-reduce time of ((r_0 + r_1) + r_2) + …, where r_i is summed over class overs[i], step by step.
+
+    A sum that is due waits for the addition if the other side is due along the same axis, and is then as large as the
+    addition's result, here the larger of the two.
+    """
+    due: tuple[int, float] | None = None
+    reduced: list[tuple[int, float]] = []
+    for i, (over, size) in enumerate(zip(overs, nbytes, strict=True)):
+        own = (int(on[over]), size) if on[over] != UNUSED else None
+        if i and due and own and due[0] == own[0]:
+            due = (due[0], max(due[1], own[1]))
+        else:
+            reduced += [part for part in (due, own) if part] if i else []
+            due = own if not i else None
+    reduced += [due] if due else []
+
+    def bytes_of(axis: int, size: float) -> float:
+        return size / axes[on[kept]].size if on[kept] not in (UNUSED, axis) else size
+
+    return sum(bytes_of(axis, size) * axes[axis].s_per_byte + axes[axis].start_s for axis, size in reduced)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("sizes", [(4,), (2, 4)])
+def test_results_that_are_added_are_summed_once_where_one_axis_shards_all_their_classes(
+    seed: int, sizes: tuple[int, ...]
+) -> None:
+    random = np.random.default_rng(seed)
+    k, kept, overs = 5, 4, random.permutation(4).tolist()
+    nbytes = [float(size) for size in random.integers(1, 99, 4)]
+    terms = [Term(0.0, size, (over, kept), over, False) for over, size in zip(overs, nbytes, strict=True)]
+    merged = tuple(
+        MergedSums(tuple(sorted(overs[: i + 1])), (kept,), max(nbytes[:i]) + nbytes[i] - max(nbytes[: i + 1]), 1, False)
+        for i in range(1, 4)
+    )
+    work, axes = replace(work_of(terms, k), merged=merged), axis_costs(CLUSTER, sizes, 1e-3)
+    for choice in product(range(UNUSED, len(sizes)), repeat=k):
+        axis_of = np.array(choice)
+        if legal(terms, axis_of):
+            price = sharding_price(work, axes, axis_of)
+            expected = chain_price(overs, nbytes, kept, axes, axis_of)
+            assert sum(price.all_reduce_s) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 12, 16])

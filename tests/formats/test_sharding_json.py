@@ -211,7 +211,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "undecided": (_set("arguments", "mu/kernel", "dim", to=-1), "undecided"),
     "one device": (_set("devices", to=1), "devices is 1"),
     "another mesh": (_set("devices", to=4), "is a plan for the mesh model=4, not model=2"),
-    "another cluster": (_set("cluster", "nodes", to=3), "$.cluster.nodes is 3, not 2 as cluster small has it"),
+    "another cluster": (_set("cluster", "nodes", to=3), "$.cluster.nodes is 3, but cluster small has 2"),
     "another shape": (
         _set("variables", "params/kernel", "shape", to=[6, 9]),
         "the plan has no parameter params/k",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
-from automap_models.cost.roofline import Device
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
@@ -118,6 +118,40 @@ def test_results_that_are_added_are_reduced_once_after_the_addition() -> None:
         hidden = int(sharding.classes.dim_classes[1])
         sums.append(work.activation_sums[hidden, hidden])
     assert sums == [F32 * BATCH * OUT, 2 * F32 * BATCH * OUT]
+
+
+def test_results_summed_over_different_dimensions_are_reduced_once_if_one_axis_partitions_both() -> None:
+    """T5's decoder: gradients of the encoder's output, each summed over the heads of another layer, are added up."""
+
+    def step(w: Any, v: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.tanh(sum(jnp.tanh(x @ w[name]) @ v[name] for name in ("a", "b", "c"))).sum()
+
+        return jax.value_and_grad(loss)(w)
+
+    w = {"a": f32(WIDTH, HIDDEN), "b": f32(WIDTH, 2 * HIDDEN), "c": f32(WIDTH, 4 * HIDDEN)}
+    v = {"a": f32(HIDDEN, OUT), "b": f32(2 * HIDDEN, OUT), "c": f32(4 * HIDDEN, OUT)}
+    sharding, work = of(step, w, v, f32(BATCH, WIDTH))
+    hidden = [int(sharding.classes.dim_classes[2 * i + 1]) for i in range(3)]
+    batch = int(sharding.classes.dim_classes[-2])
+    assert len({*hidden, batch}) == 4
+
+    def reduced(axis_of: dict[int, int], sizes: tuple[int, ...]) -> tuple[float, float]:
+        """Bytes along the last axis, and all-reduces by what their starts take."""
+        axes = axis_costs(CLUSTER, sizes, 1.0)
+        chosen = np.full(len(sharding.classes), UNUSED)
+        chosen[list(axis_of)] = list(axis_of.values())
+        cost, free = (sharding_price(work, [axis._replace(start_s=s) for axis in axes], chosen) for s in (1.0, 0.0))
+        return cost.activation_bytes[-1], cost.all_reduce_s[-1] - free.all_reduce_s[-1]
+
+    one = F32 * BATCH * OUT
+    a, b, c = hidden
+    assert reduced({a: 0}, (4,)) == (one, pytest.approx(1))
+    assert reduced({a: 0, b: 0}, (4,)) == (one, pytest.approx(1))
+    assert reduced({a: 0, b: 0, c: 0}, (4,)) == (one, pytest.approx(1))
+    assert reduced({b: 0, c: 0}, (4,)) == (2 * one, pytest.approx(2))  # a + b comes first, and a is whole
+    assert reduced({a: 1, b: 1, batch: 0}, (2, 4)) == (one / 2, pytest.approx(1))
+    assert reduced({a: 0, b: 1}, (2, 4)) == (one, pytest.approx(1))
 
 
 def test_what_is_converted_before_it_is_added_is_reduced_as_it_is_added() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import automap_models
+from automap_models.version import __version__
 
 
 def test_the_package_list_names_every_folder_that_holds_modules(
@@ -47,5 +48,5 @@ def _matched(patterns: dict[str, list[str]], inside: tuple[str, ...], depth: int
 
 
 def test_the_version_comes_from_one_place(setuptools_config: dict[str, Any]) -> None:
-    assert setuptools_config["dynamic"]["version"] == {"attr": "automap_models.__version__"}
-    assert version("automap-models") == automap_models.__version__
+    assert setuptools_config["dynamic"]["version"] == {"attr": "automap_models.version.__version__"}
+    assert version("automap-models") == __version__ == automap_models.__version__

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-import automap_models
+from automap_models.version import __version__
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_one_top_level_name_and_everything_that_belongs_to_it(wheel: Path, root: Path) -> None:
     names = ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert tops == {"automap_models", f"automap_models-{automap_models.__version__}.dist-info"}
+    assert tops == {"automap_models", f"automap_models-{__version__}.dist-info"}
     expected = {"automap_models/py.typed"}
     for folder, package in (("conf", "conf"), ("automap_models/zoo", "zoo")):
         for path in (root / folder).rglob("*"):

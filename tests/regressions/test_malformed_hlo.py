@@ -68,7 +68,7 @@ MALFORMED = {
 def test_the_command_says_one_sentence_and_exits_with_2(tmp_path: Path) -> None:
     file = tmp_path / "step.txt"
     file.write_text(_without_a_root())
-    program = "import sys; from automap_models.infer.app import profile as main; sys.exit(main())"
+    program = "import sys; from automap_models.infer.app import profile; sys.exit(profile())"
     command = [sys.executable, "-c", program, str(file), "-o", str(tmp_path / "out.npz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr

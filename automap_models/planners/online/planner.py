@@ -206,7 +206,7 @@ def _on_this_problem(warm_start: StagedPlan | None, problem: StagedProblem) -> S
     """
     if warm_start is None:
         return None
-    plan = replace(warm_start, coarse_cuts=problem.grid.to_points(warm_start.cuts), optimality=None)
+    plan = replace(warm_start, coarse_cuts=problem.grid.to_points(warm_start.cuts))
     valid, why = plan.check_valid(problem)
     if not valid:
         raise BadInput(

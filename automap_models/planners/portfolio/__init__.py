@@ -1,1 +1,1 @@
-"""The explorer: every kind of plan for a model on a cluster, priced by one model and ranked (Auto-MAP, Figure 5)."""
+"""Portfolios: planners that choose among stages, micro-batches and kinds of plans (Auto-MAP, Figure 5)."""

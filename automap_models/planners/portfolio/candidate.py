@@ -1,4 +1,4 @@
-"""What the explorer compares: plans of every kind, each with its price and what is proven about its kind."""
+"""What a portfolio compares: plans of every kind, each with its cost and what is proven about its kind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
-from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.cost.staged import StagedCost
 
-Kind = Literal["data", "operator", "pipeline", "hybrid"]
+PlanKind = Literal["data", "operator", "pipeline", "hybrid"]
 
-KINDS: dict[Kind, str] = {
+KINDS: dict[PlanKind, str] = {
     "data": "data parallelism",
     "operator": "operator partitioning",
     "pipeline": "pipeline",
@@ -28,18 +28,15 @@ class Candidate:
 
     Attributes:
         problem: that it solves: its stages, its micro-batches.
-        plan: cuts, and how each stage partitions operators.
+        plan: cuts, and how each stage shards its work.
+        cost: of the plan.
         proven: about all plans of its sort, on the grid; None where nothing is.
     """
 
     problem: StagedProblem
     plan: StagedPlan
+    cost: StagedCost
     proven: Bound | None = None
-
-    @cached_property
-    def cost(self) -> StagedCost:
-        """By the one model."""
-        return plan_cost(self.problem, self.plan)
 
     @cached_property
     def parts(self) -> Breakdown:
@@ -47,7 +44,7 @@ class Candidate:
         return breakdown(self.problem, self.plan, self.cost)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PlanKind:
         """By what the plan does, whoever made it."""
         partitions = any(t > 1 for _, t in self.degrees)
         if self.plan.stages > 1:
@@ -95,12 +92,12 @@ class Absent:
         why: a sentence.
     """
 
-    kind: Kind
+    kind: PlanKind
     name: str
     why: str
 
 
-def sort_name(kind: Kind, degree: int = 1) -> str:
+def sort_name(kind: PlanKind, degree: int = 1) -> str:
     """What a sort of plan is called; those that partition the operators of one stage differ by degree."""
     return f"operators over {degree}" if kind == "operator" else KINDS[kind]
 
@@ -108,4 +105,7 @@ def sort_name(kind: Kind, degree: int = 1) -> str:
 def rank(candidates: list[Candidate]) -> list[Candidate]:
     """The shortest plan first, those that do not fit last; a tie goes to the simpler kind and then to the name."""
     order = list(KINDS)
-    return sorted(candidates, key=lambda each: (not each.fits, each.length_s, order.index(each.kind), each.name))
+    return sorted(
+        candidates,
+        key=lambda candidate: (not candidate.fits, candidate.length_s, order.index(candidate.kind), candidate.name),
+    )

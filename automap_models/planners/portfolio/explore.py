@@ -1,7 +1,7 @@
 """Auto-MAP's workflow (Figure 5): every kind of plan on one model, priced by one model, the best one first.
 
 1. One stage: data parallelism, and operator partitioning of every degree, over all micro-batch sizes: all plans.
-2. Pipelines: the policy's plan over all stages and micro-batches, corrected and refined; then the exact search.
+2. Pipelines: the default planner's plan over all stages and micro-batches; then the exact search.
 3. Hybrids: the exact search over stages that partition operators, for plans shorter than the best so far.
 
 The searches share a time budget. The policy knows no constraints: where there are any, the exact search stands alone.
@@ -12,49 +12,47 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
-from automap_models.core.result import Bound
+from automap_models.core.microbatch import microbatch_size
+from automap_models.core.result import Bound, Result
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.deadline import Deadline
-from automap_models.planners.portfolio.absent import why_absent
-from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, Kind, rank
-from automap_models.planners.portfolio.model import Watch
-from automap_models.planners.portfolio.needs import nothing_fits
-from automap_models.planners.portfolio.one_stage import one_stage_plans
+from automap_models.planners.base import Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.portfolio.auto import AutoConfig
+from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, PlanKind, rank
+from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
 from automap_models.planners.portfolio.online_training import MISSING, can_train, trained_pipeline
-from automap_models.planners.portfolio.pipelines import chosen_pipeline
-from automap_models.planners.portfolio.space import Space
-from automap_models.planners.portfolio.staged_search import Searched, search_staged
-from automap_models.planners.portfolio.why import why_it_loses
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
+from automap_models.planners.staged.costs import TIE, StagedResult
+from automap_models.planners.staged.policy import PolicyConfig
+from automap_models.planners.staged.stage_tables import device_tables
+from automap_models.planners.watch import SILENT, Progress, Watch
 
 DEFAULT_BUDGET_S = 20.0
 PIPELINE_SHARE = 0.3
 """Of the budget for pipelines without partitioned operators; hybrids get the rest."""
-UNCONSTRAINED = Constraints()
 
 
 @dataclass(frozen=True)
-class ExploreOptions:
+class ExploreConfig:
     """How to explore.
 
     Attributes:
-        constraints: that every plan satisfies.
         budget_s: processor time of the exact searches over pipelines and hybrids, so that plans do not depend on what
             else the machine does.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
-        watch: is told what is being done.
     """
 
-    constraints: Constraints = UNCONSTRAINED
     budget_s: float = DEFAULT_BUDGET_S
     thorough: bool = False
     seed: int = 0
-    watch: Watch = lambda what: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +66,16 @@ class Exploration:
         proven: no plan in the space that cuts on the grid and satisfies the constraints is shorter.
         notes: sentences for people.
         exploring_s: how long it took.
+        search_log: what became of each number of stages and micro-batches that the exact search looked at.
     """
 
-    space: Space
+    space: PlanningSpace
     candidates: tuple[Candidate, ...]
     absent: tuple[Absent, ...]
     proven: Bound
     notes: tuple[str, ...]
     exploring_s: float
+    search_log: tuple[SearchLogEntry, ...] = field(default=())
 
     @property
     def best(self) -> Candidate:
@@ -86,65 +86,109 @@ class Exploration:
         """Why a candidate is not the best; empty for the best."""
         return "" if candidate is self.best else why_it_loses(candidate, self.best)
 
-
-def explore(space: Space, options: ExploreOptions | None = None) -> Exploration:
-    """The best plan of every sort.
-
-    Raises:
-        BadInput: constraints contradict one another, or match nothing.
-        Infeasible: no plan fits the memory, saying what would fit.
-    """
-    options = options or ExploreOptions()
-    options.constraints.check(space.model.profile)
-    _require_a_technique(space, options.constraints)
-    begun = time.perf_counter()
-    field = _Field(space, options)
-    budget_s = math.inf if options.thorough else options.budget_s
-    field.add_plans_of_one_stage()
-    field.add_pipelines(PIPELINE_SHARE * budget_s)
-    proven = field.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
-    if not math.isfinite(field.best_s()):
-        options.watch("nothing fits: looking for what would")
-        raise nothing_fits(space, options.constraints)
-    candidates = rank(list(field.best.values()))
-    taken_s = time.perf_counter() - begun
-    return Exploration(space, tuple(candidates), tuple(field.absent()), proven, tuple(field.notes), taken_s)
+    @property
+    def result(self) -> StagedResult:
+        """The best plan as a planner's result; its facts have the exploration."""
+        best = self.best
+        # No plan on the grid is shorter than the best one if that is on the grid.
+        value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.length_s)
+        bound = Bound(value, self.proven.proof)
+        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + TIE)
+        return Result(
+            best.problem,
+            best.plan,
+            best.cost,
+            "optimal" if optimal else "feasible",
+            bound,
+            self.notes,
+            self.search_log,
+            facts={"exploration": self},
+            taken_s=self.exploring_s,
+        )
 
 
-def _require_a_technique(space: Space, constraints: Constraints) -> None:
+class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreConfig]):
+    """The best plan of every kind: the portfolio with shardings. Its facts have the `Exploration`."""
+
+    name: ClassVar[str] = "explore"
+    config_type: ClassVar[type[ExploreConfig]] = ExploreConfig
+
+    def solve(
+        self, problem: StagedProblem | PlanningSpace, *, deadline: Deadline = NEVER, watch: Watch = SILENT
+    ) -> StagedResult:
+        """The best plan of every sort.
+
+        Args:
+            problem: one problem, or a space: then the problem of the result is the one chosen.
+            deadline: when to stop with the best plan so far.
+            watch: is told how far it is.
+
+        Raises:
+            BadInput: constraints contradict one another, or match nothing, or there are more devices than the exact
+                search has tables for.
+        """
+        space = PlanningSpace.of(problem) if isinstance(problem, StagedProblem) else problem
+        device_tables(space.cluster)
+        space.constraints.check(space.model.profile)
+        _require_a_technique(space)
+        begun_s = time.perf_counter()
+        portfolio = _Portfolio(space, self.config, deadline, watch)
+        budget_s = math.inf if self.config.thorough else self.config.budget_s
+        portfolio.add_plans_of_one_stage()
+        portfolio.add_pipelines(PIPELINE_SHARE * budget_s)
+        proven = portfolio.add_hybrids((1.0 - PIPELINE_SHARE) * budget_s)
+        if not math.isfinite(portfolio.best_s()):
+            watch(Progress("nothing fits: looking for what would"))
+            reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
+            taken_s = time.perf_counter() - begun_s
+            return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
+        candidates = tuple(rank(list(portfolio.best.values())))
+        absent, notes = tuple(portfolio.absent()), tuple(portfolio.notes)
+        taken_s = time.perf_counter() - begun_s
+        return Exploration(space, candidates, absent, proven, notes, taken_s, portfolio.log).result
+
+
+def _require_a_technique(space: PlanningSpace) -> None:
     """Refuse that several devices shall share the work in no way.
 
     Raises:
         BadInput: every technique is forbidden.
     """
     techniques = get_args(Technique)
-    if space.cluster.devices > 1 and constraints.forbidden.issuperset(techniques):
+    if space.cluster.devices > 1 and space.constraints.forbidden.issuperset(techniques):
         raise BadInput(
             f"nothing is left by which the {space.cluster.devices} devices of cluster {space.cluster.name} could share "
             "the work",
-            where=" and ".join(f"--forbid {each}" for each in techniques),
+            where=" and ".join(f"--forbid {technique}" for technique in techniques),
             do="drop one of them",
         )
 
 
-class _Field:
+class _Portfolio:
     """The best plan of each sort so far.
 
     Attributes:
         best: name → candidate.
         notes: sentences for people.
+        log: what became of each problem that was searched.
     """
 
-    def __init__(self, space: Space, options: ExploreOptions) -> None:
-        self.space, self.options, self.constraints = space, options, options.constraints
+    def __init__(self, space: PlanningSpace, config: ExploreConfig, deadline: Deadline, watch: Watch) -> None:
+        self.space, self.config, self.deadline, self.watch = space, config, deadline, watch
         self.best: dict[str, Candidate] = {}
         self.notes: list[str] = list(space.model.notes)
-        self._searched: dict[Kind, Searched] = {}
+        self.log: tuple[SearchLogEntry, ...] = ()
+        self._searched: dict[PlanKind, SpaceSearch] = {}
 
-    def best_s(self, *kinds: Kind) -> float:
+    @property
+    def constraints(self) -> Constraints:
+        """Of the space."""
+        return self.space.constraints
+
+    def best_s(self, *kinds: PlanKind) -> float:
         """Length of the shortest plan that fits, of these kinds or of all; inf without one."""
-        fitting = [each for each in self.best.values() if each.fits and (not kinds or each.kind in kinds)]
-        return min((each.length_s for each in fitting), default=math.inf)
+        fitting = [plan for plan in self.best.values() if plan.fits and (not kinds or plan.kind in kinds)]
+        return min((plan.length_s for plan in fitting), default=math.inf)
 
     def _offer(self, plan: Candidate | None) -> None:
         held = None if plan is None else self.best.get(plan.name)
@@ -153,65 +197,93 @@ class _Field:
 
     def add_plans_of_one_stage(self) -> None:
         """Data parallelism and operator partitioning."""
-        self.options.watch("pricing plans of one stage")
-        if self.constraints.allow(self.space.model.profile, 1):
-            for each in one_stage_plans(self.space, self._allowed):
-                self._offer(each)
-
-    def _allowed(self, plan: Candidate) -> bool:
-        return self.constraints.satisfied(plan.problem, plan.plan)[0]
+        self.watch(Progress("pricing plans of one stage"))
+        for plan in one_stage_plans(self.space):
+            self._offer(plan)
 
     def add_pipelines(self, search_s: float) -> None:
         """Pipelines without partitioned operators; the exact search gets so many seconds."""
-        if len(self.space.stages) < 2 or "pipeline" in self.constraints.forbidden:
+        if not self.space.several or "pipeline" in self.constraints.forbidden:
             return
         if not (self.constraints.restrict_cuts or self.constraints.forbidden):
             self._add_learned_pipelines()
-        plain = replace(self.constraints, forbidden=self.constraints.forbidden | {"operator"})
+        forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
+        plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
         self._search("pipeline", plain, self.best_s("pipeline"), search_s)
 
     def _add_learned_pipelines(self) -> None:
         """Those of the policy, and of online training where it is thorough."""
-        self.options.watch("planning pipelines by the policy")
-        plan, notes = chosen_pipeline(self.space, PlannerOptions(seed=self.options.seed))
+        self.watch(Progress("planning pipelines by the policy"))
+        plan, notes = chosen_pipeline(self.space, self.deadline)
         self.notes += notes
         self._offer(plan)
-        if self.options.thorough and plan is not None and can_train():
-            self.options.watch("planning a pipeline by online training")
-            self._offer(trained_pipeline(self.space, plan, self.options.seed))
-        elif self.options.thorough and plan is not None:
+        if self.config.thorough and plan is not None and can_train():
+            self.watch(Progress("planning a pipeline by online training"))
+            self._offer(trained_pipeline(self.space, plan, self.config.seed, self.deadline))
+        elif self.config.thorough and plan is not None:
             self.notes.append(MISSING)
 
     def add_hybrids(self, search_s: float) -> Bound:
         """Plans whose stages partition operators, searched for so many seconds; what is proven about all plans."""
-        if len(self.space.stages) < 2 or "pipeline" in self.constraints.forbidden:
+        if not self.space.several or "pipeline" in self.constraints.forbidden:
             return Bound(self.best_s(), "exact")
         if not self.space.inside_nodes.shardings or "operator" in self.constraints.forbidden:
-            searched = self._searched["pipeline"].proven
+            proven = self._searched["pipeline"].proven
         else:
-            searched = self._search("hybrid", self.constraints, self.best_s(), search_s)
-        return Bound(min(searched.value, self.best_s()), searched.proof)
+            proven = self._search("hybrid", self.space, self.best_s(), search_s)
+        return Bound(min(proven.value, self.best_s()), proven.proof)
 
-    def _search(self, kind: Kind, constraints: Constraints, below_s: float, search_s: float) -> Bound:
+    def _search(self, kind: PlanKind, space: PlanningSpace, below_s: float, search_s: float) -> Bound:
         """The exact search over all stages and micro-batches; its plan has its own proof."""
-        watch = self.options.watch
-        found = search_staged(
-            self.space,
-            constraints,
-            below_s,
-            Deadline(search_s, time.process_time),
-            lambda what: watch(f"{KINDS[kind]}: {what}"),
-        )
-        self._searched[kind] = found
-        if found.best is not None:
-            self._offer(found.best)
+
+        def watch(news: Progress) -> None:
+            self.watch(replace(news, what=f"{KINDS[kind]}: {news.what}"))
+
+        searched = search_space(space, below_s, self.deadline.part(search_s, time.process_time), watch)
+        self._searched[kind] = searched
+        self.log += searched.log
+        if searched.best is not None:
+            self._offer(searched.best)
         held = self.best.get(KINDS[kind])
         if held is not None:
-            self.best[held.name] = replace(held, proven=found.proven)
-        return found.proven
+            self.best[held.name] = replace(held, proven=searched.proven)
+        return searched.proven
 
     def absent(self) -> Iterator[Absent]:
         """The kinds without a plan, each with the reason."""
         for kind, name in KINDS.items():
-            if not any(each.kind == kind for each in self.best.values()):
-                yield Absent(kind, name, why_absent(kind, self.space, self.constraints, self._searched.get(kind)))
+            if not any(plan.kind == kind for plan in self.best.values()):
+                yield Absent(kind, name, why_absent(kind, self.space, self._searched.get(kind)))
+
+
+def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[Candidate | None, tuple[str, ...]]:
+    """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
+
+    That planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan has more of them
+    than samples, it chooses again among the problems whose micro-batches have as many.
+    """
+    defaults = AutoConfig()
+    makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
+    budget = Budget(defaults.certify_s, defaults.refine_s, defaults.schedule)
+    try:
+        contest = space.pipelines(makers.policy.out_of_range, space.several)
+    except BadInput:  # too few samples for any number of stages
+        return None, ()
+    problems = contest.problems
+    while problems:
+        try:
+            result = compete(problems, makers, budget, deadline)
+        except BadInput:  # beyond the policy
+            break
+        if result.plan is None:
+            break
+        problem = space.split(result.plan.stages, result.plan.micro_batches)
+        if result.plan.check_valid(problem)[0]:
+            notes: tuple[str, ...] = ()
+            if contest.left_out:
+                what = "the policy was not asked about"
+                notes = (f"{what} {contest.left_out} numbers of stages and micro-batches: {contest.why}",)
+            return Candidate(problem, result.plan, result.cost, result.bound), notes
+        most = max(replicas for replicas, _ in result.plan.degrees(problem))
+        problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
+    return None, ()

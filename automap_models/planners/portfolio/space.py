@@ -1,103 +1,210 @@
-"""Where the explorer looks: numbers of stages and micro-batches, and ways of partitioning operators."""
+"""Where a portfolio looks for plans: numbers of stages and micro-batches, kinds of plans, constraints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.microbatch import microbatch_size, require_samples, required_size
+from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
+from automap_models.core.constraints import UNCONSTRAINED, Constraints
+from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
+from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, DEFAULT_STATE_FACTOR, StagedProblem
-from automap_models.planners.portfolio.candidates import Candidates, OutOfRange, candidates, divisors, stage_numbers
-from automap_models.planners.staged.stage_tables import device_tables
+from automap_models.errors import BadInput
+
+MAX_STAGES = 16
+"""Stages of the deepest pipeline that is tried; a number asked for by name may be larger."""
+OutOfRange = Callable[[StagedProblem], str | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
-    """All problems whose plans compete.
+class Contest:
+    """Problems that compete.
 
     Attributes:
-        model: profiled once.
+        problems: with few stages first, among those the ones with few micro-batches.
+        left_out: how many others a planner is not made for.
+        why: a sentence on one of those.
+    """
+
+    problems: tuple[StagedProblem, ...]
+    left_out: int = 0
+    why: str | None = None
+
+
+def default_stages(profile: Profile, cluster: Cluster, granularity: int = DEFAULT_GRANULARITY) -> int:
+    """One stage a node, as in the paper, or as many as the profile can be cut into where those are fewer."""
+    return min(cluster.nodes, Grid(len(profile), granularity).cut_points.size + 1)
+
+
+def default_batch(profile: Profile) -> int | None:
+    """Samples of DEFAULT_MICRO_BATCHES micro-batches as profiled; None where the profile says nothing about samples."""
+    own = microbatch_size(profile)
+    return None if own is None else DEFAULT_MICRO_BATCHES * own
+
+
+def stage_numbers(problem: StagedProblem) -> range:
+    """Every S from 1 (plain data parallelism) to as many as devices, cut points and MAX_STAGES allow."""
+    return range(1, min(problem.cluster.devices, problem.grid.cut_points.size + 1, MAX_STAGES) + 1)
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a positive number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningSpace:
+    """All problems whose plans compete: of one model on one cluster.
+
+    Attributes:
+        model: profiled once, with its shardings.
         cluster: where it shall run.
-        batch: samples between two updates; None is 16 micro-batches of the profiled size.
+        global_batch: samples between two updates, split into every number of micro-batches that divides it; None where
+            the number of micro-batches is given.
+        micro_batches: M where there is no global batch.
+        stages: every number of stages S in question; None is from 1 to as many as planners try.
         state_factor: σ, bytes of training state per byte of parameters.
-        max_stages: of the deepest pipeline; None is as many as the planners try.
+        granularity: points that the instructions are coarsened to.
+        max_replicas: of a stage, where there is no global batch; None is no limit.
+        constraints: that every plan satisfies.
 
     Raises:
-        BadInput: a number out of range, a batch for a profile that does not say how many samples it describes, or more
-            devices than the exact search has tables for.
+        BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
     """
 
     model: ProfiledModel
     cluster: Cluster
-    batch: int | None = None
+    global_batch: int | None = None
+    micro_batches: int = DEFAULT_MICRO_BATCHES
+    stages: tuple[int, ...] | None = None
     state_factor: float = DEFAULT_STATE_FACTOR
-    max_stages: int | None = None
+    granularity: int = DEFAULT_GRANULARITY
+    max_replicas: int | None = None
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
-        if self.batch is not None:
-            require_samples(self.batch, "--global-batch")
+        if self.global_batch is not None:
+            require_samples(self.global_batch, "--global-batch")
             required_size(self.model.profile)
-        device_tables(self.cluster)
         _ = self.whole
 
-    @cached_property
-    def global_batch(self) -> int | None:
-        """Samples between two updates; None where the profile says nothing about samples."""
-        own = microbatch_size(self.model.profile)
-        return self.batch if self.batch is not None or own is None else DEFAULT_MICRO_BATCHES * own
+    @classmethod
+    def of(cls, problem: StagedProblem) -> PlanningSpace:
+        """The space of one problem."""
+        return cls(
+            ProfiledModel(problem.profile, problem.shardings, problem.launch_s),
+            problem.cluster,
+            micro_batches=problem.micro_batches,
+            stages=(problem.stages,),
+            state_factor=problem.state_factor,
+            granularity=problem.granularity,
+            max_replicas=problem.max_replicas,
+            constraints=problem.constraints,
+        )
 
     @cached_property
     def whole(self) -> StagedProblem:
-        """One stage, the profiled micro-batch, every way of partitioning that this cluster's devices divide into."""
-        fitting = tuple(p for p in self.model.shardings if self.cluster.devices % p.degree == 0)
+        """One stage, the profiled micro-batch, every sharding that this cluster's devices divide into."""
         return StagedProblem(
             self.model.profile,
             self.cluster,
             stages=1,
+            micro_batches=self.micro_batches,
             state_factor=self.state_factor,
-            shardings=fitting,
+            granularity=self.granularity,
+            shardings=tuple(p for p in self.model.shardings if self.cluster.devices % p.degree == 0),
             launch_s=self.model.launch_s,
+            max_replicas=self.max_replicas,
+            constraints=self.constraints,
         )
 
     @cached_property
     def inside_nodes(self) -> StagedProblem:
-        """The same with the ways that a stage among several may run in."""
+        """The same with the shardings that a stage among several may run in."""
         fitting = tuple(p for p in self.whole.shardings if self.cluster.devices_per_node % p.degree == 0)
         return replace(self.whole, shardings=fitting)
 
     @property
     def counts(self) -> list[int]:
         """Every number of micro-batches M in question."""
-        return [DEFAULT_MICRO_BATCHES] if self.global_batch is None else divisors(self.global_batch)
+        return [self.micro_batches] if self.global_batch is None else divisors(self.global_batch)
+
+    @cached_property
+    def stage_numbers(self) -> tuple[int, ...]:
+        """Every S in question, ascending."""
+        if self.stages is not None:
+            return tuple(sorted(set(self.stages)))
+        most = self.constraints.max_stages or MAX_STAGES
+        return tuple(stages for stages in stage_numbers(self.whole) if stages <= most)
 
     @property
-    def stages(self) -> range:
-        """Every S in question, from 1."""
-        possible = stage_numbers(self.whole)
-        return possible if self.max_stages is None else range(1, min(possible.stop, self.max_stages + 1))
+    def several(self) -> tuple[int, ...]:
+        """The numbers of stages that are more than one."""
+        return tuple(stages for stages in self.stage_numbers if stages > 1)
 
     def split(self, stages: int, micro_batches: int) -> StagedProblem:
         """The problem of that many stages and micro-batches; each replica of a stage needs a sample."""
         problem = self.whole if stages == 1 else self.inside_nodes
-        samples = None if self.global_batch is None else self.global_batch // micro_batches
-        return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=samples)
+        most = self.max_replicas if self.global_batch is None else self.global_batch // micro_batches
+        return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=most)
 
     def one_stage(self) -> Iterator[tuple[StagedProblem, int]]:
-        """Problems of one stage, each with the ways of which every replica of the model gets a sample at a time."""
+        """Problems of one stage, each with the shardings of which every replica gets a sample at a time."""
         for micro_batches in self.counts:
             problem = self.split(1, micro_batches)
-            for way, each in enumerate(problem.all_shardings):
-                if problem.max_replicas is None or self.cluster.devices // each.degree <= problem.max_replicas:
-                    yield problem, way
+            for index, sharding in enumerate(problem.all_shardings):
+                if problem.max_replicas is None or self.cluster.devices // sharding.degree <= problem.max_replicas:
+                    yield problem, index
 
-    def pipelines(self, out_of_range: OutOfRange | None = None) -> Candidates:
-        """The problems of several stages, without partitioning of operators; see planners.portfolio.candidates.
+    def pipelines(self, out_of_range: OutOfRange | None = None, stages: tuple[int, ...] | None = None) -> Contest:
+        """The problems without shardings, one for each number of stages and of micro-batches.
+
+        A micro-batch is taken for evenly split over the replicas of a stage, however many samples it has, but it needs
+        at least D / S samples: some stage has at least so many replicas, and each needs a sample.
+
+        Args:
+            out_of_range: says why a planner is not made for a problem; such problems are left out, plain data
+                parallelism apart, as long as that leaves any with several stages.
+            stages: which numbers of stages; None is all.
 
         Raises:
-            BadInput: the batch is too small for the cluster in any number of stages.
+            BadInput: the batch is too small for the cluster.
         """
-        several = [stages for stages in self.stages if stages > 1]
-        return candidates(self.whole, several, self.global_batch, out_of_range)
+        plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
+        numbers = self.stage_numbers if stages is None else stages
+        if self.constraints != UNCONSTRAINED:
+            numbers = tuple(S for S in numbers if self.constraints.allow(plain.profile, S))
+        problems = [replace(plain, stages=S, micro_batches=M) for S in numbers for M in self.counts]
+        batch = self.global_batch
+        if batch is not None:
+            problems = [p for p in problems if batch // p.micro_batches * p.stages >= self.cluster.devices]
+            if not problems:
+                raise _too_small(batch, plain)
+        kept, why = (problems, None) if out_of_range is None else _in_range(problems, out_of_range)
+        left_out = len(problems) - len(kept)
+        if batch is not None:
+            profiles = {M: rescaled(plain.profile, batch // M) for M in {p.micro_batches for p in kept}}
+            kept = [replace(p, profile=profiles[p.micro_batches]) for p in kept]
+        return Contest(tuple(kept), left_out, why if left_out else None)
+
+
+def _in_range(problems: list[StagedProblem], out_of_range: OutOfRange) -> tuple[list[StagedProblem], str | None]:
+    """The problems that the planner is made for, or all where it is for none; and why it is not for the last other."""
+    outside = [out_of_range(p) if p.stages > 1 else None for p in problems]
+    kept = [p for p, why in zip(problems, outside, strict=True) if why is None]
+    whys = [why for why in outside if why is not None]
+    return (kept if any(p.stages > 1 for p in kept) else problems), (whys[-1] if whys else None)
+
+
+def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
+    return BadInput(
+        f"{global_batch} samples cannot give each of the {problem.cluster.devices} devices of cluster "
+        f"{problem.cluster.name} one at a time in any number of stages asked for",
+        where="--global-batch",
+        do="give more samples, more stages or a smaller cluster",
+    )

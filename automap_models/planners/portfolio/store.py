@@ -2,103 +2,120 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate
+from automap_models.formats.schema import Document, Positive, decode_json
+from automap_models.planners.portfolio.candidate import Absent, Candidate, PlanKind
 from automap_models.planners.portfolio.explore import Exploration
-from automap_models.planners.portfolio.space import Space
+from automap_models.planners.portfolio.space import PlanningSpace
+
+
+class _Proof(Document):
+    """What is proven: seconds, and how."""
+
+    bound_s: Positive
+    proof: Literal["exact", "relaxation"]
+
+
+class _Candidate(Document):
+    """A plan; shardings by name."""
+
+    cuts: list[int]
+    device_cuts: list[int]
+    micro_batches: int
+    planner: str
+    shardings: list[str]
+    proven: _Proof | None
+
+
+class _Absent(Document):
+    """A sort of plan of which there is none."""
+
+    kind: PlanKind
+    name: str
+    why: str
+
+
+class _Exploration(Document):
+    """The decisions and what is proven, without the model."""
+
+    candidates: list[_Candidate]
+    absent: list[_Absent]
+    proven: _Proof
+    notes: list[str]
+    exploring_s: float
 
 
 def exploration_to_json(exploration: Exploration) -> bytes:
     """The decisions and what is proven, without the model."""
-    document = {
-        "candidates": [_candidate_document(each) for each in exploration.candidates],
-        "absent": [[each.kind, each.name, each.why] for each in exploration.absent],
-        "proven": _proven_document(exploration.proven),
-        "notes": list(exploration.notes),
-        "exploring_s": exploration.exploring_s,
-    }
-    return json.dumps(document, allow_nan=False).encode()
+    document = _Exploration(
+        candidates=[_document(candidate) for candidate in exploration.candidates],
+        absent=[_Absent(absent.kind, absent.name, absent.why) for absent in exploration.absent],
+        proven=_Proof(float(exploration.proven.value), exploration.proven.proof),
+        notes=list(exploration.notes),
+        exploring_s=float(exploration.exploring_s),
+    )
+    return msgspec.json.encode(document)
 
 
-def exploration_from_json(text: bytes, space: Space) -> Exploration:
+def exploration_from_json(text: bytes, space: PlanningSpace) -> Exploration:
     """The exploration of that space.
 
     Raises:
         BadInput: it is none, or of another space.
     """
     try:
-        document = json.loads(text)
+        document = decode_json(text, _Exploration, where="cache")
         exploration = Exploration(
             space=space,
-            candidates=tuple(_candidate(each, space) for each in document["candidates"]),
-            absent=tuple(Absent(_kind(kind), str(name), str(why)) for kind, name, why in document["absent"]),
-            proven=_required(_proven(document["proven"])),
-            notes=tuple(map(str, document["notes"])),
-            exploring_s=float(document["exploring_s"]),
+            candidates=tuple(_candidate(candidate, space) for candidate in document.candidates),
+            absent=tuple(Absent(absent.kind, absent.name, absent.why) for absent in document.absent),
+            proven=Bound(document.proven.bound_s, document.proven.proof),
+            notes=tuple(document.notes),
+            exploring_s=document.exploring_s,
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (BadInput, ValueError) as error:
         raise _foreign() from error
     if not exploration.candidates or not exploration.best.fits:
         raise _foreign()
     return exploration
 
 
-def _candidate_document(candidate: Candidate) -> dict[str, Any]:
-    plan = candidate.plan
-    return {
-        "cuts": [int(cut) for cut in plan.cuts],
-        "device_cuts": [int(cut) for cut in plan.device_cuts],
-        "micro_batches": int(plan.micro_batches),
-        "planner": plan.planner,
-        "ways": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
-        "proven": _proven_document(candidate.proven),
-    }
+def _document(candidate: Candidate) -> _Candidate:
+    plan, proven = candidate.plan, candidate.proven
+    return _Candidate(
+        cuts=[int(cut) for cut in plan.cuts],
+        device_cuts=[int(cut) for cut in plan.device_cuts],
+        micro_batches=int(plan.micro_batches),
+        planner=plan.planner,
+        shardings=[candidate.problem.all_shardings[index].name for index in plan.shardings],
+        proven=None if proven is None else _Proof(float(proven.value), proven.proof),
+    )
 
 
-def _candidate(document: Any, space: Space) -> Candidate:
-    problem = space.split(len(document["cuts"]) + 1, int(document["micro_batches"]))
-    cuts = tuple(int(cut) for cut in document["cuts"])
-    names = [each.name for each in problem.all_shardings]
+def _candidate(document: _Candidate, space: PlanningSpace) -> Candidate:
+    problem = space.split(len(document.cuts) + 1, document.micro_batches)
+    cuts = tuple(document.cuts)
+    names = [sharding.name for sharding in problem.all_shardings]
     plan = StagedPlan(
         cuts,
-        tuple(int(cut) for cut in document["device_cuts"]),
+        tuple(document.device_cuts),
         problem.micro_batches,
-        str(document["planner"]),
+        document.planner,
         coarse_cuts=problem.grid.to_points(cuts),
-        shardings=tuple(names.index(name) for name in document["ways"]),
+        shardings=tuple(names.index(name) for name in document.shardings),
     )
     valid, _ = plan.check_valid(problem)
     if not valid:
         raise _foreign()
-    return Candidate(problem, plan, _proven(document["proven"]))
-
-
-def _proven_document(proven: Bound | None) -> list[Any] | None:
-    return None if proven is None else [proven.value, proven.proof]
-
-
-def _proven(document: Any) -> Bound | None:
-    if document is None:
-        return None
-    bound_s, proof = document
-    return Bound(float(bound_s), "exact" if proof == "exact" else "relaxation")
-
-
-def _required(proven: Bound | None) -> Bound:
-    if proven is None:
-        raise _foreign()
-    return proven
-
-
-def _kind(text: Any) -> Any:
-    if text not in KINDS:
-        raise _foreign()
-    return text
+    proven = None if document.proven is None else Bound(document.proven.bound_s, document.proven.proof)
+    return Candidate(problem, plan, plan_cost(problem, plan), proven)
 
 
 def _foreign() -> BadInput:

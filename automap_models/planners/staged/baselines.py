@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
 from typing import ClassVar
 
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
+from automap_models.errors import BadInput
+from automap_models.planners.base import NoConfig, Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.staged.costs import StagedResult, result_of
+from automap_models.planners.watch import SILENT, Progress, Watch
 
 
-class UniformPlanner(PipelinePlanner):
+class UniformPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
     """Stages of equally many instructions on equally many devices, whatever they cost."""
 
     name: ClassVar[str] = "uniform"
 
-    def plan(self, problem: StagedProblem) -> StagedPlan:
+    def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """Stage s ends at the cut point nearest to its share (s+1)·n/S of the instructions; device cuts D·s // S.
 
         With S = N the device cuts are the node boundaries.
-
-        Raises:
-            Infeasible: a stage does not fit the memory.
         """
+        begun_s = time.perf_counter()
+        watch(Progress("cutting into even stages"))
         coarse = _even_points(problem)
         stages, devices = problem.stages, problem.cluster.devices
         plan = StagedPlan(
@@ -33,22 +36,28 @@ class UniformPlanner(PipelinePlanner):
             planner=self.name,
             coarse_cuts=coarse,
         )
-        return refuse_unless_feasible(problem, plan)
+        return result_of(problem, plan, begun_s=begun_s)
 
 
-class DataParallelPlanner(PipelinePlanner):
-    """All of the model on all devices: one stage, D replicas."""
+class DataParallelPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
+    """All of the model on all devices: one stage, D replicas. It plans problems of one stage only."""
 
     name: ClassVar[str] = "data-parallel"
 
-    def plan(self, problem: StagedProblem) -> StagedPlan:
-        """The plan of one stage, whatever S the problem asks for: check it against the problem with stages=1.
+    def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
+        """The one plan without shardings that there is.
 
         Raises:
-            Infeasible: the model does not fit one device.
+            BadInput: the problem has more stages than one.
         """
+        begun_s = time.perf_counter()
+        watch(Progress("replicating the model on all devices"))
+        if problem.stages != 1:
+            raise BadInput(
+                f"{problem.stages} stages, but data parallelism has one", where="--stages", do="give 1, or leave it out"
+            )
         plan = StagedPlan((), (), problem.micro_batches, self.name, coarse_cuts=())
-        return refuse_unless_feasible(replace(problem, stages=1), plan)
+        return result_of(problem, plan, begun_s=begun_s)
 
 
 def _even_points(problem: StagedProblem) -> tuple[int, ...]:

@@ -1,17 +1,18 @@
-"""Plans of many problems at once, each with a plan or with what stands in its way."""
+"""Plans of many problems at once, each with a result or with what stands in its way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
-from automap_models.errors import AutomapError
-from automap_models.planners.base import PipelinePlanner, PlannerOptions, refuse_unless_feasible
+from automap_models.errors import AutomapError, Infeasible
+from automap_models.planners.base import Planner, solve_each
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.costs import StagedResult
 
 Combination = StagedProblem | tuple[Profile, Cluster, int, int]
 """A problem, or a profile, a cluster, S and M of which one is made."""
@@ -22,21 +23,18 @@ CHUNK = 256
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of one problem: a plan and its length, or an error.
+    """What became of one problem: a result, or an error.
 
     Attributes:
-        problem: what was asked, or with one stage what data parallelism solves; None where the combination is no
-            problem (more stages than devices, say).
-        plan: a plan that is valid and fits the memory.
-        length_s: its length L in seconds.
-        error: why there is none: BadInput, or Infeasible where no plan that fits was found.
+        problem: what was asked; None where the combination is no problem (more stages than devices, say).
+        result: of the planner, None where it raised an error.
+        error: why there is no plan: BadInput, or Infeasible where no plan that fits was found.
         outside: a sentence on which value lies outside what the planner was made for, if one does: the plan is valid
             all the same, and may be longer than usual.
     """
 
     problem: StagedProblem | None
-    plan: StagedPlan | None = None
-    length_s: float | None = None
+    result: StagedResult | None = None
     error: AutomapError | None = None
     outside: str | None = None
 
@@ -45,79 +43,68 @@ class Outcome:
         """Whether there is a plan."""
         return self.plan is not None
 
+    @property
+    def plan(self) -> StagedPlan | None:
+        """A plan that is valid and fits the memory."""
+        return self.result.plan if self.result else None
+
+    @property
+    def length_s(self) -> float | None:
+        """Its length L in seconds."""
+        return self.result.cost.length_s if self.result and self.result.plan else None
+
 
 def plan_batch(
     problems: Sequence[Combination],
-    planner: str = "policy",
-    options: PlannerOptions | None = None,
+    planner: str | Planner[StagedProblem, StagedPlan, Any] = "policy",
     progress: Callable[[int, int], None] | None = None,
+    **config: Any,
 ) -> list[Outcome]:
     """Plan many problems; one that fails does not fail the others.
 
     Args:
         problems: thousands of problems, or (profile, cluster, S, M) tuples, in any mix of sizes.
-        planner: a planner's name. `policy` plans them in large batches; `auto` proves and refines every plan, each for
-            as long as the options let it.
-        options: for the planner.
+        planner: a planner or its name. `policy` plans them in large batches; `auto` proves and refines every plan,
+            each for as long as its configuration lets it.
         progress: called with the number of problems done and their number in all, after every CHUNK of them.
+        config: options of the configuration of a planner given by name.
 
     Returns:
         An outcome for each problem, in the same order.
 
     Raises:
-        BadInput: there is no such planner, or its policy file cannot be read.
+        BadInput: there is no such planner or option, or its policy file cannot be read.
     """
-    made, outcomes = make_planner(planner, options), list[Outcome]()
+    maker = make_planner(planner, **config) if isinstance(planner, str) else planner
+    outcomes: list[Outcome] = []
     for start in range(0, len(problems), CHUNK):
-        outcomes += _plan_chunk(made, problems[start : start + CHUNK])
+        outcomes += _plan_chunk(maker, problems[start : start + CHUNK])
         if progress is not None:
             progress(len(outcomes), len(problems))
     return outcomes
 
 
-def _plan_chunk(planner: PipelinePlanner, asked: Sequence[Combination]) -> list[Outcome]:
-    made = [_problem(each) for each in asked]
-    problems = [each for each in made if isinstance(each, StagedProblem)]
+def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], asked: Sequence[Combination]) -> list[Outcome]:
+    known = [_problem(combination) for combination in asked]
+    problems = [problem for problem in known if isinstance(problem, StagedProblem)]
     outside = [planner.out_of_range(problem) if problem.stages > 1 else None for problem in problems]
-    outcomes = map(_outcome, problems, plan_each(planner, problems), outside)
-    return [next(outcomes) if isinstance(each, StagedProblem) else Outcome(None, error=each) for each in made]
+    outcomes = map(_outcome, problems, solve_each(planner, problems), outside)
+    return [next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in known]
 
 
-def _problem(asked: Combination) -> StagedProblem | AutomapError:
-    if isinstance(asked, StagedProblem):
-        return asked
+def _problem(combination: Combination) -> StagedProblem | AutomapError:
+    if isinstance(combination, StagedProblem):
+        return combination
     try:
-        return StagedProblem(*asked)
+        return StagedProblem(*combination)
     except AutomapError as error:
         return error
 
 
-def _outcome(problem: StagedProblem, plan: StagedPlan | AutomapError, outside: str | None) -> Outcome:
-    if isinstance(plan, AutomapError):
-        return Outcome(problem, error=plan, outside=outside)
-    solved = replace(problem, stages=plan.stages)  # data parallelism has one stage whatever is asked
-    return Outcome(solved, plan, plan_cost(solved, plan).length_s, outside=outside)
-
-
-def plan_each(planner: PipelinePlanner, problems: Sequence[StagedProblem]) -> list[StagedPlan | AutomapError]:
-    """A plan that fits the memory for each problem, or the error that it raises; together as far as possible."""
-    try:
-        plans = planner.plan_batch(problems)
-    except AutomapError:  # one of them is to blame: the others get their plans one by one
-        return [_attempt(planner, problem) for problem in problems]
-    return list(_feasible(problems, plans))
-
-
-def _attempt(planner: PipelinePlanner, problem: StagedProblem) -> StagedPlan | AutomapError:
-    try:
-        return planner.plan(problem)
-    except AutomapError as error:
-        return error
-
-
-def _feasible(problems: Sequence[StagedProblem], plans: Sequence[StagedPlan]) -> Iterator[StagedPlan | AutomapError]:
-    for problem, plan in zip(problems, plans, strict=True):
-        try:
-            yield refuse_unless_feasible(problem, plan)
-        except AutomapError as error:
-            yield error
+def _outcome(problem: StagedProblem, result: StagedResult | AutomapError, outside: str | None) -> Outcome:
+    if isinstance(result, AutomapError):
+        return Outcome(problem, error=result, outside=outside)
+    error = None
+    if result.plan is None:
+        error = result.reason or Infeasible("no plan was found that fits the memory", where="planner")
+    return Outcome(problem, result, error, outside)

@@ -1,68 +1,81 @@
-"""Everything a report says about a plan beside the plan itself: costs, simulated lengths, baselines."""
+"""Everything a report says about a plan beside the plan itself: simulated lengths, baselines, a bound."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
-from automap_models.errors import Infeasible
-from automap_models.formats.plan_json import PlanReport
-from automap_models.planners.registry import make_planner
+from automap_models.core.report import PlanReport
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import StagedCost
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.certificate import certify
+from automap_models.planners.staged.costs import Costs, StagedResult, plain
 from automap_models.simulate.engine import simulate
 from automap_models.simulate.schedules import SCHEDULES
 from automap_models.simulate.timeline import Timeline
 
 
-def timeline(problem: StagedProblem, plan: StagedPlan, schedule: str) -> Timeline:
-    """One simulated global batch of a plan under a schedule of `simulate.schedules.SCHEDULES`."""
-    return simulate(*plan_cost(problem, plan).as_tuple(), plan.micro_batches, schedule)
+def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
+    """One simulated global batch of a plan of that cost, under a schedule of `simulate.schedules.SCHEDULES`."""
+    return simulate(*cost.as_tuple(), micro_batches, schedule)
 
 
-def baseline_s(planner: str, problem: StagedProblem) -> float | None:
-    """The length of a baseline's plan; None where it does not fit the memory."""
-    try:
-        return plan_cost(problem, make_planner(planner).plan(problem)).length_s
-    except Infeasible:
-        return None
+def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:
+    """The length of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
+
+    Args:
+        problem: of the baseline.
+        known: results of baselines, which are not planned again.
+    """
+    for result in known:
+        same = result.problem.profile is problem.profile and result.problem.cluster == problem.cluster
+        shape = (result.problem.stages, result.problem.micro_batches, result.problem.state_factor)
+        if same and shape == (problem.stages, problem.micro_batches, problem.state_factor):
+            return result.cost.length_s if result.plan else None
+    planner = UniformPlanner() if problem.stages > 1 else DataParallelPlanner()
+    result = planner.solve(problem)
+    return result.cost.length_s if result.plan else None
 
 
 def evaluate(
-    problem: StagedProblem,
-    plan: StagedPlan,
+    result: StagedResult,
     *,
-    planning_s: float,
     certify_s: float = 0.0,
     uniform_stages: int | None = None,
     policy: str | None = None,
+    seed: int | None = None,
     notes: Sequence[str] = (),
-    tried: Sequence[SearchLogEntry] = (),
 ) -> PlanReport:
-    """Cost and simulate a plan, bound it, and hold it against what one gets without planning.
+    """Simulate a planner's plan, bound it, and hold it against what one gets without planning.
 
     Args:
-        problem: the problem that the plan solves.
-        plan: valid for it.
-        planning_s: how long planning took.
-        certify_s: how long it may take to find out about the optimum where the plan comes without.
+        result: with a plan.
+        certify_s: how long it may take to find out about the optimum where the result has no bound.
         uniform_stages: stages of the uniform baseline where they are not the plan's.
         policy: which policy made the plan, if one did.
-        notes: sentences for people.
-        tried: among what the planner chose, if it did.
+        seed: of a planner that draws.
+        notes: sentences for people beside the planner's.
+
+    Raises:
+        Infeasible: the result has no plan.
     """
-    cost = plan_cost(problem, plan)
+    problem, plan, cost = result.problem, result.required_plan(), result.cost
+    bound = result.bound
+    if bound is None:
+        costs = Costs(problem)
+        costs.learn(plan, cost)
+        bound = certify(problem, plan, Deadline(certify_s) if certify_s else None, costs=costs).bound
+    # Baselines are plain pipelines of the same profile, whatever the plan may do.
+    pipeline = plain(problem)
+    known = result.facts.get("baselines", ())
     return PlanReport(
-        problem=problem,
-        plan=replace(plan, optimality=plan.optimality or certify(problem, plan, certify_s).optimality),
-        cost=cost,
-        simulated_length_s={name: timeline(problem, plan, name).length_s for name in SCHEDULES},
+        result=replace(result, bound=bound, notes=(*result.notes, *notes)),
+        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=baseline_s("data-parallel", replace(problem, stages=1)),
-        uniform_s=baseline_s("uniform", replace(problem, stages=uniform_stages or problem.stages)),
-        planning_s=planning_s,
+        data_parallel_s=baseline_s(replace(pipeline, stages=1), known),
+        uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
         policy=policy,
-        notes=tuple(notes),
-        tried=tuple(tried),
+        seed=seed,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.sharding_tables import WayTables
+from automap_models.planners.staged.sharding_tables import ShardingTables
 from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 _LARGEST = float(np.finfo(np.float64).max)
@@ -21,7 +21,7 @@ _LARGEST = float(np.finfo(np.float64).max)
 def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
     """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
     furthest = _reached(tables, length_s, memory)[-1]
-    return any(_last_stage_fits(tables, way, furthest, length_s, memory) for way in tables.ways)
+    return any(_last_stage_fits(tables, sharding, furthest, length_s, memory) for sharding in tables.shardings)
 
 
 def least_memory_bytes(tables: StageTables) -> float:
@@ -69,12 +69,12 @@ def best_packed(tables: StageTables) -> Fullest:
 def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float]:
     """Boundary, first device and bytes of the stage up to k on devices … q-1 that needs least."""
     choices = []
-    for way in tables.ways:
-        for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & way.allowed[:q, q]).tolist():
+    for sharding in tables.shardings:
+        for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
-            held = way.H[k] - way.H[i]
-            nbytes = tables.state_factor * (way.W[k] - way.W[i])
-            choices.append((nbytes + tables.in_flight(stage) * held * way.degree / (q - a), i, a))
+            held = sharding.H[k] - sharding.H[i]
+            nbytes = tables.state_factor * (sharding.W[k] - sharding.W[i])
+            choices.append((nbytes + tables.in_flight(stage) * held * sharding.degree / (q - a), i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
 
@@ -90,10 +90,10 @@ def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArr
         a, q = _device_pairs(reached[s], s, devices - (stages - 1 - s))
         first, last = tables.windows[s + 1]
         furthest = np.full(devices + 1, -1)
-        for way in tables.ways:
-            on = way.allowed[a, q]
+        for sharding in tables.shardings:
+            on = sharding.allowed[a, q]
             begin, stop = a[on], q[on]
-            k = np.minimum(_furthest_end(tables, way, s, reached[s][begin], begin, stop, length_s, memory), last)
+            k = np.minimum(_furthest_end(tables, sharding, s, reached[s][begin], begin, stop, length_s, memory), last)
             np.maximum.at(furthest, stop, cut_before[stop, k])
         furthest[furthest < first] = -1
         reached.append(furthest)
@@ -101,12 +101,12 @@ def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArr
 
 
 def _last_stage_fits(
-    tables: StageTables, way: WayTables, furthest: IntArray, length_s: float, memory: float
+    tables: StageTables, sharding: ShardingTables, furthest: IntArray, length_s: float, memory: float
 ) -> np.bool_:
-    """Whether a last stage in that way comes to the model's end from where some chain got to."""
-    a = np.flatnonzero((furthest >= 0) & way.allowed[:, -1])
+    """Whether a last stage in that sharding comes to the model's end from where some chain got to."""
+    a = np.flatnonzero((furthest >= 0) & sharding.allowed[:, -1])
     end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
-    return _within(tables, way, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
+    return _within(tables, sharding, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
 
 
 def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
@@ -127,7 +127,7 @@ def _last_allowed_cut(tables: StageTables, length_s: float) -> IntArray:
 
 def _furthest_end(
     tables: StageTables,
-    way: WayTables,
+    sharding: ShardingTables,
     stage: int,
     i: IntArray,
     a: IntArray,
@@ -139,14 +139,14 @@ def _furthest_end(
     low, high = i.copy(), np.full(i.size, tables.end)
     for _ in range(int(tables.end).bit_length()):
         middle = (low + high + 1) // 2
-        ok = _within(tables, way, stage, i, middle, a, q, length_s, memory)
+        ok = _within(tables, sharding, stage, i, middle, a, q, length_s, memory)
         low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
     return low
 
 
 def _within(
     tables: StageTables,
-    way: WayTables,
+    sharding: ShardingTables,
     stage: int,
     i: IntArray,
     k: IntArray,
@@ -159,8 +159,8 @@ def _within(
 
     Of u only what grows with the stage; what it gathers at its ends is left out.
     """
-    replicas, weights = (q - a) // way.degree, way.W[k] - way.W[i]
-    busy = tables.micro_batches * way.work_s(i, k, replicas) + way.reduce_s(i, k, way.all_reduce[a, q])
-    held = tables.state_factor * weights + tables.in_flight(stage) * (way.H[k] - way.H[i]) / replicas
+    replicas, weights = (q - a) // sharding.degree, sharding.W[k] - sharding.W[i]
+    busy = tables.micro_batches * sharding.work_s(i, k, replicas) + sharding.reduce_s(i, k, sharding.all_reduce[a, q])
+    held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / replicas
     within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
     return within

@@ -1,7 +1,7 @@
 """The label search: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the way in which
-its first stage runs. A search that is stopped still proves something: every plan no longer than the bound ends in one
+A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding of its
+first stage. A search that is stopped still proves something: every plan no longer than the bound ends in one
 of the labels that were alive.
 """
 
@@ -23,9 +23,9 @@ from automap_models.planners.staged.relaxation import (
     Through,
     begin_devices,
     least_through,
-    through_ways,
+    through_shardings,
 )
-from automap_models.planners.staged.sharding_tables import WayTables
+from automap_models.planners.staged.sharding_tables import ShardingTables
 from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 SLACK = 1e-9
@@ -43,7 +43,7 @@ class _Labels:
     Attributes:
         a, i: where the stage begins: device and boundary.
         q, k: where it ends.
-        way: in which it runs.
+        sharding: in which it runs.
         parent: index of the rest among the next stage's labels.
         span, exposed: T and R.
     """
@@ -52,7 +52,7 @@ class _Labels:
     i: IntArray
     q: IntArray
     k: IntArray
-    way: IntArray
+    sharding: IntArray
     parent: IntArray
     span: FloatArray
     exposed: FloatArray
@@ -84,14 +84,14 @@ def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadlin
 
 def _follow(tables: StageTables, stages: list[_Labels], j: int) -> StagedPlan:
     """The plan that the j-th label of the first stage stands for."""
-    cuts, device_cuts, ways = [], [], []
+    cuts, device_cuts, shardings = [], [], []
     for labels in stages:
         cuts.append(int(tables.boundary[labels.k[j]]) - 1)
         device_cuts.append(int(labels.q[j]))
-        ways.append(int(labels.way[j]))
+        shardings.append(int(labels.sharding[j]))
         j = int(labels.parent[j])
     shape = (tuple(cuts[:-1]), tuple(device_cuts[:-1]))
-    return StagedPlan(*shape, tables.micro_batches, PLANNER, shardings=tuple(ways))
+    return StagedPlan(*shape, tables.micro_batches, PLANNER, shardings=tuple(shardings))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +157,12 @@ class _Search:
         devices = tables.replicas_in_all
         begin = np.nonzero(np.isfinite(self.bounds.busy[stage]))
         blocks = []
-        for index, way in enumerate(tables.ways):
-            on = way.allowed[begin[0], devices]
+        for index, sharding in enumerate(tables.shardings):
+            on = sharding.allowed[begin[0], devices]
             a, i = begin[0][on], begin[1][on]
-            k, replicas = np.full_like(a, tables.end), (devices - a) // way.degree
-            span = tables.micro_batches * way.busy_s(i, k, replicas)
-            exposed = way.reduce_s(i, k, way.all_reduce[a, devices])
+            k, replicas = np.full_like(a, tables.end), (devices - a) // sharding.degree
+            span = tables.micro_batches * sharding.busy_s(i, k, replicas)
+            exposed = sharding.reduce_s(i, k, sharding.all_reduce[a, devices])
             least = self._before(stage, a, i, devices).length(slice(None), span, exposed, tables.micro_batches)
             labels = _Labels(
                 a, i, np.full_like(a, devices), k, np.full_like(a, index), np.full_like(a, -1), span, exposed
@@ -193,22 +193,22 @@ class _Search:
         arrives = self.tables.A[i] * self.tables.devices.arrival[a, q] if stage else np.zeros(i.size)
         return _Before(arrives, self.bounds.busy[stage, a, i], self.bounds.forward[stage, a, i])
 
-    def _undominated(self, ways: list[_Labels]) -> _Labels:
-        """Of labels with the same end device, in one way each, those that none with the same beginning dominates."""
-        if len(ways) == 1:
-            return ways[0]
-        labels = _joined(ways, self.tables.end)
+    def _undominated(self, shardings: list[_Labels]) -> _Labels:
+        """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
+        if len(shardings) == 1:
+            return shardings[0]
+        labels = _joined(shardings, self.tables.end)
         group = labels.a * (self.tables.end + 1) + labels.i
         return labels.take(pareto_front(group, labels.span, labels.exposed))
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
-        through = through_ways(self.tables, self.bounds, stage, devices, q, self.length_s)
+        through = through_shardings(self.tables, self.bounds, stage, devices, q, self.length_s)
         arriving = self._cross(through, devices, q, rest, own)
         if len(through) == 1:
-            return list(self._in_way(stage, through[0], devices, q, arriving))
-        ways = [self._in_way(stage, each, devices, q, self._reaching(each, arriving)) for each in through]
-        blocks = [labels for each in ways for labels in each]
+            return list(self._in_sharding(stage, through[0], devices, q, arriving))
+        shardings = [self._in_sharding(stage, each, devices, q, self._reaching(each, arriving)) for each in through]
+        blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
         return [self._undominated(blocks)] if blocks else []
 
     def _cross(self, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray) -> _Arriving:
@@ -225,7 +225,7 @@ class _Search:
         return _Arriving(group[front], k[from_own], own[from_own], span.ravel()[kept], exposed.ravel()[kept])
 
     def _reaching(self, through: Through, arriving: _Arriving) -> _Arriving:
-        """Those before which a stage in that way can still come."""
+        """Those before which a stage in that sharding can still come."""
         row, rows = arriving.group // (self.tables.end + 1), through.rows
         at = np.minimum(np.searchsorted(rows, row), rows.size - 1)
         busy, forward = through.busy[at, arriving.k], through.forward[at, arriving.k]
@@ -233,28 +233,28 @@ class _Search:
         some = np.flatnonzero((rows[at] == row) & (least <= self.length_s))
         return _Arriving(*(getattr(arriving, field.name)[some] for field in fields(_Arriving)))
 
-    def _in_way(
+    def _in_sharding(
         self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving
     ) -> Iterator[_Labels]:
-        """Labels of the stage in one way, before the arriving suffixes; of each place where it begins a front."""
-        tables, boundaries, way = self.tables, self.tables.end + 1, self.tables.ways[through.way]
+        """Labels of the stage in one sharding, before the arriving suffixes; of each place where it begins a front."""
+        tables, boundaries, sharding = self.tables, self.tables.end + 1, self.tables.shardings[through.sharding]
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
-        replicas, ring = (q - a) // way.degree, way.all_reduce[a, q]
+        replicas, ring = (q - a) // sharding.degree, sharding.all_reduce[a, q]
         before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
-        latest = self._latest_end(way, before, i, replicas, ring)
+        latest = self._latest_end(sharding, before, i, replicas, ring)
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
         limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
         for some in np.split(np.arange(i.size), np.unique(limits)):
             owner, j = ragged_ranges(start[some], stop[some])
             at = some[owner]
-            span, exposed = self._extend(way, arriving, j, i[at], replicas[at], ring[at])
+            span, exposed = self._extend(sharding, arriving, j, i[at], replicas[at], ring[at])
             short = np.flatnonzero(before.length(at, span, exposed, tables.micro_batches) <= self.length_s)
             begin, k = at[short], arriving.k[j[short]]
-            fit = np.flatnonzero(tables.fits(stage, i[begin], k, replicas[begin], through.way))
+            fit = np.flatnonzero(tables.fits(stage, i[begin], k, replicas[begin], through.sharding))
             begin, short = begin[fit], short[fit]
             front = pareto_front(begin, span[short], exposed[short])
             begin, kept = begin[front], short[front]
@@ -263,17 +263,17 @@ class _Search:
                 i=i[begin],
                 q=np.full_like(begin, q),
                 k=arriving.k[j[kept]],
-                way=np.full_like(begin, through.way),
+                sharding=np.full_like(begin, through.sharding),
                 parent=arriving.parent[j[kept]],
                 span=span[kept],
                 exposed=exposed[kept],
             )
 
     def _latest_end(
-        self, way: WayTables, before: _Before, i: IntArray, replicas: IntArray, ring: FloatArray
+        self, sharding: ShardingTables, before: _Before, i: IntArray, replicas: IntArray, ring: FloatArray
     ) -> IntArray:
         """[n] one past the last boundary where the stage may end: busy + M·u ≤ L, forward + AR ≤ L, σ·ΣW fits."""
-        tables, C, W = self.tables, way.C, way.W
+        tables, C, W = self.tables, sharding.C, sharding.W
         compute = (self.length_s - before.busy) * replicas / tables.micro_batches
         with np.errstate(divide="ignore"):
             reduced = np.where(ring > 0, (self.length_s - before.forward) / ring, np.inf)
@@ -285,13 +285,19 @@ class _Search:
         return latest
 
     def _extend(
-        self, way: WayTables, arriving: _Arriving, j: IntArray, i: IntArray, replicas: IntArray, ring: FloatArray
+        self,
+        sharding: ShardingTables,
+        arriving: _Arriving,
+        j: IntArray,
+        i: IntArray,
+        replicas: IntArray,
+        ring: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
         """[n] span and exposed all-reduce of a stage from boundary i before the arriving suffixes j."""
         k = arriving.k[j]
-        both = way.busy_s(i, k, replicas)
-        backward = both - way.forward_s(i, k, replicas)
-        reduce, rest = way.reduce_s(i, k, ring), (arriving.span[j], arriving.exposed[j])
+        both = sharding.busy_s(i, k, replicas)
+        backward = both - sharding.forward_s(i, k, replicas)
+        reduce, rest = sharding.reduce_s(i, k, ring), (arriving.span[j], arriving.exposed[j])
         return before_stage(both, backward, reduce, *rest, self.tables.micro_batches)
 
 

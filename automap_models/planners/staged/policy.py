@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +21,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
-from automap_models.errors import BadInput
+from automap_models.errors import BadInput, Infeasible
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
-from automap_models.planners.base import PipelinePlanner, refuse_unless_feasible
+from automap_models.planners.base import Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.staged.costs import StagedResult, plain, result_of
 from automap_models.planners.staged.grouping import Grouped, grouped
+from automap_models.planners.watch import SILENT, Progress, Watch
 from automap_models.resources import zoo_dir
 
 KIND = "pipeline-planner"
@@ -133,22 +139,36 @@ class Policy:
         return plan
 
 
-class PolicyPlanner(PipelinePlanner):
-    """Plans by the trained policy; options.beam = 1 is greedy."""
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Which policy, and how widely it is asked.
+
+    Attributes:
+        policy: policy file; None is the shipped one.
+        beam: first decisions from which it goes on greedily; 1 is plain greedy.
+    """
+
+    policy: Path | None = None
+    beam: int = 4
+
+
+class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
+    """Plans by the trained policy. It knows neither shardings nor constraints: it plans pipelines."""
 
     name: ClassVar[str] = "policy"
+    config_type: ClassVar[type[PolicyConfig]] = PolicyConfig
 
     @cached_property
     def policy(self) -> Policy:
         """The policy file, opened when first needed."""
-        return Policy(self.options.policy or zoo_dir() / SHIPPED)
+        return Policy(self.config.policy or zoo_dir() / SHIPPED)
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does.
 
         Of a cluster that is too large the groups of devices count that the policy sees in their place.
         """
-        problem = self._grouped(problem).problem
+        problem = self._grouped(plain(problem)).problem
         if problem.granularity != self.policy.points:
             return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
         cluster = problem.cluster
@@ -166,46 +186,77 @@ class PolicyPlanner(PipelinePlanner):
                 return f"{what} {value:g} is outside {low:g} … {high:g}, for which the policy was trained"
         return None
 
-    def plan(self, problem: StagedProblem) -> StagedPlan:
+    def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """The policy's best plan; its promise holds inside the trained ranges only (see out_of_range).
 
         Raises:
             BadInput: the problem is larger than the policy can express.
-            Infeasible: the best plan found does not fit the memory.
         """
-        return refuse_unless_feasible(problem, self.plan_batch([problem])[0])
+        return self.solve_batch([problem], deadline=deadline, watch=watch)[0]
 
-    def plan_batch(self, problems: Sequence[StagedProblem]) -> list[StagedPlan]:
-        """Best plans of many problems in a few calls of the graph; plans that do not fit are returned as they are."""
-        groups = [self._grouped(problem) for problem in problems]
-        plans = self._plan_all([each.problem for each in groups])
-        return [each.ungrouped(plan) for each, plan in zip(groups, plans, strict=True)]
+    def solve_batch(
+        self, problems: Sequence[StagedProblem], *, deadline: Deadline = NEVER, watch: Watch = SILENT
+    ) -> list[StagedResult]:
+        """Best plans of many problems in a few calls of the graph.
+
+        Raises:
+            BadInput: one of them is larger than the policy can express.
+        """
+        begun_s = time.perf_counter()
+        watch(Progress(f"planning {len(problems)} problem(s) by the policy", 0, len(problems)))
+        plans = self.raw_plans(problems, deadline)
+        late = Infeasible("the time was up before the policy was asked", where="planner policy", do="allow more time")
+        return [
+            Result(problem, None, None, "stopped", taken_s=time.perf_counter() - begun_s, reason=late)
+            if plan is None
+            else result_of(problem, plan, begun_s=begun_s)
+            for problem, plan in zip(problems, plans, strict=True)
+        ]
+
+    def raw_plans(self, problems: Sequence[StagedProblem], deadline: Deadline = NEVER) -> list[StagedPlan | None]:
+        """What the policy decides, whether it fits the memory or not; None for what the deadline kept it from.
+
+        Raises:
+            BadInput: a problem is larger than the policy can express.
+        """
+        groups = [self._grouped(plain(problem)) for problem in problems]
+        plans = self._plan_all([group.problem for group in groups], deadline)
+        return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
         most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
         return grouped(problem, most_nodes, most_per_node)
 
-    def _plan_all(self, problems: Sequence[StagedProblem]) -> list[StagedPlan]:
+    def _plan_all(self, problems: Sequence[StagedProblem], deadline: Deadline) -> list[StagedPlan | None]:
+        """A plan for each, None for those that the deadline kept it from."""
         for problem in problems:
             self._require_expressible(problem)
         # The graph goes on until the problem with the most stages is planned: equal ones share a call.
         order = sorted(range(len(problems)), key=lambda i: problems[i].stages)
         many = [i for i in order if problems[i].stages > 1]
         parts = [many[start : start + CHUNK] for start in range(0, len(many), CHUNK)]
+
+        def plan_part(part: list[int]) -> list[StagedPlan | None]:
+            if deadline.passed:
+                return [None] * len(part)
+            return [*self._plan_part([problems[i] for i in part])]
+
         if len(parts) <= 1:
-            planned = [self._plan_part([problems[i] for i in part]) for part in parts]
+            planned = [plan_part(part) for part in parts]
         else:
             with ThreadPoolExecutor(os.cpu_count()) as pool:  # the graph runs outside Python's lock
-                planned = list(pool.map(lambda part: self._plan_part([problems[i] for i in part]), parts))
-        by_place = {
-            i: plan for part, plans in zip(parts, planned, strict=True) for i, plan in zip(part, plans, strict=True)
-        }
-        one_stage = [StagedPlan((), (), problem.micro_batches, self.name, ()) for problem in problems]
-        return [by_place.get(i, one_stage[i]) for i in range(len(problems))]
+                planned = list(pool.map(plan_part, parts))
+        plans: list[StagedPlan | None] = [
+            StagedPlan((), (), problem.micro_batches, self.name, ()) for problem in problems
+        ]
+        for part, part_plans in zip(parts, planned, strict=True):
+            for i, plan in zip(part, part_plans, strict=True):
+                plans[i] = plan
+        return plans
 
     def _plan_part(self, problems: list[StagedProblem]) -> list[StagedPlan]:
         """The shortest feasible plan of each beam, or the one that lacks the least memory."""
-        cuts, device_cuts, reward = self.policy.plans(encode(problems), self.options.beam)
+        cuts, device_cuts, reward = self.policy.plans(encode(problems), self.config.beam)
         best = reward.argmax(1)
         return [
             self.policy.plan_of(problem, points[row], devices[row], self.name)

@@ -16,12 +16,12 @@ from dataclasses import replace
 import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
+from automap_models.cost.staged import StagedCost
 from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.staged.exact import PipelineSearch, is_large
-from automap_models.planners.staged.grid_search import TIE
+from automap_models.planners.staged.costs import TIE, Costs
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.rollout import many_costs
+from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
 from automap_models.simulate.engine import simulate
 
@@ -31,42 +31,44 @@ DEVICES = 2
 """How far a device cut moves at most in one step."""
 
 
-def objective_s(problem: StagedProblem, plan: StagedPlan, schedule: str | None) -> float:
-    """What refinement makes small: the length L, or the simulated length under a schedule."""
-    cost = plan_cost(problem, plan)
+def objective_s(cost: StagedCost, micro_batches: int, schedule: str | None) -> float:
+    """What refinement makes small: the length L, or the simulated length under a schedule, of a plan of that cost."""
     if schedule is None:
         return cost.length_s
-    return simulate(*cost.as_tuple(), plan.micro_batches, schedule).length_s
+    return simulate(*cost.as_tuple(), micro_batches, schedule).length_s
 
 
 def refine(
     problem: StagedProblem,
     plan: StagedPlan,
-    budget_s: float,
+    deadline: Deadline,
     schedule: str | None = None,
     before_proof: StagedPlan | None = None,
     *,
     proven: bool = False,
+    costs: Costs | None = None,
 ) -> StagedPlan:
     """A plan no worse than those given, of the maker of the one that it comes from.
 
     Args:
         problem: what the plan solves.
-        plan: one that fits the memory; what is proven about plans on the grid is kept.
-        budget_s: how long it may take, roughly.
+        plan: one that fits the memory.
+        deadline: when to stop.
         schedule: None for the length L, or the schedule whose simulated length counts.
         before_proof: another plan that fits, longer but perhaps shorter as simulated.
         proven: whether no plan on the grid is shorter, so that only those near it off the grid can be.
+        costs: of this problem's plans, as far as they are known.
     """
     if plan.stages == 1:
         return plan
-    deadline = Deadline(budget_s)
-    best = _under_length(problem, plan, deadline, far=not proven and schedule is None)
-    if schedule is not None:
-        starts = [plan, best] if before_proof is None else [plan, best, before_proof]
-        start = min(starts, key=lambda each: objective_s(problem, each, schedule))
-        best = _under_schedule(problem, start, deadline, schedule)
-    return replace(best, optimality=plan.optimality)
+    costs = Costs(problem) if costs is None else costs
+    best = _under_length(costs, plan, deadline, far=not proven and schedule is None)
+    if schedule is None:
+        return best
+    starts = [plan, best] if before_proof is None else [plan, best, before_proof]
+    rated = [(objective_s(costs(start), start.micro_batches, schedule), start) for start in starts]
+    least_s, start = min(rated, key=lambda pair: pair[0])
+    return _under_schedule(costs, start, least_s, deadline, schedule)
 
 
 def _offsets(problem: StagedProblem) -> list[int]:
@@ -75,13 +77,14 @@ def _offsets(problem: StagedProblem) -> list[int]:
     return [1 << j for j in range(most.bit_length() - 1, -1, -1)]
 
 
-def _under_length(problem: StagedProblem, plan: StagedPlan, deadline: Deadline, *, far: bool) -> StagedPlan:
+def _under_length(costs: Costs, plan: StagedPlan, deadline: Deadline, *, far: bool) -> StagedPlan:
     """The shortest plan that a search around the plan, then around what that finds, and so on, comes to.
 
     Args:
         far: whether a local search comes in between.
     """
-    search, near = PipelineSearch(problem, deadline, plan_cost(problem, plan).length_s), plan
+    problem, near = costs.problem, plan
+    search = StagedSearch(problem, deadline, costs(plan).length_s, costs)
     try:
         if not (far and is_large(problem)):
             near = _closest(search, near)
@@ -92,11 +95,10 @@ def _under_length(problem: StagedProblem, plan: StagedPlan, deadline: Deadline, 
                 _closest(search, search.best or near)
     except OutOfTime:
         pass
-    found = search.best
-    return plan if found is None else replace(found, planner=plan.planner)
+    return plan if search.best is None else replace(search.best, planner=plan.planner)
 
 
-def _closest(search: PipelineSearch, near: StagedPlan) -> StagedPlan:
+def _closest(search: StagedSearch, near: StagedPlan) -> StagedPlan:
     """The plan around which, in powers of two of instructions, there is no shorter one.
 
     Raises:
@@ -115,25 +117,34 @@ def _closest(search: PipelineSearch, near: StagedPlan) -> StagedPlan:
             return near
 
 
-def _under_schedule(problem: StagedProblem, plan: StagedPlan, deadline: Deadline, schedule: str) -> StagedPlan:
-    """The plan that no single move makes shorter as simulated, or the best one when the time is up."""
+def _under_schedule(costs: Costs, plan: StagedPlan, own_s: float, deadline: Deadline, schedule: str) -> StagedPlan:
+    """The plan that no single move makes shorter as simulated, or the best one when the time is up.
+
+    Args:
+        own_s: the plan's simulated length.
+    """
+    problem = costs.problem
     tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
     offsets = _offsets(problem)
-    best_s, at = objective_s(problem, plan, schedule), np.array([[cut + 1 for cut in plan.cuts], plan.device_cuts])
-    best, tried = at, {at.tobytes()}
+    best_s, best = own_s, np.array([[cut + 1 for cut in plan.cuts], plan.device_cuts])
+    seen = {best.tobytes()}
     while not deadline.passed:
         moved = _moves(best, offsets, len(problem.profile), problem.cluster.devices)
-        better = _first_shorter(tables, moved, best_s, deadline, schedule, tried)
+        better = _first_shorter(tables, moved, best_s, deadline, schedule, seen)
         if better is None:
             break
         best, best_s = better
     cuts, device_cuts = tuple((best[0] - 1).tolist()), tuple(best[1].tolist())
-    found = replace(plan, cuts=cuts, device_cuts=device_cuts, coarse_cuts=problem.grid.to_points(cuts))
-    return min(plan, found, key=lambda each: objective_s(problem, each, schedule))
+    if (cuts, device_cuts) == (plan.cuts, plan.device_cuts):
+        return plan
+    moved_plan = replace(plan, cuts=cuts, device_cuts=device_cuts, coarse_cuts=problem.grid.to_points(cuts))
+    # The moves were rated by prefix sums: the cost model itself has the last word.
+    moved_s = objective_s(costs(moved_plan), plan.micro_batches, schedule)
+    return moved_plan if moved_s < own_s else plan
 
 
 def _first_shorter(
-    tables: StageTables, moved: IntArray, best_s: float, deadline: Deadline, schedule: str, tried: set[bytes]
+    tables: StageTables, moved: IntArray, best_s: float, deadline: Deadline, schedule: str, seen: set[bytes]
 ) -> tuple[IntArray, float] | None:
     """The first of the moved plans, by L, whose simulated length is shorter, and that length; None if none is.
 
@@ -142,11 +153,11 @@ def _first_shorter(
     costs = many_costs(tables, moved[:, 0], moved[:, 1])
     order = np.argsort(costs.length_s, kind="stable")
     for j in order[(costs.feasible & (costs.span_s < best_s))[order]].tolist():
-        if moved[j].tobytes() in tried:
+        if moved[j].tobytes() in seen:
             continue
         if deadline.passed:
             return None
-        tried.add(moved[j].tobytes())
+        seen.add(moved[j].tobytes())
         times = (costs.forward_s[j], costs.backward_s[j], costs.transfer_s[j], costs.all_reduce_s[j])
         length_s = simulate(*times, tables.micro_batches, schedule).length_s
         if length_s < best_s * (1.0 - TIE):

@@ -14,10 +14,11 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners.deadline import Deadline
-from automap_models.planners.staged.feasibility import chain_exists, least_memory_bytes
+from automap_models.planners.staged.feasibility import best_packed, chain_exists
 from automap_models.planners.staged.pareto import IntArray, window_minima
-from automap_models.planners.staged.sharding_tables import WayTables
-from automap_models.planners.staged.stage_tables import ROUNDING, StageTables, stage_tables
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.sharding_tables import ShardingTables
+from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class PrefixBounds:
 def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
     """Bounds over all prefixes that a plan of at most that length can have.
 
-    For a fixed pair of device cuts and a way every term of the recursion splits into a part of i and a part of k,
+    For a fixed pair of device cuts and a sharding every term of the recursion splits into a part of i and a part of k,
     so that the best i for each k is a minimum over the window of those i that are not too far before k.
     Transfers are taken at their least over the sender's first device.
 
@@ -58,7 +59,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
             a = begin_devices(bounds, s, q)
             if not a.size:
                 continue
-            through = through_ways(tables, bounds, s, a, q, length_s)
+            through = through_shardings(tables, bounds, s, a, q, length_s)
             reached, hidden = (each.min(axis=0) for each in least_through(through, a.size, tables.end))
             never = reached > length_s
             first, last = tables.windows[s + 1]
@@ -75,24 +76,24 @@ def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Through:
-    """The least prefixes that end with a stage in one way, for several of its first devices.
+    """The least prefixes that end with a stage in one sharding, for several of its first devices.
 
     Attributes:
-        way: index of the way.
+        sharding: index of the sharding.
         rows: which of the first devices it may have.
         busy, forward: [rows, m+1] as in PrefixBounds, by the boundary where the stage ends.
     """
 
-    way: int
+    sharding: int
     rows: IntArray
     busy: FloatArray
     forward: FloatArray
 
 
-def through_ways(
+def through_shardings(
     tables: StageTables, bounds: PrefixBounds, stage: int, a: IntArray, q: int, length_s: float
 ) -> list[Through]:
-    """For each way in which the stage may run on devices a … q-1, the least prefixes that end with it.
+    """For each sharding in which the stage may run on devices a … q-1, the least prefixes that end with it.
 
     L ≥ T + AR_s - hidden_s and T ≥ Σ_{j≤2s} u_j + …, so the prefix counts u_s + AR_s + (Σ u_j - hidden_s).
     """
@@ -100,21 +101,23 @@ def through_ways(
     busy, forward = bounds.busy[stage, a] + 2.0 * arrives, bounds.forward[stage, a] + arrives
     before = np.stack([busy, forward, forward])
     through = []
-    for index, way in enumerate(tables.ways):
-        rows = np.flatnonzero(way.allowed[a, q])
+    for index, sharding in enumerate(tables.shardings):
+        rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        replicas = ((q - a[rows]) // way.degree)[:, None].astype(np.float64)
-        ring = way.all_reduce[a[rows], q][:, None]
-        entering, leaving = way.potentials(replicas, ring)
-        least = window_minima(before[:, rows] - entering, _earliest_start(tables, way, stage, replicas, ring, length_s))
+        replicas = ((q - a[rows]) // sharding.degree)[:, None].astype(np.float64)
+        ring = sharding.all_reduce[a[rows], q][:, None]
+        entering, leaving = sharding.potentials(replicas, ring)
+        least = window_minima(
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, replicas, ring, length_s)
+        )
         hidden, after, unhidden = least + leaving
         through.append(Through(index, rows, np.maximum(hidden, unhidden), after))
     return through
 
 
 def least_through(through: list[Through], first_devices: int, end: int) -> tuple[FloatArray, FloatArray]:
-    """[a, m+1] the busy and the forward time of the least prefixes over all ways."""
+    """[a, m+1] the busy and the forward time of the least prefixes over all shardings."""
     if len(through) == 1 and through[0].rows.size == first_devices:
         return through[0].busy, through[0].forward
     busy, forward = np.full((2, first_devices, end + 1), np.inf)
@@ -125,14 +128,14 @@ def least_through(through: list[Through], first_devices: int, end: int) -> tuple
 
 
 def _earliest_start(
-    tables: StageTables, way: WayTables, stage: int, replicas: FloatArray, ring: FloatArray, length_s: float
+    tables: StageTables, sharding: ShardingTables, stage: int, replicas: FloatArray, ring: FloatArray, length_s: float
 ) -> IntArray:
     """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
     state = np.minimum(reduced, tables.memory / tables.state_factor)
     kept = tables.memory * replicas / tables.in_flight(stage)
-    windows = ((way.C, length_s / tables.micro_batches * replicas), (way.W, state), (way.H, kept))
+    windows = ((sharding.C, length_s / tables.micro_batches * replicas), (sharding.W, state), (sharding.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
     return earliest
@@ -153,7 +156,7 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
     Raises:
         Infeasible: no plan of S stages fits the memory, whatever its length.
     """
-    tables = stage_tables(problem)
+    tables = tables_of(problem)
     if not chain_exists(tables, np.inf, tables.memory):
         raise out_of_memory(problem)
     return least_length_s(tables, deadline or Deadline())
@@ -177,22 +180,23 @@ def least_length_s(tables: StageTables, deadline: Deadline) -> float:
 
 
 def _least_work_s(tables: StageTables) -> float:
-    """Least time of a micro-batch on one device, devices that share counted each: Σ t·C, each piece in its best way."""
-    return float(np.sum(np.min([way.degree * np.diff(way.C) for way in tables.ways], axis=0)))
+    """Least device time of a micro-batch, Σ t·C over the devices that share it, each piece in its best sharding."""
+    return float(np.sum(np.min([sharding.degree * np.diff(sharding.C) for sharding in tables.shardings], axis=0)))
 
 
 def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
     """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
-    return not chain_exists(stage_tables(problem), length_s, problem.cluster.memory)
+    return not chain_exists(tables_of(problem), length_s, problem.cluster.memory)
 
 
 def out_of_memory(problem: StagedProblem) -> Infeasible:
-    """The error for a problem none of whose plans fits, saying what its fullest device needs at least."""
+    """The error for a problem none of whose plans fits: what the fullest stage of the best-packed one needs."""
+    fullest = best_packed(tables_of(problem))
     return Infeasible(
         f"none of the plans of {problem.stages} stage(s) fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
-        f"{problem.cluster.name}: even the best of them needs more than "
-        f"{least_memory_bytes(stage_tables(problem)) / 1e9:.3g} GB on its fullest device",
+        f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
+        f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",
-        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor "
-        "or devices with more memory",
+        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor"
+        f"{', more shardings' if problem.shardings else ''} or devices with more memory",
     )

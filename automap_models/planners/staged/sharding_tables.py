@@ -1,7 +1,7 @@
-"""What a stage costs in one of the ways in which it may run: replicas that share nothing, or that partition operators.
+"""What a stage costs in one of its shardings: replicas that share nothing, or that partition operators.
 
-For a fixed way and fixed devices all of it splits into a part of the boundary where the stage begins and a part of the
-one where it ends.
+For a fixed sharding and fixed devices all of it splits into a part of the boundary where the stage begins and a part of
+the one where it ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from automap_models.planners.staged.pareto import IntArray
 
 @dataclass(frozen=True, eq=False)
 class SharedWork:
-    """What a way adds to a stage whose devices share each replica's instructions (cost.staged).
+    """What a sharding adds to a stage whose devices share each replica's instructions (cost.staged).
 
     Attributes:
         gather_s: [m+1] putting together, on one replica, what crosses a boundary.
@@ -33,15 +33,15 @@ class SharedWork:
 
 
 @dataclass(frozen=True, eq=False)
-class WayTables:
-    """One way in which a stage may run: what it costs between boundaries i < k on r replicas, all but transfers.
+class ShardingTables:
+    """One sharding in which a stage may run: what it costs between boundaries i < k on r replicas, all but transfers.
 
     Attributes:
         weights, stash: [n] bytes of each instruction, on each device that shares it.
         C, F, W, H: [m+1] prefix sums of time, forward time (s), parameters and stash (bytes).
         all_reduce: [D+1, D+1] seconds per byte of parameters on devices a … q-1.
         degree: devices that share a replica.
-        allowed: [D+1, D+1] whether a stage may run in this way on devices a … q-1.
+        allowed: [D+1, D+1] whether a stage may run in this sharding on devices a … q-1.
         shared: None where devices share nothing.
     """
 

@@ -13,7 +13,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.sharding_tables import WayTables, prefix_at
+from automap_models.planners.staged.sharding_tables import ShardingTables, prefix_at
 
 ROUNDING = 1e-12
 """Relative error allowed to a difference of two prefix sums."""
@@ -101,7 +101,7 @@ class StageTables:
     Attributes:
         boundary: [m+1] the instruction each boundary lies right before.
         A: [m+1] bytes crossing each boundary; 0 at both ends.
-        ways: in which a stage may run; the first is as a profile's instructions are, on replicas that share nothing.
+        shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
         devices: the cluster's tables.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
@@ -110,7 +110,7 @@ class StageTables:
 
     boundary: IntArray
     A: FloatArray
-    ways: tuple[WayTables, ...]
+    shardings: tuple[ShardingTables, ...]
     windows: IntArray
     devices: DeviceTables
     stages: int
@@ -122,22 +122,22 @@ class StageTables:
     @property
     def C(self) -> FloatArray:
         """[m+1] prefix sums of time, s, of a stage whose devices share nothing."""
-        return self.ways[0].C
+        return self.shardings[0].C
 
     @property
     def F(self) -> FloatArray:
         """[m+1] prefix sums of forward time, s."""
-        return self.ways[0].F
+        return self.shardings[0].F
 
     @property
     def W(self) -> FloatArray:
         """[m+1] prefix sums of parameters, bytes."""
-        return self.ways[0].W
+        return self.shardings[0].W
 
     @property
     def H(self) -> FloatArray:
         """[m+1] prefix sums of stash, bytes."""
-        return self.ways[0].H
+        return self.shardings[0].H
 
     @property
     def end(self) -> int:
@@ -148,12 +148,12 @@ class StageTables:
         """Micro-batches whose activations a stage holds at once."""
         return min(self.micro_batches, self.stages - stage)
 
-    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, way: int = 0) -> NDArray[np.bool_]:
+    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, sharding: int = 0) -> NDArray[np.bool_]:
         """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
 
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
-        flight, factor, own = self.in_flight(stage), self.state_factor, self.ways[way]
+        flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
         held = factor * (own.W[k] - own.W[i]) + flight * (own.H[k] - own.H[i]) / replicas
         ok: NDArray[np.bool_] = held <= self.memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
@@ -184,7 +184,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
     profile, devices = problem.profile, device_tables(problem.cluster)
     cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
-    whole = WayTables(
+    whole = ShardingTables(
         weights=profile.W,
         stash=profile.stash,
         C=prefix_at(boundary, profile.C),
@@ -199,7 +199,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
     return StageTables(
         boundary=boundary,
         A=np.concatenate(([0.0], profile.A[cut], [0.0])),
-        ways=(whole,),
+        shardings=(whole,),
         windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
         devices=devices,
         stages=problem.stages,

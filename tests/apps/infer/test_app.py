@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models import __version__
 from automap_models.core.mesh import AXES
 from automap_models.infer import app
 from automap_models.infer.arguments import MESH_AXES, mesh_argument
 from automap_models.infer.runner import Command
+from automap_models.version import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 PROFILE = "small.npz"

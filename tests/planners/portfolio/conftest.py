@@ -14,9 +14,9 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharded_profile import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.portfolio.space import Space
+from automap_models.planners.portfolio.space import PlanningSpace
 
-Plans = Callable[[Space], Iterator[tuple[StagedProblem, StagedPlan]]]
+Plans = Callable[[PlanningSpace], Iterator[tuple[StagedProblem, StagedPlan]]]
 
 PAIR = Cluster(2, 2, intra=100e9, inter=10e9, memory=32e9, name="pair")
 LAYERS = ("embedding", "block_0/attention", "block_0/mlp", "block_1/attention", "block_1/mlp", "head")
@@ -62,7 +62,7 @@ def divided(profile: Profile, degree: int, rng: np.random.Generator) -> ShardedP
     )
 
 
-def every_plan(space: Space) -> Iterator[tuple[StagedProblem, StagedPlan]]:
+def every_plan(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StagedPlan]]:
     """All valid plans of up to 4 stages, whether they fit or not."""
     n, devices = len(space.model.profile), space.cluster.devices
     for stages, count in product(range(1, min(devices, n) + 1), space.counts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,38 +11,54 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import PipelinePlanner, PlannerOptions
-from automap_models.planners.portfolio.auto import AutoPlanner, choose, default_stages
+from automap_models.planners.base import NoConfig, Planner
+from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
+from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.costs import StagedResult, result_of
 from automap_models.planners.staged.refine import objective_s
+from automap_models.planners.watch import SILENT, Watch
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
 
-class Scripted(PipelinePlanner):
+class Scripted(Planner[StagedProblem, StagedPlan, NoConfig]):
     """A planner whose answer is written down beforehand; asking it for what is not written fails the test."""
 
     name: ClassVar[str] = "scripted"
 
-    def __init__(self, answer: StagedPlan | None, outside: str | None = None) -> None:
+    def __init__(self, answer: StagedPlan | None, outside: str | None = None, bound: Bound | None = None) -> None:
         super().__init__()
-        self.answer, self.outside = answer, outside
+        self.answer, self.outside, self.bound = answer, outside, bound
 
-    def plan(self, problem: StagedProblem) -> StagedPlan:
+    def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         if self.answer is None:
-            raise Infeasible("stage 0 needs 2 GB", where="scripted")
-        return self.answer
+            return Result(problem, None, None, "stopped", reason=Infeasible("stage 0 needs 2 GB", where="scripted"))
+        return result_of(problem, self.answer, begun_s=0.0, bound=self.bound)
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         return self.outside
 
 
-def scripted(planners: Mapping[str, PipelinePlanner]):  # type: ignore[no-untyped-def]
-    return lambda name, options: planners.get(name) or make_planner(name, options)
+AS_PLANNED = AutoConfig(certify_s=0.0, refine_s=0.0)
+"""Proof and refinement may change a plan; some tests are about what is there before."""
+
+
+def choose(
+    problems: Sequence[StagedProblem], config: AutoConfig | None = None, makers: Makers | None = None
+) -> StagedResult:
+    """The portfolio over these problems; raises where nothing fits."""
+    config = config or AutoConfig()
+    budget = Budget(config.certify_s, config.refine_s, config.schedule)
+    result = compete(problems, makers or Makers.with_policy(), budget, Deadline())
+    result.required_plan()
+    return result
 
 
 def problem(
@@ -52,8 +68,8 @@ def problem(
     return StagedProblem(profile, replace(CLUSTER, memory=memory), stages=stages, micro_batches=8, granularity=n)
 
 
-def plan(cut: int, device: int, planner: str, **more: Bound) -> StagedPlan:
-    return StagedPlan((cut,), (device,), 8, planner, coarse_cuts=(cut,), **more)
+def plan(cut: int, device: int, planner: str) -> StagedPlan:
+    return StagedPlan((cut,), (device,), 8, planner, coarse_cuts=(cut,))
 
 
 def length(asked: StagedProblem, answer: StagedPlan) -> float:
@@ -62,91 +78,94 @@ def length(asked: StagedProblem, answer: StagedPlan) -> float:
 
 # With these weights an all-reduce over the slow link costs far more than a pipeline's transfers do.
 PIPELINE_WINS = {"weights": 5.0, "activations": 0.01}
-# Proof and refinement may change a plan; some tests are about what is there before.
-AS_PLANNED = PlannerOptions(certify_s=0.0, refine_s=0.0)
 # Without weights there is nothing to all-reduce, and no bubble in data parallelism.
 DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
 
 def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
     asked = problem(**PIPELINE_WINS)
-    choice = choose([asked], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([asked], makers=Makers(Scripted(plan(3, 2, "policy"))))
     assert (choice.plan.planner, choice.plan.cuts, choice.plan.device_cuts) == ("policy", (3,), (2,))
-    assert choice.length_s == length(asked, plan(3, 2, "x"))
+    assert choice.cost.length_s == length(asked, plan(3, 2, "x"))
     assert choice.notes == ()
 
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
     asked = problem(**PIPELINE_WINS, memory=1e9)
-    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(0, 3, "policy"))}))
+    choice = choose([asked], AS_PLANNED, makers=Makers(Scripted(plan(0, 3, "policy"))))
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
 
 def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
-    choice = choose([replace(asked, stages=1), asked], make=make)
+    makers = Makers(Scripted(plan(3, 2, "policy")))
+    choice = choose([replace(asked, stages=1), asked], makers=makers)
     assert (choice.plan.planner, choice.plan.stages, choice.problem.stages) == ("data-parallel", 1, 1)
     assert choice.plan.check_valid(choice.problem) == (True, "")
-    assert choice.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
+    assert choice.cost.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
 
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    choice = choose([asked], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([asked], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
-    assert f"{100 * (1 - 16 / choice.length_s):.1f} %" in note
+    assert f"{100 * (1 - 16 / choice.cost.length_s):.1f} %" in note
 
 
 def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
     asked = problem(**PIPELINE_WINS)
-    exact = plan(3, 2, "exact", optimality=Bound(length(asked, plan(3, 2, "x")), "exact"))
-    choice = choose([asked], make=scripted({"policy": never, "exact": Scripted(exact)}))
+    exact = plan(3, 2, "exact")
+    proven = Scripted(exact, bound=Bound(length(asked, exact), "exact"))
+    choice = choose([asked], makers=Makers(never, exact=proven))
     assert choice.plan == exact
     assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
 
 
 def test_a_policy_that_finds_nothing_that_fits_gives_way_to_the_exact_planner() -> None:
-    exact = plan(3, 2, "exact", optimality=Bound(1.0, "exact"))
-    planners = {"policy": Scripted(None), "exact": Scripted(exact)}
-    choice = choose([problem(**PIPELINE_WINS)], make=scripted(planners))
+    exact = Scripted(plan(3, 2, "exact"), bound=Bound(1.0, "exact"))
+    choice = choose([problem(**PIPELINE_WINS)], makers=Makers(Scripted(None), exact=exact))
     assert choice.plan.planner == "exact"
     assert "memory" in choice.notes[0]
 
 
 def test_without_time_for_a_proof_the_plan_gets_a_lower_bound() -> None:
-    choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
-    assert choice.plan.optimality is not None
-    assert choice.plan.optimality.proof == "relaxation"
-    assert choice.plan.optimality.value <= choice.length_s * (1 + 1e-12)
+    choice = choose([problem(**PIPELINE_WINS)], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
+    assert choice.bound is not None
+    assert choice.bound.proof == "relaxation"
+    assert choice.bound.value <= choice.cost.length_s * (1 + 1e-12)
 
 
 def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
-    choice = choose([problem(**PIPELINE_WINS)], make=scripted({"policy": Scripted(plan(3, 2, "policy"))}))
+    choice = choose([problem(**PIPELINE_WINS)], makers=Makers(Scripted(plan(3, 2, "policy"))))
     assert choice.plan.planner == "policy"
-    assert choice.plan.optimality == Bound(choice.length_s, "exact")
+    assert choice.bound == Bound(choice.cost.length_s, "exact")
 
 
 def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
     scripted_plan = plan(3, 2, "policy")
-    choice = choose([asked], make=scripted({"policy": Scripted(scripted_plan)}))
+    choice = choose([asked], makers=Makers(Scripted(scripted_plan)))
     best = make_planner("exact").plan(asked)
     assert choice.plan == best
-    assert choice.length_s == length(asked, best) < length(asked, scripted_plan)
-    shorter = 100 * (1 - choice.length_s / length(asked, scripted_plan))
+    assert choice.cost.length_s == length(asked, best) < length(asked, scripted_plan)
+    shorter = 100 * (1 - choice.cost.length_s / length(asked, scripted_plan))
     assert choice.notes[0] == f"the exact search corrected the plan of planner policy: {shorter:.2g} % shorter"
 
 
 def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
-    make = scripted({"policy": Scripted(plan(3, 2, "policy"))})
-    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], make=make)
+    makers = Makers(Scripted(plan(3, 2, "policy")))
+    choice = choose([problem(**DATA_PARALLEL_WINS, stages=1), problem(**DATA_PARALLEL_WINS)], makers=makers)
     assert choice.plan.planner == "data-parallel"
-    assert choice.plan.optimality == Bound(choice.length_s, "exact")
+    assert choice.bound == Bound(choice.cost.length_s, "exact")
+
+
+def rated(result: StagedResult, schedule: str | None) -> float:
+    assert result.plan is not None
+    return objective_s(result.cost, result.plan.micro_batches, schedule)
 
 
 def off_grid_problem() -> StagedProblem:
@@ -158,12 +177,12 @@ def off_grid_problem() -> StagedProblem:
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
 def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
-    asked, endless = off_grid_problem(), PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
+    asked, endless = off_grid_problem(), AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
     on_grid = choose([asked], replace(endless, refine_s=0.0))
     refined = choose([asked], endless)
     assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
-    assert refined.plan.optimality == on_grid.plan.optimality == Bound(on_grid.length_s, "exact")
-    before, after = (objective_s(asked, each.plan, schedule) for each in (on_grid, refined))
+    assert refined.bound == on_grid.bound == Bound(on_grid.cost.length_s, "exact")
+    before, after = (rated(result, schedule) for result in (on_grid, refined))
     assert after < before
     what = "the length" if schedule is None else f"the simulated length under {schedule}"
     assert f"refined by single instructions: {what} is {100 * (1 - after / before):.2g} % shorter" in refined.notes
@@ -174,36 +193,36 @@ def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule(
     found = 0
     for scale in np.linspace(0.5, 5.0, 60):
         asked = problem(weights=float(scale), activations=0.3, memory=1e9)
-        options = PlannerOptions(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
+        options = AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
         by_length = choose([replace(asked, stages=1), asked], replace(options, schedule=None))
         by_schedule = choose([replace(asked, stages=1), asked], options)
         data_parallel = length(replace(asked, stages=1), make_planner("data-parallel").plan(asked))
-        assert objective_s(by_schedule.problem, by_schedule.plan, "1f1b") <= data_parallel * (1 + 1e-12)
+        assert rated(by_schedule, "1f1b") <= data_parallel * (1 + 1e-12)
         found += by_length.plan.stages > by_schedule.plan.stages
     assert found >= 1
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
-    choice = choose([problem(stages=1)], make=scripted({"policy": Scripted(None)}))
+    choice = choose([problem(stages=1)], makers=Makers(Scripted(None)))
     assert choice.plan.planner == "data-parallel"
-    assert choice.plan.optimality == Bound(choice.length_s, "exact")
+    assert choice.bound == Bound(choice.cost.length_s, "exact")
 
 
 def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
     asked = problem(weights=1.0, memory=10.0)
     with pytest.raises(Infeasible, match=r"stage \d needs .*--stages [34] would fit"):
-        choose([asked], make=scripted({"policy": Scripted(None)}))
+        choose([asked], makers=Makers(Scripted(None)))
 
 
 def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
     with pytest.raises(Infeasible, match=r"needs .*; \w+"):
-        choose([problem(weights=1.0, memory=3.0)], make=scripted({"policy": Scripted(None)}))
+        choose([problem(weights=1.0, memory=3.0)], makers=Makers(Scripted(None)))
 
 
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:
     asked = problem(**DATA_PARALLEL_WINS)
-    answer = AutoPlanner(PlannerOptions(beam=1)).plan(asked)
+    answer = AutoPlanner(AutoConfig(beam=1)).plan(asked)
     assert answer.check_valid(asked) == (True, "")
 
 
@@ -224,10 +243,10 @@ def test_the_default_is_never_worse_than_the_baselines(seed: int) -> None:
     single = replace(asked, stages=1)
     data_parallel = make_planner("data-parallel").plan(single)
     assert best.plan.check_valid(best.problem) == (True, "")
-    assert best.length_s <= min(length(asked, uniform), length(single, data_parallel))
-    assert best.length_s == length(best.problem, best.plan)
-    assert best.plan.optimality is not None
-    assert best.plan.optimality.value <= best.length_s * (1 + 1e-9)
+    assert best.cost.length_s <= min(length(asked, uniform), length(single, data_parallel))
+    assert best.cost.length_s == length(best.problem, best.plan)
+    assert best.bound is not None
+    assert best.bound.value <= best.cost.length_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("n", "nodes", "stages"), [(2, 4, 2), (3, 4, 3), (500, 4, 4), (500, 1, 1)])

@@ -13,14 +13,22 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
-from automap_models.planners.portfolio.explore import Exploration, ExploreOptions, explore
-from automap_models.planners.portfolio.needs import least_memory
-from automap_models.planners.portfolio.space import Space
-from automap_models.planners.portfolio.staged_search import search_staged, staged_problems, tables_of
+from automap_models.planners.portfolio.explain import least_memory
+from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space_search import possible_tables, search_space, staged_problems
 from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
 
-PATIENT = ExploreOptions(budget_s=600.0)
+PATIENT = ExploreConfig(budget_s=600.0)
 FORBIDDEN = [(), ("operator",), ("pipeline",), ("data",), ("operator", "pipeline"), ("data", "pipeline")]
+
+
+def explore(space: PlanningSpace, config: ExploreConfig = PATIENT) -> Exploration:
+    """What the planner's result says; raises where nothing fits."""
+    result = ExplorePlanner(config).solve(space)
+    plan, exploration = result.required_plan(), result.facts["exploration"]
+    assert (plan, result.cost) == (exploration.best.plan, exploration.best.cost)
+    return exploration
 
 
 def decisions(exploration: Exploration) -> list[object]:
@@ -34,8 +42,8 @@ def shortest(space, every_plan, constraints):
     best = dict.fromkeys(("all", *KINDS), math.inf)
     for problem, plan in every_plan(space):
         cost = plan_cost(problem, plan)
-        if cost.feasible and constraints.satisfied(problem, plan)[0]:
-            for kind in ("all", Candidate(problem, plan).kind):
+        if cost.feasible and plan.check_valid(replace(problem, constraints=constraints))[0]:
+            for kind in ("all", Candidate(problem, plan, cost).kind):
                 best[kind] = min(best[kind], cost.length_s)
     return best
 
@@ -43,15 +51,15 @@ def shortest(space, every_plan, constraints):
 @pytest.mark.parametrize("forbidden", FORBIDDEN)
 @pytest.mark.parametrize(("seed", "memory"), [(0, 32e9), (1, 16e9), (2, 9e9)])
 def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, every_plan, pair):
-    space = Space(make_model(seed), replace(pair, memory=memory), 16)
+    space = PlanningSpace(make_model(seed), replace(pair, memory=memory), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
     expected = shortest(space, every_plan, constraints)
-    options = replace(PATIENT, constraints=constraints)
+    space = replace(space, constraints=constraints)
     if expected["all"] == math.inf:
         with pytest.raises(Infeasible):
-            explore(space, options)
+            explore(space)
         return
-    found = explore(space, options)
+    found = explore(space)
     assert found.best.fits
     assert found.best.length_s == pytest.approx(expected["all"], rel=1e-9)
     assert found.proven.proof == "exact"
@@ -60,12 +68,12 @@ def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, 
         lengths = [each.length_s for each in found.candidates if each.kind == kind and each.fits]
         assert min(lengths, default=math.inf) == pytest.approx(expected[kind], rel=1e-9)
     for each in found.candidates:
-        assert constraints.satisfied(each.problem, each.plan) == (True, "")
+        assert each.plan.check_valid(replace(each.problem, constraints=constraints)) == (True, "")
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
-    found = explore(Space(make_model(seed), pair, 16), PATIENT)
+    found = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
     assert {each.kind for each in found.candidates} >= {"data", "operator", "pipeline"}
     for each in found.candidates:
         assert each.plan.check_valid(each.problem) == (True, "")
@@ -79,7 +87,7 @@ def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
 
 def test_data_parallelism_by_hand(make_model, pair):
     """16 samples on 4 devices in one micro-batch: 4 times the profiled 4 samples, a quarter on each device."""
-    space = Space(make_model(), pair, 16)
+    space = PlanningSpace(make_model(), pair, 16)
     (data,) = (each for each in explore(space, PATIENT).candidates if each.kind == "data")
     profile = space.model.profile
     ring = 2 * 0.5 / 100e9 + 2 * 0.5 / 10e9
@@ -91,11 +99,11 @@ def test_data_parallelism_by_hand(make_model, pair):
 
 
 def test_one_stage_takes_smaller_micro_batches_where_memory_is_short(make_model, pair):
-    space = Space(make_model(scale=1e8), pair, 64)
+    space = PlanningSpace(make_model(scale=1e8), pair, 64)
     needed = 4 * space.model.profile.W.sum() + 1.01 * space.model.profile.stash.sum()
     (data,) = (
         each
-        for each in explore(Space(space.model, replace(pair, memory=needed), 64), PATIENT).candidates
+        for each in explore(PlanningSpace(space.model, replace(pair, memory=needed), 64), PATIENT).candidates
         if each.kind == "data"
     )
     assert data.fits
@@ -103,12 +111,12 @@ def test_one_stage_takes_smaller_micro_batches_where_memory_is_short(make_model,
 
 
 def test_the_same_question_has_the_same_answer(make_model, pair):
-    space = Space(make_model(3), pair, 16)
+    space = PlanningSpace(make_model(3), pair, 16)
     assert decisions(explore(space, PATIENT)) == decisions(explore(space, PATIENT))
 
 
 def test_plans_are_ranked_by_length_those_that_do_not_fit_last(make_model, pair):
-    found = explore(Space(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
+    found = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
     assert list(found.candidates) == rank(list(reversed(found.candidates)))
     fitting = [each.fits for each in found.candidates]
     assert fitting == sorted(fitting, reverse=True)
@@ -118,7 +126,7 @@ def test_plans_are_ranked_by_length_those_that_do_not_fit_last(make_model, pair)
 
 
 def test_a_profile_without_operators_has_data_parallelism_and_pipelines(make_model, pair):
-    found = explore(Space(make_model(partitioned=False), pair, 16), PATIENT)
+    found = explore(PlanningSpace(make_model(partitioned=False), pair, 16), PATIENT)
     assert {each.kind for each in found.candidates} == {"data", "pipeline"}
     assert {each.kind: each.why for each in found.absent} == dict.fromkeys(
         ("operator", "hybrid"), "a profile has no operations to partition"
@@ -128,10 +136,10 @@ def test_a_profile_without_operators_has_data_parallelism_and_pipelines(make_mod
 def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
     model = make_model()
     silent = replace(model, profile=replace(model.profile, meta={}))
-    found = explore(Space(silent, pair), PATIENT)
+    found = explore(PlanningSpace(silent, pair), PATIENT)
     assert {each.plan.micro_batches for each in found.candidates} == {16}
     with pytest.raises(BadInput, match="--microbatch-size"):
-        Space(silent, pair, 16)
+        PlanningSpace(silent, pair, 16)
 
 
 # --- constraints -------------------------------------------------------------------------------------------------
@@ -147,16 +155,18 @@ def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
     ],
 )
 def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_model, every_plan, pair):
-    space = Space(make_model(5), replace(pair, memory=12e9), 16, max_stages=constraints.max_stages)
-    found = explore(space, replace(PATIENT, constraints=constraints))
-    assert constraints.satisfied(found.best.problem, found.best.plan) == (True, "")
+    space = PlanningSpace(
+        make_model(5), replace(pair, memory=12e9), 16, constraints=Constraints(max_stages=constraints.max_stages)
+    )
+    found = explore(replace(space, constraints=constraints))
+    assert found.best.plan.check_valid(found.best.problem) == (True, "")
     assert found.best.length_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
 
 
 def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_model, pair):
     constraints = Constraints(pins=(Pin("block_0/mlp", 2), Pin("head", 1)))
     with pytest.raises(BadInput, match=r"--pin block_0/mlp=2 .*--pin head=1"):
-        explore(Space(make_model(), pair, 16), replace(PATIENT, constraints=constraints))
+        explore(replace(PlanningSpace(make_model(), pair, 16), constraints=constraints))
 
 
 @pytest.mark.parametrize(
@@ -170,15 +180,15 @@ def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_
 )
 def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, why, make_model, pair):
     constraints = Constraints(forbidden=frozenset(forbidden))
-    found = explore(Space(make_model(), replace(pair, nodes=nodes), 24), replace(PATIENT, constraints=constraints))
+    found = explore(replace(PlanningSpace(make_model(), replace(pair, nodes=nodes), 24), constraints=constraints))
     assert {each.kind: each.why for each in found.absent}[kind] == why
 
 
 def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
     """Without replicas and partitioned operators a stage has one device: two of them cannot have four."""
-    space = Space(make_model(partitioned=False), pair, 4, max_stages=2)
+    constraints = Constraints(max_stages=2, forbidden=frozenset({"data"}))
     with pytest.raises(Infeasible, match="cannot be shared out among the 4 devices as asked"):
-        explore(space, replace(PATIENT, constraints=Constraints(forbidden=frozenset({"data"}))))
+        explore(PlanningSpace(make_model(partitioned=False), pair, 4, constraints=constraints))
 
 
 # --- what would fit ----------------------------------------------------------------------------------------------
@@ -187,56 +197,58 @@ def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("forbidden", [(), ("operator",), ("pipeline",)])
 def test_the_least_memory_is_that_of_all_plans(seed, forbidden, make_model, every_plan, pair):
-    space = Space(make_model(seed), replace(pair, memory=1e9), 16)
+    space = PlanningSpace(make_model(seed), replace(pair, memory=1e9), 16)
     constraints = Constraints(forbidden=frozenset(forbidden))
     needs = [
         plan_cost(problem, plan).memory_bytes.max()
         for problem, plan in every_plan(space)
-        if constraints.satisfied(problem, plan)[0]
+        if plan.check_valid(replace(problem, constraints=constraints))[0]
     ]
-    assert least_memory(space, constraints) == pytest.approx(min(needs), rel=2e-3)
+    assert least_memory(replace(space, constraints=constraints)) == pytest.approx(min(needs), rel=2e-3)
 
 
 @pytest.mark.slow
 def test_what_is_said_to_fit_does(make_model, pair):
     model = make_model(1, scale=4e9)
     with pytest.raises(Infeasible, match=r"no plan fits the 16 GB .* devices with [\d.]+ GB would fit") as raised:
-        explore(Space(model, replace(pair, memory=16e9), 16), PATIENT)
+        explore(PlanningSpace(model, replace(pair, memory=16e9), 16), PATIENT)
     said = str(raised.value)
     gigabytes = float(said.partition("devices with ")[2].split()[0])
-    assert explore(Space(model, replace(pair, memory=gigabytes * 1.001e9), 16), PATIENT).best.fits
+    assert explore(PlanningSpace(model, replace(pair, memory=gigabytes * 1.001e9), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
-        explore(Space(model, replace(pair, memory=gigabytes * 0.99e9), 16), PATIENT)
+        explore(PlanningSpace(model, replace(pair, memory=gigabytes * 0.99e9), 16), PATIENT)
     nodes = int(said.partition("GB would fit")[2].partition(", ")[2].split()[0])
-    assert explore(Space(model, replace(pair, memory=16e9, nodes=nodes), 16), PATIENT).best.fits
+    assert explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
-        explore(Space(model, replace(pair, memory=16e9, nodes=nodes - 1), 16), PATIENT)
+        explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes - 1), 16), PATIENT)
 
 
 def test_what_was_not_found_in_time_is_not_said_to_be_impossible(make_model, pair):
     """Only pipelines fit, and there is no time to search them; the policy is not asked where anything is forbidden."""
-    space = Space(make_model(1), replace(pair, memory=9e9), 16)
+    space = PlanningSpace(make_model(1), replace(pair, memory=9e9), 16)
     constraints = Constraints(forbidden=frozenset({"operator"}))
-    assert explore(space, replace(PATIENT, constraints=constraints)).best.kind == "pipeline"
+    assert explore(replace(space, constraints=constraints)).best.kind == "pipeline"
     with pytest.raises(Infeasible, match="found in time, though one may fit; give a larger --budget"):
-        explore(space, ExploreOptions(constraints, budget_s=1e-9))
+        explore(replace(space, constraints=constraints), ExploreConfig(budget_s=1e-9))
 
 
 def test_a_search_without_time_claims_no_more_than_it_knows(make_model, pair):
-    space = Space(make_model(2), pair, 16)
-    hasty, patient = explore(space, ExploreOptions(budget_s=1e-9)), explore(space, PATIENT)
+    space = PlanningSpace(make_model(2), pair, 16)
+    hasty, patient = explore(space, ExploreConfig(budget_s=1e-9)), explore(space, PATIENT)
     assert hasty.proven.proof == "relaxation"
     assert hasty.proven.value <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
 
 
 def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pair, monkeypatch):
     """With one sample at a time no stage has two replicas, so that two stages cannot have six devices between them."""
-    space = Space(make_model(partitioned=False), replace(pair, nodes=3), 16, max_stages=2)
-    problems = list(staged_problems(space, Constraints()))
-    assert any(tables_of(problem, Constraints()) is None for problem in problems)
-    bounded = search_staged(space, Constraints(), math.inf, Deadline())
-    monkeypatch.setattr("automap_models.planners.portfolio.staged_search.BOUND_SHARE", 0.0)
-    hasty = search_staged(space, Constraints(), math.inf, Deadline(600.0))
+    space = PlanningSpace(
+        make_model(partitioned=False), replace(pair, nodes=3), 16, constraints=Constraints(max_stages=2)
+    )
+    problems = list(staged_problems(space))
+    assert any(possible_tables(problem) is None for problem in problems)
+    bounded = search_space(space, math.inf, Deadline())
+    monkeypatch.setattr("automap_models.planners.portfolio.space_search.BOUND_SHARE", 0.0)
+    hasty = search_space(space, math.inf, Deadline(600.0))
     assert hasty.unfinished == 0
     assert hasty.best is not None and bounded.best is not None
     assert hasty.best.length_s == bounded.best.length_s == hasty.proven.value
@@ -244,14 +256,15 @@ def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pa
 
 def test_clusters_beyond_the_tables_are_refused(make_model, pair):
     with pytest.raises(BadInput, match="at most 512"):
-        Space(make_model(), replace(pair, nodes=300))
+        explore(PlanningSpace(make_model(), replace(pair, nodes=300)))
 
 
 def test_too_few_samples_for_any_plan_are_said(make_model, pair):
     with pytest.raises(Infeasible, match="1 samples a step cannot be shared out among the 4 devices"):
         explore(
-            Space(make_model(partitioned=False), pair, 1),
-            replace(PATIENT, constraints=Constraints(forbidden=frozenset({"pipeline"}))),
+            PlanningSpace(
+                make_model(partitioned=False), pair, 1, constraints=Constraints(forbidden=frozenset({"pipeline"}))
+            )
         )
 
 
@@ -259,7 +272,7 @@ def test_too_few_samples_for_any_plan_are_said(make_model, pair):
 
 
 def test_the_reason_names_the_largest_loss(make_model, pair):
-    slow = explore(Space(make_model(scale=20e9), replace(pair, inter=1e9, memory=1e12), 16), PATIENT)
+    slow = explore(PlanningSpace(make_model(scale=20e9), replace(pair, inter=1e9, memory=1e12), 16), PATIENT)
     (data,) = (each for each in slow.candidates if each.kind == "data")
     assert slow.why(data).startswith("gradient all-reduce of ")
     assert "over 2 nodes" in slow.why(data)
@@ -269,7 +282,7 @@ def test_the_reason_names_the_largest_loss(make_model, pair):
 
 
 def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
-    found = explore(Space(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
+    found = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
     (data,) = (each for each in found.candidates if each.kind == "data")
     held = f"{data.memory_bytes / 1e9:.1f} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.1f} GB of it training state"
     assert found.why(data) == f"does not fit: {held}"
@@ -280,26 +293,37 @@ def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_exploration_survives_being_kept(seed, make_model, pair):
-    found = explore(Space(make_model(seed), pair, 16), PATIENT)
+    found = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
     again = exploration_from_json(exploration_to_json(found), found.space)
     assert [each.length_s for each in again.candidates] == [each.length_s for each in found.candidates]
     assert (again.absent, again.proven, again.notes) == (found.absent, found.proven, found.notes)
 
 
 @pytest.mark.parametrize(
-    "foreign", [b"", b"[]", b"{}", b"null", b"\xff", b'{"candidates": [], "absent": [], "proven": [1, "exact"]}']
+    "foreign",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff",
+        b'{"candidates": [], "absent": [], "proven": {"bound_s": 1.0, "proof": "exact"}, "notes": [], '
+        b'"exploring_s": 1.0}',
+    ],
 )
 def test_what_is_no_exploration_is_refused(foreign, make_model, pair):
     with pytest.raises(BadInput):
-        exploration_from_json(foreign, Space(make_model(), pair, 16))
+        exploration_from_json(foreign, PlanningSpace(make_model(), pair, 16))
 
 
 def test_an_exploration_of_another_space_is_refused(make_model, pair):
-    found = explore(Space(make_model(), pair, 16), PATIENT)
-    smaller = Space(make_model(), replace(pair, nodes=1, devices_per_node=3), 16)
+    found = explore(PlanningSpace(make_model(), pair, 16), PATIENT)
+    smaller = PlanningSpace(make_model(), replace(pair, nodes=1, devices_per_node=3), 16)
     with pytest.raises(BadInput):
         exploration_from_json(exploration_to_json(found), smaller)
 
 
 def test_lengths_are_finite(make_model, pair):
-    assert np.isfinite([each.length_s for each in explore(Space(make_model(), pair, 16), PATIENT).candidates]).all()
+    assert np.isfinite(
+        [each.length_s for each in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
+    ).all()

@@ -31,7 +31,7 @@ from automap_models.planners.replan.migration import migration
 from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, placed_cost
 from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
 from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
-from automap_models.planners.staged.exact import exact_search
+from automap_models.planners.staged.search import exact_search
 from automap_models.planners.staged.stage_tables import stage_tables
 
 Draw = Callable[..., list[StagedProblem]]

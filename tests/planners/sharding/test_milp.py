@@ -15,7 +15,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import Mesh, MeshAxis
 from automap_models.core.result import Result
 from automap_models.core.sharding import Objective, ShardingPlan, ShardingProblem
-from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
+from automap_models.core.sharding_classes import MergedSums, ShardingClasses, ShardingWork, Variable
 from automap_models.cost.sharding import ShardingCount, ShardingPrice, classes_price
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
@@ -55,7 +55,13 @@ def draw_problem(seed: int, mesh: Mesh, objective: Objective = "time", memory: f
         sums = activations if random.random() < 0.5 else gradients
         sums[met[0], met] += random.random() * 2e9
         starts[met[0]] += 1
-    work = ShardingWork(12.0, 0.1, compute, 12e9, held, activations, gradients, starts)
+    merged = []
+    for _ in range(4):  # never more than the least of what is summed over these classes
+        over, late = np.sort(random.choice(k, 2, replace=False)), bool(random.random() < 0.5)
+        least = min((gradients if late else activations)[c, c] for c in over) / 8
+        dims = tuple(c for c in range(k) if c not in over and random.random() < 0.3)
+        merged.append(MergedSums(tuple(over.tolist()), dims[:1], random.random() * least, 1, late))
+    work = ShardingWork(12.0, 0.1, compute, 12e9, held, activations, gradients, starts, tuple(merged))
     cluster = Cluster(2, 4, intra=5e9, inter=1e9, memory=memory)
     return ShardingProblem("drawn", classes, cluster, mesh, objective, work, launch_s=1e-2)
 

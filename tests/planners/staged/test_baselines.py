@@ -11,7 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.errors import Infeasible
+from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 
 
@@ -48,10 +48,13 @@ def test_devices_that_do_not_divide_are_cut_as_evenly_as_they_can():
     assert plan.device_cuts == (2, 5)
 
 
-def test_data_parallelism_is_one_stage_whatever_the_problem_asks_for():
+def test_data_parallelism_answers_problems_of_one_stage_only():
+    """It once answered a problem of four stages with a plan of one, which solves another problem."""
     problem = problem_of(n=10, stages=4)
-    plan = DataParallelPlanner().plan(problem)
+    with pytest.raises(BadInput, match="4 stages, but data parallelism has one"):
+        DataParallelPlanner().plan(problem)
     one = replace(problem, stages=1)
+    plan = DataParallelPlanner().plan(one)
     assert (plan.stages, plan.planner) == (1, "data-parallel")
     assert plan.check_valid(one) == (True, "")
     assert plan_cost(one, plan).forward_s.tolist() == pytest.approx([10 / 3 / 32])
@@ -60,6 +63,7 @@ def test_data_parallelism_is_one_stage_whatever_the_problem_asks_for():
 @pytest.mark.parametrize("planner", [UniformPlanner, DataParallelPlanner])
 def test_plans_that_do_not_fit_are_refused(planner):
     profile = Profile.create(C=np.ones(10), A=np.ones(10), W=np.full(10, 1e10))
-    problem = StagedProblem(profile, Cluster(1, 2, 130e9, 3.125e9, 32e9), 2)
+    stages = 1 if planner is DataParallelPlanner else 2
+    problem = StagedProblem(profile, Cluster(1, 2, 130e9, 3.125e9, 32e9), stages)
     with pytest.raises(Infeasible, match=f"planner {planner.name}.*GB"):
         planner().plan(problem)

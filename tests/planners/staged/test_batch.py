@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import automap_models
-from automap_models import BadInput, Cluster, Infeasible, PlannerOptions, Profile, StagedProblem, plan_batch
+from automap_models import BadInput, Cluster, Infeasible, Profile, StagedProblem, plan_batch
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import CHUNK
 
@@ -55,10 +55,10 @@ def test_a_tuple_is_a_problem() -> None:
 def test_one_failure_is_its_own_whatever_its_kind(planner: str) -> None:
     """No problem at all, nothing that fits, and neither; the good ones around them get the plans they get alone."""
     good = StagedProblem(profile(), CLUSTER, 2)
-    tight = replace(good, cluster=replace(CLUSTER, memory=1e-9))
-    options = PlannerOptions(certify_s=0.0, refine_s=0.0)
+    tight = replace(good, cluster=replace(CLUSTER, memory=1e-6))
+    config = {"certify_s": 0.0, "refine_s": 0.0} if planner == "auto" else {}
     outcomes = plan_batch(
-        [good, (profile(), CLUSTER, 17, 8), tight, (profile(), CLUSTER, 2, 0), good], planner, options
+        [good, (profile(), CLUSTER, 17, 8), tight, (profile(), CLUSTER, 2, 0), good], planner, **config
     )
     assert [outcome.ok for outcome in outcomes] == [True, False, False, False, True]
     kinds = [type(outcome.error) for outcome in outcomes]
@@ -77,11 +77,10 @@ def test_a_problem_beyond_what_the_policy_can_express_does_not_fail_the_others()
 
 
 def test_one_stage_is_data_parallelism() -> None:
-    several = StagedProblem(profile(), CLUSTER, 4)
-    one_stage = replace(several, stages=1)
+    one_stage = StagedProblem(profile(), CLUSTER, 1)
     expected = make_planner("data-parallel").plan(one_stage)
-    for planner, asked in (("policy", one_stage), ("data-parallel", several)):
-        (outcome,) = plan_batch([asked], planner)
+    for planner in ("policy", "data-parallel"):
+        (outcome,) = plan_batch([one_stage], planner)
         assert outcome.problem is not None
         assert outcome.plan is not None
         assert outcome.plan.check_valid(outcome.problem) == (True, "")
@@ -103,7 +102,9 @@ def test_what_is_wrong_with_the_planner_fails_the_batch(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="unknown planner"):
         plan_batch(problems, "best")
     with pytest.raises(BadInput, match="no such policy"):
-        plan_batch(problems, options=PlannerOptions(policy=tmp_path / "none.onnx"))
+        plan_batch(problems, policy=tmp_path / "none.onnx")
+    with pytest.raises(BadInput, match="no option 'patience'"):
+        plan_batch(problems, patience=3)
 
 
 def test_random_problems_all_end_in_a_valid_plan_or_an_error(

@@ -21,22 +21,25 @@ from automap_models.planners.deadline import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.exact import ExactPlanner, anytime_search, exact_search, lower_bound_s
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, window_minima
+from automap_models.planners.staged.relaxation import lower_bound_s
+from automap_models.planners.staged.search import anytime_search, exact_search
 from automap_models.planners.staged.stage_tables import device_tables
 
 
 def found(problem: StagedProblem) -> float:
     """The exact planner's length, checked against the cost model; inf when nothing fits."""
-    plan = exact_search(problem)
+    result = ExactPlanner().solve(problem)
+    plan = result.plan
     if plan is None:
+        assert result.status == "infeasible"
         return np.inf
     cost = plan_cost(problem, plan)
     assert plan.check_valid(problem) == (True, "")
     assert plan.coarse_cuts is not None
     assert cost.feasible
-    assert plan.optimality is not None
-    assert (plan.optimality.value, plan.optimality.proof) == (cost.length_s, "exact")
+    assert (result.status, result.bound) == ("optimal", Bound(cost.length_s, "exact"))
     return cost.length_s
 
 
@@ -137,7 +140,7 @@ def test_a_problem_that_fits_nowhere_is_refused_with_what_it_would_need():
     """30 of 33 GB sit in one instruction; two stages leave it alone with 1 GB at best: σ·31 = 124 GB."""
     profile = Profile.create(C=np.ones(4), A=np.ones(4), W=[1e9, 30e9, 1e9, 1e9])
     problem = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 100e9, name="tiny"), 2, granularity=4)
-    with pytest.raises(Infeasible, match=r"plans of 2 stage\(s\) fits the 100 GB.*tiny.*more than 124 GB.*more stages"):
+    with pytest.raises(Infeasible, match=r"plans of 2 stage\(s\) fits the 100 GB.*tiny.*needs 124 GB.*more stages"):
         ExactPlanner().plan(problem)
     with pytest.raises(Infeasible, match="124 GB"):
         lower_bound_s(problem)
@@ -213,19 +216,19 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
     except Infeasible:
         return
     best_s = found(problem)
-    bound = certify(problem, uniform, 0.0)
+    bound = certify(problem, uniform, None)
     assert bound.plan is None
-    assert bound.optimality.value <= best_s
-    assert bound.optimality.proof == ("relaxation" if problem.stages > 1 else "exact")
-    proven = certify(problem, uniform, np.inf)
-    assert proven.optimality == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
+    assert bound.bound.value <= best_s
+    assert bound.bound.proof == ("relaxation" if problem.stages > 1 else "exact")
+    proven = certify(problem, uniform, Deadline())
+    assert proven.bound == Bound(pytest.approx(best_s, rel=1e-12), "exact")  # type: ignore[arg-type]
     if proven.plan is None:
         assert plan_cost(problem, uniform).length_s == pytest.approx(best_s, rel=1e-11)
     else:
         assert plan_cost(problem, proven.plan).length_s == pytest.approx(best_s, rel=1e-12)
-    nothing_shorter = certify(problem, uniform, np.inf, 0.9 * best_s)
+    nothing_shorter = certify(problem, uniform, Deadline(), 0.9 * best_s)
     assert nothing_shorter.plan is None
-    assert nothing_shorter.optimality.value == pytest.approx(0.9 * best_s)
+    assert nothing_shorter.bound.value == pytest.approx(0.9 * best_s)
 
 
 def test_the_registry_knows_it(make_problem):

@@ -17,9 +17,9 @@ from automap_models.planners.deadline import Deadline
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import Places, Route, route_of, shortest_through
 from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.exact import exact_search, is_large
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.refine import refine
+from automap_models.planners.staged.search import exact_search, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
 
 MakeProblem = Callable[..., StagedProblem]
@@ -170,12 +170,12 @@ def test_a_large_problem_is_corrected_even_if_the_proof_has_no_time_to_end(seed:
     assert is_large(problem)
     uniform = UniformPlanner().plan(problem)
     uniform_s = plan_cost(problem, uniform).length_s
-    certificate = certify(problem, uniform, 0.5)
+    certificate = certify(problem, uniform, Deadline(0.5))
     assert certificate.plan is not None
     corrected_s = plan_cost(problem, certificate.plan).length_s
-    assert certificate.optimality.value <= corrected_s < uniform_s
+    assert certificate.bound.value <= corrected_s < uniform_s
     assert certificate.plan.check_valid(problem) == (True, "")
-    refined = refine(problem, certificate.plan, 0.1)
+    refined = refine(problem, certificate.plan, Deadline(0.1))
     assert plan_cost(problem, refined).length_s <= corrected_s
 
 
@@ -186,5 +186,5 @@ def test_a_plan_that_is_not_proven_is_refined_far_from_where_it_is() -> None:
     profile = Profile.create(C, A=np.ones(100), W=np.ones(100))
     problem = StagedProblem(profile, Cluster(1, 2, 1e9, 1e9, 1e18), 2, granularity=10)
     start = StagedPlan((9,), (1,), problem.micro_batches, "test", (0,))
-    best = refine(problem, start, np.inf)
+    best = refine(problem, start, Deadline())
     assert best.cuts == (50,)

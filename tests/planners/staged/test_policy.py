@@ -22,8 +22,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import PlannerOptions
-from automap_models.planners.staged.policy import CHUNK, Policy, PolicyPlanner
+from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner
 from automap_models.rl import targets
 from automap_models.train import export
 from automap_models.train.module import RainbowModule
@@ -54,7 +53,7 @@ def trained(random_problems: Callable[..., list[StagedProblem]], tmp_path_factor
 
 
 def planner(trained: Trained, beam: int = 1) -> PolicyPlanner:
-    return PolicyPlanner(PlannerOptions(beam=beam, policy=trained.file))
+    return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file))
 
 
 def greedy_in_torch(
@@ -75,7 +74,7 @@ def greedy_in_torch(
 
 
 def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
-    plans = planner(trained).plan_batch(trained.problems)
+    plans = planner(trained).raw_plans(trained.problems)
     for problem, plan in zip(trained.problems, plans, strict=True):
         cuts, device_cuts = greedy_in_torch(trained.module, problem)
         assert (list(plan.coarse_cuts or ()), list(plan.device_cuts)) == (cuts, device_cuts)
@@ -88,15 +87,15 @@ def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained
 def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained: Trained, beam: int) -> None:
     assert len({problem.stages for problem in trained.problems}) == 3
     by_policy = planner(trained, beam)
-    plans = by_policy.plan_batch(trained.problems)
-    assert plans == [by_policy.plan_batch([problem])[0] for problem in trained.problems]
-    assert by_policy.plan_batch([]) == []
+    plans = by_policy.raw_plans(trained.problems)
+    assert plans == [by_policy.raw_plans([problem])[0] for problem in trained.problems]
+    assert by_policy.raw_plans([]) == []
 
 
 def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
     problem = next(problem for problem in trained.problems if problem.stages == 3)
-    plans = planner(trained).plan_batch([problem] * (3 * CHUNK + 1))
-    assert plans == [planner(trained).plan_batch([problem])[0]] * (3 * CHUNK + 1)
+    plans = planner(trained).raw_plans([problem] * (3 * CHUNK + 1))
+    assert plans == [planner(trained).raw_plans([problem])[0]] * (3 * CHUNK + 1)
 
 
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
@@ -130,7 +129,7 @@ def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
         ]
         assert len({(plan.cuts, plan.device_cuts) for plan in plans}) == len(plans)
         costs = [plan_cost(problem, plan) for plan in plans]
-        best = plan_cost(problem, planner(trained, beam).plan_batch([problem])[0])
+        best = plan_cost(problem, planner(trained, beam).raw_plans([problem])[0])
         lengths = [cost.length_s for cost in costs if cost.feasible]
         assert best.feasible == bool(lengths)
         if lengths:
@@ -148,12 +147,12 @@ def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trai
     assert device_cuts[0, 0, 0] in (1, 2)
     assert reward[0, 0] > 0
     assert np.isneginf(reward[0, 1:]).all()
-    (plan,) = planner(trained, beam=5).plan_batch([problem])
+    (plan,) = planner(trained, beam=5).raw_plans([problem])
     assert plan.check_valid(problem) == (True, "")
 
 
 def test_a_beam_wider_than_there_are_points_is_as_good_as_one_of_all(trained: Trained) -> None:
-    all_points, wider = (planner(trained, beam).plan_batch(trained.problems) for beam in (POINTS, 1000))
+    all_points, wider = (planner(trained, beam).raw_plans(trained.problems) for beam in (POINTS, 1000))
     assert all_points == wider
 
 
@@ -163,17 +162,20 @@ def test_one_stage_needs_no_decision(trained: Trained) -> None:
     plan = planner(trained).plan(roomy)
     assert (plan.cuts, plan.device_cuts, plan.stages) == ((), (), 1)
     others = trained.problems[1:3]
-    among_others = planner(trained).plan_batch([others[0], roomy, others[1]])
-    assert among_others == [*planner(trained).plan_batch(others[:1]), plan, *planner(trained).plan_batch(others[1:])]
+    among_others = planner(trained).raw_plans([others[0], roomy, others[1]])
+    assert among_others == [*planner(trained).raw_plans(others[:1]), plan, *planner(trained).raw_plans(others[1:])]
 
 
-def test_a_plan_that_does_not_fit_is_refused_alone_and_returned_in_a_batch(trained: Trained) -> None:
+def test_a_plan_that_does_not_fit_is_no_result_alone_or_in_a_batch(trained: Trained) -> None:
+    """A batch once returned such plans as if they could be run."""
     problem = trained.problems[0]
     tight = replace(problem, cluster=replace(problem.cluster, memory=1.0, name="tiny"))
     with pytest.raises(Infeasible, match="cluster tiny has"):
         planner(trained, beam=4).plan(tight)
-    (plan,) = planner(trained, beam=4).plan_batch([tight])
-    assert plan.check_valid(tight) == (True, "")
+    (plan,) = planner(trained, beam=4).raw_plans([tight])
+    assert plan is not None and plan.check_valid(tight) == (True, "")
+    (result,) = planner(trained, beam=4).solve_batch([tight])
+    assert (result.plan, result.status) == (None, "stopped")
 
 
 def inside(trained: Trained) -> StagedProblem:
@@ -257,7 +259,7 @@ def test_what_is_no_policy_is_refused_by_name(
     elif isinstance(content, bytes):
         file.write_bytes(content)
     with pytest.raises(BadInput, match=named) as refused:
-        PolicyPlanner(PlannerOptions(policy=file)).plan(inside(trained))
+        PolicyPlanner(PolicyConfig(policy=file)).plan(inside(trained))
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -1,0 +1,88 @@
+"""A device that instructions are timed for without being there: its peaks and what good kernels reach of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from automap_models.errors import BadInput
+
+FloatArray = NDArray[np.float64]
+KernelKind = Literal["matrix", "vector"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device's peaks, and the parts of them that good kernels reach.
+
+    Attributes:
+        name: what people call it.
+        matrix: peak FLOP/s of matrix products and convolutions by element type (`float32`, `bfloat16`, …); `tf32` is
+            the rate of float32 products on units that round their operands to TF32.
+        vector: peak FLOP/s of everything else.
+        bandwidth: peak bytes/s of the memory.
+        compute_efficiency, bandwidth_efficiency: attainable share of the peaks, in (0, 1].
+        winograd: whether 3×3 convolutions of stride 1 in float32 run by Winograd's algorithm, as cuDNN's do.
+        launch_s: what each kernel costs beside its work, seconds.
+
+    Raises:
+        BadInput: a number out of range, or no float32 rate.
+    """
+
+    name: str
+    matrix: Mapping[str, float]
+    vector: float
+    bandwidth: float
+    compute_efficiency: float
+    bandwidth_efficiency: float
+    winograd: bool = False
+    launch_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        where = f"device {self.name}"
+        if "float32" not in self.matrix:
+            raise BadInput("matrix has no float32", where=where, do="give the peak FLOP/s of each element type")
+        peaks = {f"matrix {dtype}": rate for dtype, rate in self.matrix.items()}
+        for key, value in {**peaks, "vector": self.vector, "bandwidth": self.bandwidth}.items():
+            if not 0 < value < math.inf:
+                raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
+        for key in ("compute_efficiency", "bandwidth_efficiency"):
+            if not 0 < getattr(self, key) <= 1:
+                raise BadInput(f"{key} is {getattr(self, key)!r}", where=where, do="give a share in (0, 1]")
+        if not 0 <= self.launch_s < math.inf:
+            raise BadInput(f"launch_s is {self.launch_s!r}", where=where, do="give seconds ≥ 0")
+
+    def seconds(
+        self, flop: ArrayLike, moved_bytes: ArrayLike, dtype: str = "float32", kind: KernelKind = "vector"
+    ) -> FloatArray:
+        """Times of kernels that compute and move that much, each max(FLOP / attainable, bytes / attainable) + launch_s.
+
+        This is the roofline (Williams et al., CACM 52(4), 2009).
+
+        Args:
+            flop, moved_bytes: work of each kernel; one that does neither takes no time. Any shapes that broadcast.
+            dtype: element type of a matrix product's operands, or `tf32`; others run at the vector rate.
+            kind: `matrix` for matrix products and convolutions, `vector` for everything else.
+
+        Raises:
+            BadInput: the device has no rate for matrix products of that type.
+        """
+        flop, moved_bytes = np.asarray(flop, np.float64), np.asarray(moved_bytes, np.float64)
+        peak = self._matrix_peak(dtype) if kind == "matrix" else self.vector
+        compute_s = flop / (peak * self.compute_efficiency)
+        work_s = np.maximum(compute_s, moved_bytes / (self.bandwidth * self.bandwidth_efficiency))
+        return np.asarray(np.where(work_s > 0, work_s + self.launch_s, 0.0))
+
+    def _matrix_peak(self, dtype: str) -> float:
+        if dtype not in self.matrix:
+            raise BadInput(
+                f"has no rate for matrix products in {dtype}",
+                where=f"device {self.name}",
+                do=f"choose from {', '.join(self.matrix)} or add it to the device's file",
+            )
+        return self.matrix[dtype]

@@ -1,0 +1,196 @@
+"""The kernels of an instruction graph: what they compute and move once a compiler has fused it, and how long they take.
+
+    instructions ── fusion ──→ kernels: FLOP, bytes ── roofline of a device ──→ seconds of each instruction
+
+An elementwise instruction that ran alone would write its result to memory and the next one would read it again.
+Compilers run chains of them as one kernel and keep what is in between in registers. The model is XLA's in short:
+
+- Views (reshapes) cost nothing. Matrix products, convolutions and everything else that is not listed below run alone,
+  with the FLOP and bytes that the graph has for them.
+- An elementwise instruction, or a broadcast, slice, transpose or the like, can be fused into the elementwise
+  instructions and reductions that read it, and a reduction can take in those that it reads.
+- A value whose readers end up in k kernels is computed in each of them, and never written, if reading what it is made
+  from k times moves less than reading that once, writing the value and reading it k times:
+  (k - 1)·sources < (k + 1)·size. A value that something else reads or the step returns is written in any case.
+
+A kernel reads each value once, and its costs are those of the instruction that writes its result. XLA also lets a
+kernel write several results, and merges kernels that read the same. That is left out, so elementwise time is over-
+rather than underestimated; benchmarks/roofline_accuracy.py holds the sums against measurements.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.device import Device
+from automap_models.core.instruction_graph import InstructionGraph
+
+FloatArray = NDArray[np.float64]
+
+WINOGRAD_SAVING = 2.25
+"""How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
+
+_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general"})
+VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
+REDUCTION_OPCODES = frozenset({"reduce", "reduce_window"})
+SLICE_OPCODES = frozenset({"slice", "dynamic_slice"})
+_ELEMENTWISE = """
+abs add and atan2 bitcast_convert broadcast broadcast_in_dim cbrt ceil clamp compare complex concatenate convert cosine
+count_leading_zeros divide exponential exponential_minus_one floor imag iota is_finite log log_plus_one logistic maximum
+minimum multiply negate not or pad popcnt power real reduce_precision remainder reverse round_nearest_afz
+round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh
+transpose xor
+"""
+FUSIBLE_OPCODES = SLICE_OPCODES | frozenset(_ELEMENTWISE.split())
+"""StableHLO's words; their results can stay in registers."""
+
+
+def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
+    """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
+    return _Fusion(graph).costs()
+
+
+def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:
+    """Time of each instruction on a device, [n] seconds.
+
+    Elementwise instructions are fused as a compiler would (see this module): a fused kernel's time is that of the
+    instruction which writes its result, the others in it take none.
+
+    Args:
+        tf32: whether float32 matrix products run in TF32 where the device can, as XLA's do unless a precision is asked.
+
+    Raises:
+        BadInput: the device has no rate for the element type of a matrix product.
+    """
+    flop, moved_bytes = kernel_costs(graph)
+    times_s = device.seconds(flop, moved_bytes)
+    matrix: dict[str, list[int]] = {}
+    for i, opcode in enumerate(graph.opcodes):
+        if opcode in MATRIX_OPCODES:
+            matrix.setdefault(_product_type(graph, i, device, tf32), []).append(i)
+            if device.winograd and _is_winograd(graph, i):
+                flop[i] /= WINOGRAD_SAVING
+    for dtype, members in matrix.items():
+        times_s[members] = device.seconds(flop[members], moved_bytes[members], dtype, "matrix")
+    return times_s
+
+
+def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
+    return graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]
+
+
+def _product_type(graph: InstructionGraph, i: int, device: Device, tf32: bool) -> str:
+    """Element type of a matrix product; integers and booleans are taken for float32."""
+    own = graph.dtypes[_operands(graph, i)[0]]
+    dtype = _DTYPES.get(own, own if own.startswith("f") else "float32")
+    return "tf32" if tf32 and dtype == "float32" and "tf32" in device.matrix else dtype
+
+
+def _is_winograd(graph: InstructionGraph, i: int) -> bool:
+    """Whether a convolution, or a gradient of one, has a 3×3 kernel and stride 1 in float32.
+
+    Told from the three shapes, of which the gradients are permutations: one is a kernel, HWIO or OIHW, and the images
+    of the others differ by no more than the padding in size. (A dilated kernel passes for an ordinary one.)
+    """
+    values = [*_operands(graph, i), graph.result_offsets[i]]
+    shapes = [graph.shapes[v] for v in values]
+    if graph.opcodes[i] != "convolution" or graph.dtypes[values[0]] != "f32" or {len(s) for s in shapes} != {4}:
+        return False
+    for k, kernel in enumerate(shapes):
+        for taps, image in ((kernel[:2], slice(1, 3)), (kernel[2:], slice(2, 4))):
+            if taps == (3, 3):
+                one, other = (shape[image] for shape in shapes[:k] + shapes[k + 1 :])
+                return all(abs(a - b) <= 2 < min(a, b) for a, b in zip(one, other, strict=True))
+    return False
+
+
+class _Fusion:
+    """Which values are written to memory, and in which kernels each instruction takes part."""
+
+    def __init__(self, graph: InstructionGraph) -> None:
+        self.graph = graph
+        self.inputs = self._inputs_behind_views()
+        self.readers: list[list[int]] = [[] for _ in graph.shapes]
+        for i, values in enumerate(self.inputs):
+            for v in values:
+                self.readers[v].append(i)
+        self.outputs = {self.storage[v] for v in graph.outputs.tolist()}
+        self.kernels: list[frozenset[int]] = [frozenset({i}) for i in range(len(graph))]
+        self._fuse()
+
+    def _inputs_behind_views(self) -> list[list[int]]:
+        """The distinct values that each instruction reads, every view replaced by what it shows; none for views."""
+        graph = self.graph
+        self.storage = list(range(len(graph.shapes)))
+        inputs = []
+        for i, opcode in enumerate(graph.opcodes):
+            read = [self.storage[v] for v in graph.operands[slice(*graph.operand_offsets[i : i + 2])].tolist()]
+            if opcode in VIEW_OPCODES:
+                first = int(graph.result_offsets[i])
+                self.storage[first : first + len(read)] = read
+            inputs.append([] if opcode in VIEW_OPCODES else list(dict.fromkeys(read)))
+        return inputs
+
+    def _fuse(self) -> None:
+        """Decide from the last instruction to the first, when the kernels of all readers are known."""
+        sizes, sources = self.graph.value_bytes, self._source_bytes()
+        for i in reversed(range(len(self.graph))):
+            v = int(self.graph.result_offsets[i])
+            if self.graph.opcodes[i] in FUSIBLE_OPCODES and not self._must_be_written(v):
+                kernels = frozenset[int]().union(*(self.kernels[r] for r in self.readers[v]))
+                if (len(kernels) - 1) * sources[v] < (len(kernels) + 1) * sizes[v]:
+                    self.kernels[i] = kernels
+
+    def _must_be_written(self, v: int) -> bool:
+        return v in self.outputs or not self.readers[v] or not all(map(self._takes_in, self.readers[v]))
+
+    def _takes_in(self, i: int) -> bool:
+        return self.graph.opcodes[i] in FUSIBLE_OPCODES or self.graph.opcodes[i] in REDUCTION_OPCODES
+
+    def _source_bytes(self) -> list[float]:
+        """[v] bytes to be read for making a value, of each operand its own or, if they are fewer, its sources'."""
+        sources: list[float] = self.graph.value_bytes.tolist()
+        least = list(sources)
+        for i, opcode in enumerate(self.graph.opcodes):
+            if opcode in FUSIBLE_OPCODES:
+                v = int(self.graph.result_offsets[i])
+                sources[v] = sum(self._read_bytes(i, u, least) for u in self.inputs[i])
+                if not self._must_be_written(v):
+                    least[v] = min(least[v], sources[v])
+        return sources
+
+    def _read_bytes(self, i: int, v: int, sizes: list[float]) -> float:
+        """Bytes that instruction i reads of value v: a slice only its part."""
+        if self.graph.opcodes[i] in SLICE_OPCODES:
+            return min(sizes[v], float(self.graph.value_bytes[self.graph.result_offsets[i]]))
+        return sizes[v]
+
+    def _is_fused(self, i: int) -> bool:
+        return self.kernels[i] != {i}
+
+    def costs(self) -> tuple[FloatArray, FloatArray]:
+        """FLOP and moved bytes, [n] each."""
+        graph, sizes = self.graph, self.graph.value_bytes.tolist()
+        flop, moved = np.zeros(len(graph)), np.zeros(len(graph))
+        read: dict[tuple[int, int], float] = {}  # (kernel, value) → bytes
+        for i, opcode in enumerate(graph.opcodes):
+            if opcode in VIEW_OPCODES or opcode == "constant":
+                continue
+            for kernel in self.kernels[i]:
+                flop[kernel] += graph.flop[i]
+            if not self._takes_in(i):
+                moved[i] += graph.bytes_accessed[i]
+                continue
+            if not self._is_fused(i):
+                moved[i] += sum(sizes[graph.result_offsets[i] : graph.result_offsets[i + 1]])
+            for v in self.inputs[i]:
+                maker = int(graph.producers[v])
+                if maker < 0 or not self._is_fused(maker):
+                    for kernel in self.kernels[i]:
+                        read[kernel, v] = max(read.get((kernel, v), 0.0), self._read_bytes(i, v, sizes))
+        for (kernel, _), read_bytes in read.items():
+            moved[kernel] += read_bytes
+        return flop, moved

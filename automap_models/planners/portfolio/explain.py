@@ -1,0 +1,269 @@
+"""Explanations: why a plan loses, why there is none of a kind, what would have to change for one to fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from automap_models.cost.breakdown import stage_weights_bytes
+from automap_models.cost.collectives import devices_per_node
+from automap_models.errors import Infeasible
+from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
+from automap_models.planners.portfolio.candidate import Candidate, PlanKind
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.portfolio.space_search import (
+    SpaceSearch,
+    one_stage_plans,
+    possible_tables,
+    search_space,
+    staged_problems,
+)
+from automap_models.planners.staged.feasibility import chain_exists, least_memory_bytes
+from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
+
+NEARLY = 0.95
+"""Of the memory: a plan that takes more would rather have taken another shape."""
+SLIGHT = 0.005
+"""Plans that differ relatively by less are equal to a reader."""
+SLACK = 2e-3
+"""How much more memory than the least, relatively, the plan gets that verifies it: twice the bisection's precision."""
+VERIFY_S = 10.0
+"""How long finding that plan may take."""
+NODES_S = 30.0
+"""How long the number of nodes is searched for."""
+MOST_TIMES = 8
+"""How many times the nodes are tried before it is said that more of them would not help."""
+_TECHNIQUES: dict[PlanKind, tuple[str, ...]] = {
+    "data": ("data",),
+    "operator": ("operator",),
+    "pipeline": ("pipeline",),
+    "hybrid": ("operator", "pipeline"),
+}
+"""What a kind of plan cannot do without."""
+_STAGES_ASKED = "ruled out by what is asked of the stages"
+
+
+def why_it_loses(loser: Candidate, best: Candidate) -> str:
+    """Why a plan loses: about the memory if it does not fit, else about what it has most more of than the best one."""
+    if not loser.fits:
+        return _does_not_fit(loser)
+    if loser.length_s <= best.length_s * (1.0 + SLIGHT):
+        return f"within {100 * SLIGHT:g} % of the best"
+    ours, theirs = loser.parts, best.parts
+    excess = {
+        _gradients: ours.gradients_s - theirs.gradients_s,
+        _activations: ours.activations_s - theirs.activations_s,
+        _bubble: ours.bubble_s - theirs.bubble_s,
+        _transfers: ours.transfers_s - theirs.transfers_s,
+        _compute: ours.compute_s - theirs.compute_s,
+    }
+    largest = max(excess, key=excess.__getitem__)
+    return largest(loser)
+
+
+def _does_not_fit(loser: Candidate) -> str:
+    needed, have = loser.memory_bytes, loser.problem.cluster.memory
+    parts = loser.parts
+    what, part = max(
+        (("training state", parts.state_bytes), ("activations", parts.stash_bytes)), key=lambda named: named[1]
+    )
+    return f"does not fit: {_size(needed)} of {_size(have)}, {_size(part)} of it {what}"
+
+
+def _gradients(loser: Candidate) -> str:
+    stage = loser.parts.last_reduced
+    held = stage_weights_bytes(loser.problem, loser.plan)[stage]
+    first, last = loser.plan.stage_devices(loser.problem.cluster.devices)[stage]
+    nodes = int((devices_per_node(loser.problem.cluster, first, last + 1) > 0).sum())
+    over = f"{nodes} nodes" if nodes > 1 else f"{last - first + 1} devices"
+    return f"gradient all-reduce of {_size(held)} over {over}: {_share(loser, loser.parts.gradients_s)}"
+
+
+def _activations(loser: Candidate) -> str:
+    stage = loser.cost.pivot // 2
+    sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
+    first, last = loser.plan.stage_instructions(len(sharding))[stage]
+    own = slice(first, last + 1)
+    d, t = loser.degrees[stage]
+    reduced = float(sharding.reduced_fwd[own].sum() + sharding.reduced_bwd[own].sum()) / d
+    share = _share(loser, loser.parts.activations_s)
+    return f"all-reduces of activations over {t} devices, {_size(reduced)} a micro-batch: {share}"
+
+
+def _bubble(loser: Candidate) -> str:
+    return f"bubble: {_share(loser, loser.parts.bubble_s)}"
+
+
+def _transfers(loser: Candidate) -> str:
+    return f"transfers between stages: {_share(loser, loser.parts.transfers_s)}"
+
+
+def _compute(loser: Candidate) -> str:
+    problem = loser.problem
+    even_s = problem.micro_batches * float(problem.profile.C.sum()) / problem.cluster.devices
+    over = loser.parts.compute_s / even_s - 1.0
+    if loser.plan.stages > 1:
+        uneven = f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
+        needed, have = loser.memory_bytes, problem.cluster.memory
+        return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({_size(needed)} of {_size(have)})"
+    return f"what it leaves whole is computed on every device: {100 * over:.0f} % more computation"
+
+
+def _share(loser: Candidate, part_s: float) -> str:
+    return f"{100 * part_s / loser.length_s:.0f} % of the step"
+
+
+def _size(value_bytes: float) -> str:
+    unit, name = next(((u, n) for u, n in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")) if value_bytes >= u), (1e3, "kB"))
+    value = value_bytes / unit
+    return f"{value:.0f} {name}" if value >= 100 else f"{value:.1f} {name}"
+
+
+def why_absent(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+    """Why there is no plan of a kind to show.
+
+    Args:
+        searched: what the search for plans of that kind came to, if there was one.
+    """
+    constraints = space.constraints
+    forbidden = [f"--forbid {name}" for name in _TECHNIQUES[kind] if name in constraints.forbidden]
+    if forbidden:
+        return f"ruled out by {' and '.join(forbidden)}"
+    if kind in ("operator", "hybrid") and not space.model.shardings:
+        nothing = "no dimension divides by devices of this cluster"
+        return nothing if space.model.batch_dims is not None else "a profile has no operations to partition"
+    if kind in ("data", "operator"):
+        return _why_not_in_one_stage(space)
+    return _why_not_in_several(kind, space, searched)
+
+
+def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
+    if not space.several:
+        return "ruled out by --max-stages" if space.constraints.max_stages == 1 else "there is nowhere to cut"
+    if searched is None or not searched.problems:
+        return _STAGES_ASKED
+    if kind == "hybrid":
+        left = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
+        return f"none is shorter than the best: {left if searched.unfinished else 'proven'}"
+    return _why_no_pipeline(space, searched)
+
+
+def _why_not_in_one_stage(space: PlanningSpace) -> str:
+    constraints = space.constraints
+    devices = space.cluster.devices
+    if not constraints.allow(space.model.profile, 1):
+        return _STAGES_ASKED
+    if "data" in constraints.forbidden:
+        return f"no dimension divides by all {devices} devices, and --forbid data allows no replicas"
+    return f"{space.global_batch} samples do not give each of {devices} devices one"
+
+
+def _why_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
+    if searched.unfinished:
+        return "none that fits was found in time"
+    constraints = replace(space.constraints, forbidden=space.constraints.forbidden | {"operator"})
+    needed = least_memory(replace(space, constraints=constraints), staged_only=True)
+    if math.isinf(needed):
+        return "stages cannot share out the devices with as few replicas as they may have"
+    return f"does not fit: each needs {needed / 1e9:.4g} GB or more on its fullest device"
+
+
+def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:
+    """Bytes that the fullest device of any plan needs at least, to 0.1 %, where that is more than the devices have.
+
+    It is inf where no plan satisfies the constraints.
+
+    Args:
+        staged_only: whether plans of one stage are left out.
+    """
+    one_stage = [] if staged_only else [plan.memory_bytes for plan in one_stage_plans(space)]
+    least = min(one_stage, default=math.inf)
+    for tables in _every_table(space):
+        if chain_exists(tables, math.inf, least):
+            least = min(least, least_memory_bytes(tables))
+    return least
+
+
+def _every_table(space: PlanningSpace) -> Iterator[StageTables]:
+    """Tables of all problems of several stages that have plans, those with the smallest micro-batches first."""
+    problems = sorted(staged_problems(space), key=lambda problem: -problem.micro_batches)
+    for problem in problems:
+        tables = possible_tables(problem)
+        if tables is not None:
+            yield tables
+
+
+def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible:
+    """The error for a space none of whose plans fits, saying what would; verified by a plan each."""
+    have, devices = space.cluster.memory, space.cluster.devices
+    least = have if deadline.passed else least_memory(space)
+    if not math.isfinite(least):
+        return Infeasible(
+            f"{space.global_batch} samples a step cannot be shared out among the {devices} devices as asked",
+            where=space.model.profile.model,
+            do="give a larger --global-batch, a smaller cluster or fewer constraints",
+        )
+    if least <= have:
+        return Infeasible(
+            "no plan was found in time, though one may fit",
+            where=space.model.profile.model,
+            do="give a larger --budget, or --thorough",
+        )
+    offers = []
+    roomier = replace(space, cluster=replace(space.cluster, memory=least * (1.0 + SLACK)))
+    if (plan := _some_plan(roomier, deadline)) is not None:
+        offers.append(f"devices with {plan.memory_bytes / 1e9:.4g} GB would fit ({plan.name})")
+    if (nodes := _fewest_nodes(space, deadline)) is not None:
+        offers.append(f"{nodes} nodes like these would fit")
+    return Infeasible(
+        f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "
+        f"{least / 1e9:.4g} GB or more on its fullest device",
+        where=space.model.profile.model,
+        do=", ".join(offers) or "give devices with more memory, smaller micro-batches or a smaller --state-factor",
+    )
+
+
+def _some_plan(space: PlanningSpace, deadline: Deadline) -> Candidate | None:
+    """A plan that fits; None if none is found in time."""
+    fitting = [plan for plan in one_stage_plans(space) if plan.fits]
+    if fitting:
+        return min(fitting, key=lambda plan: plan.memory_bytes)
+    return search_space(space, math.inf, deadline.part(VERIFY_S)).best
+
+
+def _fewest_nodes(space: PlanningSpace, deadline: Deadline) -> int | None:
+    """The fewest nodes on which a plan fits, by doubling and bisection; None if that is none, or not found in time."""
+    most = min(MOST_TIMES * space.cluster.nodes, MOST_DEVICES // space.cluster.devices_per_node)
+    search_time = deadline.part(NODES_S)
+    low, high = space.cluster.nodes, 2 * space.cluster.nodes
+    try:
+        while high <= most and not _fits(_with_nodes(space, high), search_time):
+            low, high = high, 2 * high
+        while high <= most and high - low > 1:
+            middle = (low + high) // 2
+            fits = _fits(_with_nodes(space, middle), search_time)
+            low, high = (low, middle) if fits else (middle, high)
+    except OutOfTime:
+        return None
+    verified = high <= most and _some_plan(_with_nodes(space, high), deadline) is not None
+    return high if verified else None
+
+
+def _fits(space: PlanningSpace, deadline: Deadline) -> bool:
+    """Whether a plan fits.
+
+    Raises:
+        OutOfTime: before that is known.
+    """
+    if any(plan.fits for plan in one_stage_plans(space)):
+        return True
+    for tables in _every_table(space):
+        if chain_exists(tables, math.inf, tables.memory):
+            return True
+        deadline.check()
+    return False
+
+
+def _with_nodes(space: PlanningSpace, nodes: int) -> PlanningSpace:
+    return replace(space, cluster=replace(space.cluster, nodes=nodes))

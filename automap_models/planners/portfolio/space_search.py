@@ -1,0 +1,216 @@
+"""All plans of one stage, and the exact search of plans of several over all numbers of stages and micro-batches.
+
+A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
+reach are searched in the order of their bounds, each bounded by the best plan so far: first on a coarse grid, where a
+good plan is found soon; then on their own, for a share of the time; then, those that were not finished, for what is
+left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from automap_models.core.result import Bound
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
+from automap_models.errors import BadInput
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.engine import Contender
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.costs import TIE
+from automap_models.planners.staged.feasibility import chain_exists
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.stage_tables import StageTables
+from automap_models.planners.watch import SILENT, Progress, Watch
+
+ONE_STAGE = "explorer"
+DATA_PARALLEL = "data-parallel"
+"""Who makes the plans of one stage."""
+BOUND_SHARE = 0.3
+"""Of the time for the relaxation; where it runs out bounds are valid, and lower."""
+HALVINGS = 3
+"""How often the range of a problem's bound is halved, to sort problems by it."""
+ROUNDS: tuple[tuple[int | None, float], ...] = ((32, 0.4), (None, 0.5), (None, 1.0))
+"""Granularity (None: the problem's own), and the share of the time left that all problems get in equal parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class SpaceSearch:
+    """What a search over all stages and micro-batches came to.
+
+    Attributes:
+        best: the shortest plan found, if it is shorter than the length given; None otherwise.
+        proven: about the plans of all problems and the length given: none is shorter than its value.
+        problems: how many there were.
+        unfinished: how many of them the search did not come to the end of.
+        log: what became of each of them.
+    """
+
+    best: Candidate | None
+    proven: Bound
+    problems: int
+    unfinished: int
+    log: tuple[SearchLogEntry, ...] = ()
+
+
+def one_stage_plans(space: PlanningSpace) -> list[Candidate]:
+    """The best plan of each degree of operator partitioning, 1 among them; where none fits the one of least memory.
+
+    All plans are looked at: with one stage there is nothing to cut, so that each best one is proven.
+    """
+    if 1 not in space.stage_numbers or not space.constraints.allow(space.model.profile, 1):
+        return []
+    best: dict[str, Candidate] = {}
+    for problem, index in space.one_stage():
+        planner = ONE_STAGE if index else DATA_PARALLEL
+        plan = StagedPlan((), (), problem.micro_batches, planner, coarse_cuts=(), shardings=(index,))
+        if not plan.check_valid(problem)[0]:
+            continue
+        candidate = Candidate(problem, plan, plan_cost(problem, plan))
+        if candidate.name not in best or _better(candidate, best[candidate.name]):
+            best[candidate.name] = candidate
+    return [
+        replace(candidate, proven=Bound(candidate.length_s, "exact") if candidate.fits else None)
+        for candidate in best.values()
+    ]
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Of plans that fit the shorter one, of those that do not the smaller one; one that is as good is not better.
+
+    Micro-batches come in ascending number, so that of equal plans the one with the largest micro-batches is kept.
+    """
+    if one.fits != other.fits:
+        return one.fits
+    ours, theirs = (one.length_s, other.length_s) if one.fits else (one.memory_bytes, other.memory_bytes)
+    return ours < theirs * (1.0 - TIE)
+
+
+def staged_problems(space: PlanningSpace) -> Iterator[StagedProblem]:
+    """Every problem of several stages that has plans which satisfy the space's constraints."""
+    for stages in space.several:
+        if space.constraints.allow(space.model.profile, stages):
+            yield from (space.split(stages, micro_batches) for micro_batches in space.counts)
+
+
+def possible_tables(problem: StagedProblem) -> StageTables | None:
+    """What the relaxation needs; None where the stages cannot share out the devices."""
+    try:
+        return tables_of(problem)
+    except BadInput:  # without what is forbidden, or without a sample for every replica
+        return None
+
+
+def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch: Watch = SILENT) -> SpaceSearch:
+    """The shortest plan of several stages, if it is shorter than a length; or what is known when the time is up.
+
+    Args:
+        space: where to look, and what plans have to satisfy.
+        below_s: only shorter plans are of interest; inf for any.
+        deadline: when to stop.
+        watch: is told how far it is.
+    """
+    contenders = [Contender(problem) for problem in staged_problems(space)]
+    watch(Progress(f"bounding {len(contenders)} combinations of stages and micro-batches", 0, len(contenders)))
+    reachable = _within_reach(contenders, below_s, deadline.part(BOUND_SHARE * deadline.left_s))
+    queue = sorted(reachable, key=lambda contender: contender.bound_s)
+    best: Contender | None = None
+    best_s = below_s
+    for granularity, share in ROUNDS:
+        left = [contender for contender in queue if contender.bound_s < best_s * (1.0 - TIE)]
+        round_s = share * deadline.left_s
+        for i, contender in enumerate(left):
+            if deadline.passed:
+                break
+            if contender.bound_s >= best_s * (1.0 - TIE):
+                continue
+            what = f"searching {i + 1} of {len(left)} combinations of stages and micro-batches"
+            watch(Progress(what, i, len(left)))
+            part_s = deadline.left_s if share == 1.0 else round_s / len(left)
+            length_s = _search(contender, best_s, deadline.part(part_s), granularity)
+            if length_s < best_s:
+                best, best_s = contender, length_s
+    unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - TIE)]
+    for contender in queue:
+        if contender.bound_s >= best_s * (1.0 - TIE) and not contender.closed:
+            contender.close("discarded", contender.bound_s)
+    bound_s = min((contender.bound_s for contender in unfinished), default=best_s)
+    proven = Bound(bound_s, "relaxation" if unfinished else "exact")
+    log = tuple(contender.log_entry(contender is best) for contender in contenders)
+    return SpaceSearch(_candidate(best), proven, len(contenders), len(unfinished), log)
+
+
+def _candidate(contender: Contender | None) -> Candidate | None:
+    if contender is None or contender.plan is None or contender.cost is None:
+        return None
+    return Candidate(contender.problem, contender.plan, contender.cost)
+
+
+def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Deadline) -> Iterator[Contender]:
+    """The problems that the relaxation does not rule out, each with its bound; when the time is up, all others."""
+    for contender in contenders:
+        if deadline.passed:
+            contender.bound_s = _least_s(contender.problem)
+            yield contender
+            continue
+        tables = possible_tables(contender.problem)
+        if tables is not None and chain_exists(tables, below_s, tables.memory):
+            contender.bound_s = _bound_s(tables, below_s, deadline)
+            yield contender
+        elif tables is None or not np.isfinite(below_s):
+            contender.close("does not fit", np.inf)
+        else:
+            contender.close("discarded", below_s)
+
+
+def _least_s(problem: StagedProblem) -> float:
+    """No plan is shorter: all micro-batches, each instruction in its best sharding, evenly on all devices."""
+    work_s = np.min([sharding.degree * sharding.C for sharding in problem.all_shardings], axis=0).sum()
+    return float(problem.micro_batches * work_s / problem.cluster.devices)
+
+
+def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
+    """A length that the relaxation proves no plan to be below, close enough to sort by where one is known."""
+    if not np.isfinite(below_s):
+        return least_length_s(tables, deadline)
+    low, high = least_length_s(tables, Deadline(0.0)), below_s
+    for _ in range(HALVINGS):
+        if deadline.passed:
+            break
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if chain_exists(tables, middle, tables.memory) else (middle, high)
+    return low
+
+
+def _search(contender: Contender, best_s: float, deadline: Deadline, granularity: int | None) -> float:
+    """Search one problem for a shorter plan; returns the length of the best one found now, inf without one."""
+    problem, upper_s = contender.problem, best_s if np.isfinite(best_s) else None
+    on_grid = _on_grid(problem, granularity)
+    costs = contender.costs  # of a plan they do not depend on the grid
+    try:
+        search = anytime_search(on_grid, deadline, upper_s, contender.plan, costs=costs)
+    except BadInput:  # the stages cannot share out the devices, which was not looked at in time
+        contender.close("does not fit", np.inf)
+        return np.inf
+    if granularity is None:
+        contender.bound_s = max(contender.bound_s, search.bound_s)
+        if search.finished:
+            contender.outcome = "proven"
+    if search.plan is None or search.cost is None:
+        return np.inf
+    points = problem.grid.to_points(search.plan.cuts)
+    contender.offer(replace(search.plan, coarse_cuts=points), search.cost)
+    return search.cost.length_s
+
+
+def _on_grid(problem: StagedProblem, granularity: int | None) -> StagedProblem:
+    """The problem on a grid of so many points, if its own is finer."""
+    if granularity is None or granularity >= problem.granularity:
+        return problem
+    return replace(problem, granularity=granularity)

@@ -1,0 +1,98 @@
+"""A plan is costed once: the costs of one problem's plans, and results that carry them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from automap_models.core.constraints import UNCONSTRAINED
+from automap_models.core.result import Bound, Result, Status
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.errors import Infeasible
+
+TIE = 1e-11
+"""Plans whose lengths differ relatively by no more are equally long."""
+
+StagedResult = Result[StagedProblem, StagedPlan]
+
+
+def plain(problem: StagedProblem) -> StagedProblem:
+    """The problem of pipelines alone, which may cut and replicate as they like."""
+    if is_plain(problem):
+        return problem
+    return replace(problem, shardings=(), launch_s=0.0, max_replicas=None, constraints=UNCONSTRAINED)
+
+
+def is_plain(problem: StagedProblem) -> bool:
+    """Whether all its plans are pipelines that may cut and replicate as they like."""
+    return not problem.shardings and problem.max_replicas is None and problem.constraints == UNCONSTRAINED
+
+
+class Costs:
+    """The costs of plans of one problem, each computed once."""
+
+    def __init__(self, problem: StagedProblem) -> None:
+        self.problem = problem
+        self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
+
+    def __call__(self, plan: StagedPlan) -> StagedCost:
+        """The cost of a valid plan."""
+        key = (plan.cuts, plan.device_cuts, plan.shardings)
+        if key not in self._known:
+            self._known[key] = plan_cost(self.problem, plan)
+        return self._known[key]
+
+    def learn(self, plan: StagedPlan, cost: StagedCost) -> None:
+        """Remember a cost that was computed elsewhere."""
+        self._known.setdefault((plan.cuts, plan.device_cuts, plan.shardings), cost)
+
+
+def result_of(
+    problem: StagedProblem,
+    plan: StagedPlan,
+    cost: StagedCost | None = None,
+    *,
+    begun_s: float,
+    status: Status = "feasible",
+    bound: Bound | None = None,
+    notes: Sequence[str] = (),
+) -> StagedResult:
+    """A planner's plan with its cost; without a plan where the plan is not valid for the problem, or does not fit.
+
+    Args:
+        problem: as solved.
+        plan: for it.
+        cost: of the plan, if it is known.
+        begun_s: `time.perf_counter()` when planning began.
+        status: of a plan that fits.
+        bound: what is proven.
+        notes: sentences for people.
+    """
+    valid, objection = plan.check_valid(problem)
+    reason: Infeasible | None
+    if valid:
+        cost = plan_cost(problem, plan) if cost is None else cost
+        reason = None if cost.feasible else does_not_fit(problem, plan, cost)
+    else:
+        reason = Infeasible(
+            f"the plan that it makes is not allowed: {objection}",
+            where=f"planner {plan.planner}",
+            do="use --planner exact",
+        )
+    taken_s = time.perf_counter() - begun_s
+    if reason is not None:
+        return Result(problem, None, None, "stopped", notes=tuple(notes), taken_s=taken_s, reason=reason)
+    return Result(problem, plan, cost, status, bound, tuple(notes), taken_s=taken_s)
+
+
+def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Infeasible:
+    """The error for a plan that does not fit: the fullest stage, what it needs and what would help."""
+    stage = int(cost.memory_bytes.argmax())
+    return Infeasible(
+        f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
+        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+        where=f"planner {plan.planner}",
+        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
+    )

@@ -1,0 +1,143 @@
+"""A staged problem as tables of the exact search: what a stage costs in each of its shardings (cost.staged)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import Constraints, Windows
+from automap_models.core.profile import FloatArray
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import all_reduce_start_s, stage_rates
+from automap_models.errors import BadInput
+from automap_models.planners.staged.costs import is_plain
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.sharding_tables import ShardingTables, SharedWork, prefix_at
+from automap_models.planners.staged.stage_tables import DeviceTables, StageTables, coarse_cuts, stage_tables
+
+
+def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:
+    """Tables of all valid plans that cut on the grid, or at one of so many of its points.
+
+    Places where the problem's constraints ask for a cut are added. Shardings keep their index among the problem's.
+
+    Raises:
+        BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
+    """
+    cut = coarse_cuts(problem, stride)
+    if is_plain(problem):
+        return stage_tables(problem, cut)
+    constraints = problem.constraints
+    windows: Windows | None = constraints.windows(problem.profile, problem.stages)
+    if windows is not None and constraints.restrict_cuts:
+        cut = windows.cuts(cut)
+    else:
+        windows = None
+    tables = stage_tables(problem, cut)
+    partitioned = () if "operator" in constraints.forbidden else problem.shardings
+    shardings = (tables.shardings[0], *(_sharding(problem, sharding, tables) for sharding in partitioned))
+    most = 1 if "data" in constraints.forbidden else problem.max_replicas
+    if most is not None:
+        shardings = tuple(
+            replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings
+        )
+    tables = replace(tables, shardings=shardings, windows=_in_boundaries(tables, windows))
+    _require_devices(tables, constraints, most)
+    return tables
+
+
+def _in_boundaries(tables: StageTables, windows: Windows | None) -> IntArray:
+    """[S, 2] the windows as boundaries of the tables."""
+    if windows is None:
+        return tables.windows
+    least = np.searchsorted(tables.boundary, windows.least)
+    most = np.searchsorted(tables.boundary, windows.most, side="right") - 1
+    first, last = tables.windows.T
+    return np.stack((np.maximum(first, least), np.minimum(last, most)), axis=1)
+
+
+def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTables) -> ShardingTables:
+    """Tables of one sharding at the boundaries of those of plain replication."""
+    cluster, at, stages = problem.cluster, tables.boundary, tables.stages
+    allowed = _aligned(cluster, stages, sharding.degree)
+    all_reduce, per_byte = np.zeros_like(tables.devices.all_reduce), 0.0
+    if stages == 1 and allowed.any():
+        all_reduce[0, -1], per_byte = stage_rates(cluster, 0, cluster.devices, sharding.degree)
+    elif allowed.any():
+        all_reduce = _over_replicas(cluster, tables.devices, sharding.degree)
+        _, per_byte = stage_rates(cluster, 0, sharding.degree, sharding.degree)
+    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+    forward = sharding.C_fwd + per_byte * sharding.reduced_fwd
+    backward = sharding.C - sharding.C_fwd + per_byte * sharding.reduced_bwd
+    return ShardingTables(
+        weights=sharding.W,
+        stash=sharding.stash,
+        C=prefix_at(at, forward + backward),
+        F=prefix_at(at, forward),
+        W=prefix_at(at, sharding.W),
+        H=prefix_at(at, sharding.stash),
+        all_reduce=all_reduce,
+        degree=sharding.degree,
+        allowed=allowed,
+        shared=SharedWork(
+            gather_s=sharding.gathered[at] / cluster.intra,
+            start_s=start_s * prefix_at(at, sharding.starts_fwd + sharding.starts_bwd),
+            start_forward_s=start_s * prefix_at(at, sharding.starts_fwd),
+            gradient_s=per_byte * prefix_at(at, sharding.gradients),
+        ),
+    )
+
+
+def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] whether devices a … q-1 are groups of neighbours inside nodes; of all devices, of a single stage."""
+    cut = np.arange(cluster.devices + 1)
+    starts = cut % degree == 0
+    allowed: NDArray[np.bool_] = starts[:, None] & starts & (cut[:, None] < cut)
+    if stages == 1:
+        allowed[1:], allowed[:, :-1] = False, False
+    elif cluster.devices_per_node % degree:
+        allowed[:] = False
+    return allowed
+
+
+def _over_replicas(cluster: Cluster, devices: DeviceTables, degree: int) -> FloatArray:
+    """[D+1, D+1] seconds per byte of all-reduces over the replicas on devices a … q-1 (cost.staged.stage_rates).
+
+    Devices that share a replica are neighbours in a node, so that all groups of replicas have equally many devices in
+    each node, and all of them leave it at a time.
+    """
+    inside, across = np.maximum(devices.inside // degree, 1), devices.across
+    return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter * degree
+
+
+def _replicas(sharding: ShardingTables, most: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] whether devices a … q-1 are so many replicas at most."""
+    cut = np.arange(sharding.allowed.shape[0])
+    few: NDArray[np.bool_] = cut - cut[:, None] <= most * sharding.degree
+    return few
+
+
+def _require_devices(tables: StageTables, constraints: Constraints, max_replicas: int | None) -> None:
+    """Nothing, where the stages can share out the devices.
+
+    Raises:
+        BadInput: they cannot, which is due to techniques that are forbidden, or to replicas without a sample.
+    """
+    allowed = np.any([sharding.allowed for sharding in tables.shardings], axis=0)
+    reached = np.zeros(tables.replicas_in_all + 1, dtype=bool)
+    reached[0] = True
+    for _ in range(tables.stages):
+        reached = allowed[reached].any(axis=0)
+    if not reached[-1]:
+        forbidden = [f"--forbid {name}" for name in ("data", "operator") if name in constraints.forbidden]
+        both = forbidden if len(forbidden) > 1 else [*forbidden, f"--stages {tables.stages}"]
+        raise BadInput(
+            f"{tables.stages} stage(s) cannot share out {tables.replicas_in_all} devices: a stage has at most "
+            f"{max_replicas} replica(s) of as many devices as operators are partitioned over",
+            where=" and ".join(both),
+            do="allow data parallelism, larger micro-batches, or take another number of stages",
+        )

@@ -1,0 +1,442 @@
+"""`automap-infer` as its users see it: what it prints and writes, and what one line a mistake costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from automap_models.infer.app import infer as main
+from automap_models.infer.plots import figures
+from automap_models.simulate.schedules import SCHEDULES
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0
+node2 -- Linear(4, 4) -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=4000.0, parameter_size=80.0
+node3 -- Linear(4, 2) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=2000.0, parameter_size=40.0
+\tnode1 -- node2
+\tnode2 -- node3
+"""  # noqa: E501
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a profile, a graph.txt and a small cluster."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLES / "vgg19_v100.npz", "vgg.npz")
+    Path("graph.txt").write_text(GRAPH, encoding="utf-8")
+    cluster = "{nodes: 2, devices_per_node: 2, intra: 130e9, inter: 3.125e9, memory: 32e9, name: tiny}\n"
+    Path("tiny.yaml").write_text(cluster, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def refused(folder: Path, refuses: Callable[..., Callable[..., str]]) -> Callable[..., str]:
+    """Run the command in the folder and require that it refuses, in the line that is returned."""
+    return refuses(main, "automap-infer")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:  # type: ignore[type-arg]
+    return json.loads(printed(capsys, *arguments, "--json"))  # type: ignore[no-any-return]
+
+
+def save(path: str, **changes: object) -> None:
+    arrays: dict[str, object] = {key: np.ones(6) for key in ("C", "A", "W")} | changes
+    np.savez_compressed(path, **{key: np.asarray(array) for key, array in arrays.items() if array is not None})
+
+
+def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
+    for word in ("vgg19", "stage", "conv1_1", "memory", "length", "pivot", "1f1b-deep", "optimum"):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert list(folder.glob("*.json")) == []
+
+
+def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "B", "--out", "plan.json")
+    assert plan == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert (plan["schema"], plan["kind"], plan["cluster"]["name"], plan["micro_batches"]) == (1, "pipeline", "B", 16)
+    assert plan["length_s"] <= plan["baselines"]["data_parallel_s"]
+    assert plan["length_s"] <= plan["baselines"]["uniform_s"]
+    assert plan["optimality"]["gap"] >= 0
+
+
+def test_single_device_time_is_all_micro_batches_one_after_another(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = document(capsys, "graph.txt", "--topo", "tiny.yaml", "--micro-batches", "5")
+    assert plan["baselines"]["single_device_s"] == pytest.approx(5 * 12e-3)
+
+
+@pytest.mark.parametrize("planner", ["policy", "exact", "uniform"])
+def test_a_named_planner_s_own_plan_is_returned(planner: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--planner", planner)
+    assert (plan["planner"], len(plan["stages"])) == (planner, 2)
+
+
+@pytest.mark.parametrize("planner", ["policy", "uniform"])
+def test_the_optimum_is_told_beside_a_named_planner_s_own_plan(
+    planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = document(capsys, "vgg.npz", "--topo", "C", "--planner", "exact")
+    options = ("vgg.npz", "--topo", "C", "--planner", planner)
+    plan = document(capsys, *options, "--certify-budget", "inf")
+    assert (plan["planner"], plan["optimality"]["proof"]) == (planner, "exact")
+    assert plan["optimality"]["bound_s"] == pytest.approx(best["length_s"], rel=1e-9)
+    unproven = document(capsys, *options, "--certify-budget", "0")
+    assert unproven["cuts"] == plan["cuts"]
+    assert unproven["optimality"]["proof"] == "relaxation"
+    assert unproven["optimality"]["bound_s"] <= best["length_s"]
+
+
+def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(4)
+    C, A, W = rng.uniform(size=(3, 600))
+    save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
+    options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf")
+    on_grid, refined = (
+        document(capsys, *options, "--no-refine"),
+        document(capsys, *options, "--refine-budget", "inf"),
+    )
+    assert on_grid["coarse_cuts"] is not None
+    assert on_grid["optimality"]["bound_s"] == on_grid["length_s"]
+    assert refined["coarse_cuts"] is None
+    assert refined["length_s"] == refined["optimality"]["bound_s"] < on_grid["length_s"]
+    assert refined["optimality"]["grid_bound_s"] == on_grid["optimality"]["grid_bound_s"]
+    assert any(note.startswith("refined by single instructions") for note in refined["notes"])
+    printed(capsys, *options, "--refine-budget", "inf", "--out", "plan.json")
+    again = document(capsys, "deep.npz", "--plan", "plan.json")
+    assert again["optimality"] == refined["optimality"]
+    named = document(capsys, *options, "--planner", "policy")
+    assert named["coarse_cuts"] is not None
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_with_a_schedule_its_simulated_length_is_what_gets_shorter(
+    schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "inf", "--schedule", schedule)
+    before, after = document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf")
+    assert after["simulated_length_s"][schedule] <= before["simulated_length_s"][schedule]
+    assert after["optimality"]["gap"] >= 0
+
+
+def test_the_data_parallel_planner_has_one_stage_without_being_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--planner", "data-parallel")
+    assert (plan["planner"], len(plan["stages"]), plan["cuts"]) == ("data-parallel", 1, [])
+    assert plan["length_s"] == plan["baselines"]["data_parallel_s"]
+
+
+def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for stages in (1, 2, 3):
+        assert len(document(capsys, "vgg.npz", "--topo", "A", "--stages", str(stages))["stages"]) == stages
+
+
+def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_size(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        "vgg.npz",
+        "--topo",
+        "tiny.yaml",
+        "--stages",
+        "auto",
+        "--micro-batches",
+        "auto",
+        "--global-batch",
+        "96",
+    )
+    plan = document(capsys, *options, "--certify-budget", "inf", "--out", "plan.json")
+    (chosen,) = (attempt for attempt in plan["tried"] if attempt["chosen"])
+    assert (chosen["stages"], chosen["micro_batches"]) == (len(plan["stages"]), plan["micro_batches"])
+    assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
+    assert plan["provenance"]["profile_microbatch_size"] == 32
+    assert plan["baselines"]["single_device_s"] == pytest.approx(3 * (0.0652 + 0.1298), rel=1e-3)  # examples/README.md
+    lengths = [attempt["length_s"] for attempt in plan["tried"] if attempt["length_s"] is not None]
+    assert plan["length_s"] <= min(lengths) * (1 + 1e-9)
+    again = document(capsys, "vgg.npz", "--plan", "plan.json")
+    for key in ("length_s", "micro_batches", "microbatch_size", "global_batch", "cuts", "provenance"):
+        assert again[key] == plan[key] or key == "provenance"
+    assert again["provenance"]["profile_fingerprint"] == plan["provenance"]["profile_fingerprint"]
+
+
+def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--no-refine")
+    best = document(capsys, "vgg.npz", "--stages", "auto", *budget)
+    for stages in ("1", "2", "3", "4"):
+        alone = document(capsys, "vgg.npz", "--stages", stages, *budget)
+        assert best["length_s"] <= alone["length_s"] * (1 + 1e-9)
+
+
+def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = (
+        "vgg.npz",
+        "--topo",
+        "tiny.yaml",
+        "--stages",
+        "auto",
+        "--micro-batches",
+        "auto",
+        "--global-batch",
+        "64",
+    )
+    out = printed(capsys, *options, "--verbose")
+    assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
+    assert out.count("longer") >= 3
+    assert "in proportion" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "longer, proven" not in printed(capsys, *options)
+
+
+def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256")
+    assert (plan["micro_batches"], plan["microbatch_size"]) == (8, 32)
+    halved = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", "--micro-batches", "16")
+    assert (halved["micro_batches"], halved["microbatch_size"]) == (16, 16)
+    assert halved["baselines"]["single_device_s"] == pytest.approx(plan["baselines"]["single_device_s"])
+
+
+def test_a_silent_profile_is_told_its_micro_batch_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("graph.txt", "--topo", "tiny.yaml", "--micro-batches", "auto", "--global-batch", "8")
+    plan = document(capsys, *arguments, "--microbatch-size", "2", "--out", "plan.json")
+    assert plan["global_batch"] == 8
+    assert plan["baselines"]["single_device_s"] == pytest.approx(8 / 2 * 12e-3)
+    assert document(capsys, "graph.txt", "--plan", "plan.json")["length_s"] == plan["length_s"]
+
+
+def test_a_short_profile_gets_fewer_stages_than_nodes_and_a_note(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save("two.npz", **{key: np.ones(2) for key in ("C", "A", "W")})
+    assert "note" in printed(capsys, "two.npz", "--topo", "C")
+
+
+def test_plot_and_trace_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out = printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", "plan.png", "--trace", "trace.json")
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert "plan.png" in out
+    assert "trace.json" in out
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_plot_is_the_same_every_time(
+    ending: str, magic: bytes, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("one", "two"):
+        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "300")
+    drawn = (folder / f"one.{ending}").read_bytes()
+    assert drawn.startswith(magic)
+    assert drawn == (folder / f"two.{ending}").read_bytes()
+
+
+def test_a_plan_read_back_costs_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--out", "plan.json")
+    again = document(capsys, "vgg.npz", "--plan", "plan.json")
+    for key in ("cuts", "device_cuts", "length_s", "span_s", "pivot", "stages", "simulated_length_s", "planner"):
+        assert again[key] == plan[key]
+
+
+def test_a_plan_for_another_profile_is_refused(
+    folder: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = document(capsys, "vgg.npz", "--topo", "tiny.yaml", "--stages", "2", "--out", "plan.json")
+    save("other.npz", **{key: np.full(plan["stages"][-1]["last"] + 1, 1.0) for key in ("C", "A", "W")})
+    assert "plan.json" in refused("other.npz", "--plan", "plan.json")
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "--help")
+    assert "examples:" in out
+    assert "exit codes:" in out
+
+
+BAD_ARRAYS = {
+    "not-a-number": ({"C": [1.0, np.nan, 1, 1, 1, 1]}, r"C\[1\]"),
+    "infinite": ({"A": [1.0, 1, np.inf, 1, 1, 1]}, r"A\[2\]"),
+    "negative": ({"W": [1.0, 1, 1, -1, 1, 1]}, r"W\[3\]"),
+    "unequal": ({"W": np.ones(5)}, r"W.*5.*6"),
+    "missing": ({"A": None}, r"A"),
+    "text": ({"C": ["a"] * 6}, r"C"),
+    "objects": ({"C": np.array([None] * 6)}, r"C"),
+    "forward-over-all": ({"C_fwd": [0.1, 0.1, 0.1, 0.1, 2, 0.1]}, r"C_fwd\[4\]"),
+    "all-zero": ({"C": np.zeros(6)}, r"zero"),
+    "one-instruction": ({key: np.ones(1) for key in ("C", "A", "W")}, r"1 instruction"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_a_profile_that_cannot_be_is_refused_by_array_and_index(case: str, refused: Callable[..., str]) -> None:
+    changes, message = BAD_ARRAYS[case]
+    save("bad.npz", **changes)
+    line = refused("bad.npz", "--topo", "C", "--out", "plan.json")
+    assert "bad.npz" in line
+    assert re.search(message, line)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a profile", b"PK\x03\x04 truncated"])
+def test_a_file_that_is_no_profile_is_refused(content: bytes, refused: Callable[..., str]) -> None:
+    Path("bad.npz").write_bytes(content)
+    assert "bad.npz" in refused("bad.npz", "--topo", "C")
+
+
+def test_a_profile_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
+    assert "nowhere.npz" in refused("nowhere.npz", "--topo", "C")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GRAPH + "\tnode3 -- node1\n", "cycl"),
+        (GRAPH + "\tnode3 -- node9\n", "node9"),
+        (GRAPH + "node4 -- Linear(2, 2) -- activation_size=1.0, parameter_size=1.0\n", "node4"),
+        ("something else\n", "graph.txt"),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused(text: str, message: str, refused: Callable[..., str]) -> None:
+    Path("graph.txt").write_text(text, encoding="utf-8")
+    assert message in refused("graph.txt", "--topo", "C")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topo", "Z"), "A, B, C"),
+        ((), "--topo"),
+        (("--topo", "C", "--stages", "47"), "--stages"),
+        (("--topo", "C", "--stages", "33"), "at most 32"),
+        (("--topo", "C", "--stages", "0"), "--stages"),
+        (("--topo", "C", "--stages", "-2"), "--stages"),
+        (("--topo", "C", "--stages", "two"), "'two'"),
+        (("--topo", "C", "--micro-batches", "0"), "--micro-batches"),
+        (("--topo", "C", "--micro-batches", "1.5"), "--micro-batches"),
+        (("--topo", "C", "--micro-batches", "auto"), "give --global-batch"),
+        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "0"), "--global-batch"),
+        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "7"), "32 devices"),
+        (("--topo", "C", "--micro-batches", "5", "--global-batch", "64"), "a divisor"),
+        (("--topo", "C", "--global-batch", "100"), "no multiple of the 32"),
+        (("--topo", "C", "--global-batch", "10000000000000"), "1,000,000,000"),
+        (("--topo", "C", "--microbatch-size", "16"), "says 32 samples itself"),
+        (("--topo", "C", "--stages", "auto", "--planner", "policy"), "does not choose"),
+        (("--topo", "C", "--beam", "0"), "--beam"),
+        (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
+        (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
+        (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
+        (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
+        (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
+        (("--topo", "C", "--planner", "exact", "--refine-budget", "5"), "planner exact is not refined"),
+        (("--topo", "C", "--granularity", "1"), "--granularity"),
+        (("--topo", "C", "--state-factor", "0"), "--state-factor"),
+        (("--topo", "C", "--state-factor", "nan"), "--state-factor"),
+        (("--topo", "C", "--planner", "best"), "data-parallel"),
+        (("--topo", "C", "--planner", "data-parallel", "--stages", "2"), "--stages"),
+        (("--topo", "C", "--planner", "exact", "--policy", "p.onnx"), "--policy"),
+        (("--topo", "C", "--schedule", "best"), "1f1b"),
+        (("--topo", "C", "--nonsense"), "--nonsense"),
+        (("--topo", "C", "--plot", "plan.bmp"), ".png"),
+        (("--topo", "C", "--out", "nowhere/plan.json"), "nowhere"),
+        (("--topo", "C", "--trace", "."), "folder"),
+        (("--topo", "C", "--out", "vgg.npz"), "input"),
+        (("--topo", "C", "--out", "same.json", "--trace", "same.json"), "another name"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments: tuple[str, ...], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("vgg.npz", *arguments)
+
+
+def test_more_stages_than_cut_points_are_refused(refused: Callable[..., str]) -> None:
+    assert "at most 3" in refused("graph.txt", "--topo", "C", "--stages", "4")
+
+
+@pytest.mark.parametrize(("old", "new"), [("nodes: 2", "nodes: 0"), ("inter: 3.125e9", "inter: -1")])
+def test_a_cluster_without_size_is_refused(old: str, new: str, refused: Callable[..., str]) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace(old, new), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml")
+    assert "tiny.yaml" in line
+    assert old.split(":", maxsplit=1)[0] in line
+
+
+@pytest.mark.parametrize("content", [b"", b"not a policy"])
+def test_a_policy_that_is_not_ours_is_refused(content: bytes, refused: Callable[..., str]) -> None:
+    Path("policy.onnx").write_bytes(content)
+    assert "policy.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "policy.onnx")
+
+
+def test_a_policy_that_is_not_there_is_refused(refused: Callable[..., str]) -> None:
+    assert "nowhere.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "nowhere.onnx")
+
+
+def test_a_truncated_policy_is_refused(refused: Callable[..., str]) -> None:
+    from automap_models.resources import zoo_dir
+
+    shipped = sorted(zoo_dir().glob("*.onnx"))[0].read_bytes()
+    Path("policy.onnx").write_bytes(shipped[: len(shipped) // 2])
+    assert "policy.onnx" in refused("vgg.npz", "--topo", "C", "--policy", "policy.onnx")
+
+
+def test_where_nothing_fits_the_code_is_3_and_the_line_says_which_stage_needs_how_much(
+    refused: Callable[..., str],
+) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml", "--out", "plan.json", code=3)
+    assert "GB" in line
+    assert "stage" in line
+
+
+def test_where_nothing_fits_in_any_combination_the_line_says_how_many_were_tried(refused: Callable[..., str]) -> None:
+    Path("tiny.yaml").write_text(Path("tiny.yaml").read_text().replace("32e9", "1e8"), encoding="utf-8")
+    line = refused("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", code=3)
+    assert "no plan fits in any of 4 combinations tried" in line
+    assert "GB on each device" in line
+
+
+def test_an_output_that_cannot_be_written_is_found_before_planning(
+    folder: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from automap_models.infer import planning
+
+    monkeypatch.setattr(planning, "planned", lambda request: pytest.fail("planned all the same"))
+    refused("vgg.npz", "--topo", "C", "--out", "nowhere/plan.json")
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'automap-models[plot]'" in refused("vgg.npz", "--topo", "C", "--plot", "plan.png")
+
+
+def test_an_interrupt_leaves_no_partial_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt  # the temporary file is full and not yet in its place
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    before = sorted(folder.rglob("*"))
+    assert main(["graph.txt", "--topo", "tiny.yaml", "--out", "plan.json", "--json"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,118 @@
+"""What people read about a plan: numbers in units, words for the pivot, tables that fit, charts that stay readable."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.result import Bound, Result
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
+from automap_models.formats.plan_json import PlanReport
+from automap_models.infer.plots import gantt
+from automap_models.infer.reports import units
+from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
+from automap_models.simulate.engine import simulate
+
+
+def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, ...] = ()) -> PlanReport:
+    """Two stages of four seconds on a device each, 1 byte/s between them."""
+    profile = Profile.create(C=np.full(8, 1.0), A=np.full(8, activations), W=np.ones(8), layers=layers)
+    problem = StagedProblem(profile, Cluster(2, 1, 10.0, 1.0, 1e6), stages=2, micro_batches=micro_batches)
+    plan = StagedPlan((3,), (1,), micro_batches, "policy")
+    cost = plan_cost(problem, plan)
+    result = Result(problem, plan, cost, "feasible", taken_s=0.01)
+    return PlanReport(result, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0 s"), (1.5e-5, "15.0 µs"), (0.01234, "12.3 ms"), (2.0, "2.00 s"), (4000.0, "4000 s")]
+)
+def test_times_have_three_digits_and_the_unit_that_suits_them(value: float, text: str) -> None:
+    assert units.seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0 B"), (999.0, "999 B"), (32e9, "32.0 GB"), (1.5e12, "1.50 TB")])
+def test_sizes_are_decimal(value: float, text: str) -> None:
+    assert units.size(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0.0 %"), (0.1234, "12.3 %"), (0.00012, "0.012 %")])
+def test_small_shares_keep_a_digit(value: float, text: str) -> None:
+    assert units.percent(value) == text
+
+
+def test_a_stage_that_sets_the_pace_is_named_with_its_rounds() -> None:
+    # u = 4, 2, 4: the first maximum of 4·4, 4 + 4·2, 6 + 4·4 is the last stage's, 22.
+    assert (
+        pivot_in_words(report()) == "stage 1 sets the pace: 4 × 4.00 s for forward and backward are 72.7 % of the span"
+    )
+
+
+def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
+    # u = 4, 20, 4: 4 + 4·20 = 84 beats 24 + 16.
+    words = pivot_in_words(report(activations=10.0))
+    assert words.startswith("the transfer between stages 0 and 1 sets the pace: 4 × 20.0 s")
+    assert "95.2 %" in words
+
+
+@pytest.mark.parametrize(
+    ("proof", "factor", "words"),
+    [
+        ("relaxation", 1.25, "at most 25.0 %"),
+        ("exact", 1.0, "proven: this is the shortest"),
+        ("exact", 1.25, "25.0 % above"),
+        ("exact", 0.8, "20.0 % shorter than every plan with 2 stages on the 128 grid"),
+        ("relaxation", 0.8, "20.0 % shorter than every plan"),
+    ],
+)
+def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words: str) -> None:
+    shown = report()
+    proven = Bound(shown.cost.length_s / factor, proof)  # type: ignore[arg-type]
+    assert words in optimality_in_words(replace(shown, result=replace(shown.result, bound=proven)))
+
+
+def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:
+    told = dict(facts(report()))["speed-up"]
+    length_s = report().cost.length_s
+    assert "data parallelism does not fit the memory" in told
+    assert f"{100 / length_s:.2f}× over uniform cuts" in told
+    assert f"{32 / length_s:.2f}× over one device" in told
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_table_of_stages_fits_and_keeps_every_number_whole(width: int) -> None:
+    shown = report(layers=tuple(f"a/very/long/path/of/modules/that/goes/on/and/on/layer_{i}" for i in range(8)))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(stage_table(shown, width))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for number in ("1.33 s", "2.67 s", "1.00 s", "16.0 B", "instr.", "all-reduce", "of 1.00 MB"):
+        assert number in text
+    assert "layer_0" in text
+
+
+def test_layer_names_are_text_and_never_markup() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(stage_table(report(layers=("[red]a[/red]", *"bcdefgh")), 120))
+    assert isinstance(console.file, io.StringIO)
+    assert "[red]a[/red]" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(("micro_batches", "parts"), [(4, 1), (16, 1), (500, 2)])
+def test_a_long_steady_phase_is_shown_by_its_two_ends(micro_batches: int, parts: int) -> None:
+    shown = report(micro_batches=micro_batches)
+    timeline = simulate(*shown.cost.as_tuple(), micro_batches, "1f1b")
+    windows = gantt.windows(shown, timeline)
+    assert len(windows) == parts
+    assert windows[0][0] == 0.0
+    assert windows[-1][1] == timeline.length_s
+    assert all(start < end for start, end in windows)
+    assert sum(end - start for start, end in windows) <= timeline.length_s * (1 + 1e-12)

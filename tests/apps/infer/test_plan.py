@@ -1,0 +1,368 @@
+"""automap-plan: plans of every kind from a model or a profile, the cache, and failures in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+from automap_models.core.constraints import Technique
+from automap_models.core.profile import Profile
+from automap_models.cost.staged import plan_cost
+from automap_models.formats.cache import Cache
+from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.npz import read_npz, write_npz
+from automap_models.formats.plan_json import read_plan
+from automap_models.formats.profiled_model_npz import model_from_npz
+from automap_models.infer.app import plan as main
+from automap_models.infer.commands.plan import FORBIDDABLE
+
+MODEL = '''
+import jax
+import jax.numpy as jnp
+
+
+def make_step(batch=8, layers=6, width=64):
+    """So many hidden layers with a residual sum, one after the other."""
+    def step(params, x):
+        def loss(params):
+            y = x
+            for i in range(layers):
+                with jax.named_scope(f"layer_{i}"):
+                    y = y + jax.nn.relu(y @ params[f"wi_{i}"]) @ params[f"wo_{i}"]
+            with jax.named_scope("loss"):
+                return jnp.square(y).mean()
+
+        gradients = jax.grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+
+    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")
+    params = {f"wi_{i}": f32(width, 4 * width) for i in range(layers)}
+    params |= {f"wo_{i}": f32(4 * width, width) for i in range(layers)}
+    return step, (params, f32(batch, width))
+'''
+CLUSTER = "{nodes: 2, devices_per_node: 2, intra: 1e12, inter: 1e8, memory: %s, name: pair}"
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, which does not exist yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("AUTOMAP_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a factory in a module of its own."""
+    name = f"model_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return f"{name}:make_step"
+
+
+@pytest.fixture
+def topo(tmp_path: Path) -> str:
+    """Two nodes of two devices, a slow network between them."""
+    path = tmp_path / "pair.yaml"
+    path.write_text(CLUSTER % "1e9")
+    return str(path)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Eight instructions of micro-batches of 4 samples, in layers of two."""
+    rng = np.random.default_rng(0)
+    made = Profile.create(
+        C=rng.uniform(0.5, 1.5, 8),
+        A=rng.uniform(1e5, 1e6, 8),
+        W=rng.uniform(1e6, 1e7, 8),
+        stash=rng.uniform(1e6, 1e7, 8),
+        layers=[f"layer_{i // 2}" for i in range(8)],
+        meta={"model": "eight", "microbatch_size": 4},
+    )
+    write_npz(tmp_path / "eight.npz", made)
+    return str(tmp_path / "eight.npz")
+
+
+@pytest.fixture
+def planned(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command with --json and read what it prints."""
+
+    def run(*arguments: str) -> dict[str, Any]:
+        assert main([*arguments, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    return run
+
+
+def test_every_kind_of_plan_of_a_model_is_ranked(model: str, topo: str, planned: Run) -> None:
+    document = planned(model, "--topo", topo, "--global-batch", "64", "--budget", "1", "--max-stages", "2")
+    assert (document["schema"], document["kind"], document["global_batch"]) == (1, "explored", 64)
+    assert {each["kind"] for each in document["candidates"]} >= {"data", "operator", "pipeline"}
+    lengths = [each["length_s"] for each in document["candidates"] if each["fits"]]
+    assert lengths == sorted(lengths)
+    assert document["best"]["length_s"] == lengths[0]
+    assert document["candidates"][0]["why"] == ""
+    assert all(each["why"] for each in document["candidates"][1:])
+    assert list(document["batch_dims"].values()) == [0]
+    for each in document["candidates"]:
+        parts = each["breakdown"]
+        assert sum(value for name, value in parts.items() if name.endswith("_s")) == pytest.approx(each["length_s"])
+        assert parts["state_bytes"] + parts["activation_bytes"] == pytest.approx(each["memory_bytes"])
+    assert document["optimality"]["bound_s"] <= lengths[0]
+
+
+def test_the_best_plan_is_written_and_read_back(
+    model: str, topo: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without pipelines and replicas, operators are partitioned over all devices."""
+    out, picture = tmp_path / "plan.json", tmp_path / "plans.png"
+    arguments = [model, "--topo", topo, "--global-batch", "64", "--out", str(out), "--plot", str(picture)]
+    arguments += ["--forbid", "pipeline", "--forbid", "data"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"plan: {out}" in printed.replace("\n", "")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    document = json.loads(out.read_text())
+    assert document["kind"] == "pipeline"
+    assert all(stage["tensor"] > 1 for stage in document["stages"])
+    (kept,) = cache.glob("model-*")
+    archive = Cache(cache).read(kept.name)
+    assert archive is not None
+    result = read_plan(out, model_from_npz(archive), read_cluster(topo))
+    cost = plan_cost(result.problem, result.required_plan())
+    assert cost.feasible
+    assert cost.length_s == pytest.approx(document["length_s"])
+
+
+def test_a_profile_is_planned_without_its_operations(profile: str, topo: str, tmp_path: Path, planned: Run) -> None:
+    out = tmp_path / "plan.json"
+    document = planned(profile, "--topo", topo, "--global-batch", "128", "--out", str(out))
+    assert {each["kind"] for each in document["candidates"]} <= {"data", "pipeline"}
+    assert {each["kind"]: each["why"] for each in document["absent"]}["operator"] == (
+        "a profile has no operations to partition"
+    )
+    result = read_plan(out, read_npz(profile), read_cluster(topo))
+    problem, plan = result.problem, result.required_plan()
+    assert plan.stages == document["candidates"][0]["stages"]
+    assert problem.micro_batches == document["candidates"][0]["micro_batches"]
+
+
+def test_people_read_a_ranking_the_best_plan_and_how_far_it_is_proven(
+    profile: str, topo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([profile, "--topo", topo]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for part in ("eight on pair: 2 nodes", "64 samples", "why not", "best: ", "optimum", "a profile has no operations"):
+        assert part in printed
+
+
+@pytest.mark.parametrize(
+    "limits", [("--max-stages", "2", "--budget", "2"), ("--forbid", "pipeline", "--forbid", "data")]
+)
+def test_a_plan_made_before_is_shown(
+    limits: tuple[str, ...], model: str, topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], planned: Run
+) -> None:
+    out = tmp_path / "plan.json"
+    best = planned(model, "--topo", topo, "--out", str(out), *limits)["candidates"][0]
+    shown = planned(model, "--topo", topo, "--plan", str(out))
+    for key in ("kind", "length_s", "memory_bytes", "breakdown", "partitionings", "degrees"):
+        assert shown[key] == best[key]
+    assert main([model, "--topo", topo, "--plan", str(out)]) == 0
+    assert best["name"] in capsys.readouterr().out
+    assert main([model, "--topo", "A", "--plan", str(out)]) == 2
+    assert "but cluster A has" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_thorough_goes_to_the_end_and_trains_an_agent_too(profile: str, topo: str, planned: Run) -> None:
+    pytest.importorskip("torch")
+    quick, thorough = planned(profile, "--topo", topo), planned(profile, "--topo", topo, "--thorough")
+    assert thorough["optimality"]["proof"] == "exact"
+    assert thorough["best"]["length_s"] <= quick["best"]["length_s"] * (1 + 1e-9)
+
+
+# --- constraints -------------------------------------------------------------------------------------------------
+
+
+def test_constraints_are_honoured(profile: str, topo: str, planned: Run) -> None:
+    arguments = (profile, "--topo", topo, "--pin", "layer_3=1", "--keep-together", "layer_1", "--max-stages", "2")
+    document = planned(*arguments, "--memory", "9e8")
+    assert document["cluster"]["memory"] == 9e8
+    (cut,) = document["best"]["cuts"]
+    assert cut in (1, 3, 4, 5)
+    forbidden = planned(profile, "--topo", topo, "--forbid", "pipeline")
+    assert [each["kind"] for each in forbidden["candidates"]] == ["data"]
+
+
+def test_what_can_be_forbidden_is_what_constraints_know() -> None:
+    assert get_args(Technique) == FORBIDDABLE
+
+
+def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, planned: Run) -> None:
+    document = planned(model, "--topo", topo, "--forbid", "operator")
+    assert {each["kind"] for each in document["candidates"]} <= {"data", "pipeline"}
+    assert {each["why"] for each in document["absent"]} == {"ruled out by --forbid operator"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--pin", "layer_3"], "not LAYER=STAGE"),
+        (["--pin", "layer_9=1"], "matches no layer"),
+        (["--pin", "layer_0=1"], "--pin layer_0=1"),
+        (["--pin", "layer_2=2", "--pin", "layer_3=1"], "--pin layer_2=2"),
+        (["--pin", "layer_1=0", "--pin", "layer_2=1", "--keep-together", "layer_[12]"], "--keep-together"),
+        (["--pin", "layer_3=2", "--max-stages", "2"], "--max-stages 2"),
+        (["--pin", "layer_3=1", "--forbid", "pipeline"], "--forbid pipeline"),
+        (["--forbid", "data", "--forbid", "operator", "--forbid", "pipeline"], "nothing is left by which"),
+        (["--max-stages", "0"], "no whole number"),
+        (["--forbid", "magic"], "invalid choice"),
+        (["--memory", "none"], "no positive number of bytes"),
+        (["--memory", "1e30"], "more than"),
+        (["--memory", "-1"], "no positive number"),
+        (["--budget", "0"], "no positive number of seconds"),
+        (["--global-batch", "0"], "no whole number"),
+        (["--global-batch", "2000000000"], "give 1 to"),
+        (["--state-factor", "-1"], "state factor"),
+        (["--device", "a100"], "is a profile, with times"),
+        (["--batch", "3"], "is a profile, with times"),
+        (["--microbatch-size", "3"], "says 4 samples itself"),
+        (["--out", "no/such/folder/plan.json"], "no folder"),
+        (["--plot", "plan.txt"], "no kind of picture"),
+        (["--plan", "no_such.json"], "cannot be read"),
+        (["--plan", "plan.json", "--global-batch", "3"], "--global-batch: the plan read has its own"),
+    ],
+)
+def test_a_mistake_costs_one_line(
+    arguments: list[str], said: str, profile: str, refuses: Callable[..., Callable[..., str]]
+) -> None:
+    assert said in refuses(main, "automap-plan")(profile, "--topo", "A", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required"),
+        (["t5_11b"], "--topo"),
+        (["t5_12b", "--topo", "A"], "did you mean t5_11b"),
+        (["vgg19", "--topo", "Z"], "neither a known cluster"),
+        (["vgg19", "--topo", "A", "--device", "v10"], "v100"),
+        (["no_such.npz", "--topo", "A"], "cannot be read"),
+        (["no_such_module:make", "--topo", "A"], "no_such_module"),
+    ],
+)
+def test_a_wrong_model_or_cluster_costs_one_line(
+    arguments: list[str], said: str, refuses: Callable[..., Callable[..., str]]
+) -> None:
+    assert said in refuses(main, "automap-plan")(*arguments)
+
+
+def test_what_fits_nowhere_is_infeasible_and_says_what_would(
+    profile: str, tmp_path: Path, refuses: Callable[..., Callable[..., str]]
+) -> None:
+    said = refuses(main, "automap-plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
+    assert "no plan fits the 0.002 GB" in said
+    assert "GB would fit (pipeline)" in said
+
+
+def test_the_input_is_not_overwritten(profile: str, topo: str, refuses: Callable[..., Callable[..., str]]) -> None:
+    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", profile)
+    assert "is an input" in refuses(main, "automap-plan")(profile, "--topo", topo, "--out", topo)
+
+
+# --- the cache ---------------------------------------------------------------------------------------------------
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two documents differ only in where they come from and in times of planning."""
+    for document in (one, other):
+        document["best"].pop("planning_s")
+        document.pop("exploring_s")
+        document.pop("cached")
+    return one == other
+
+
+def test_a_second_run_takes_its_plans_from_the_cache(profile: str, topo: str, planned: Run, cache: Path) -> None:
+    first, second = (planned(profile, "--topo", topo) for _ in range(2))
+    assert (first["cached"], second["cached"]) == (False, True)
+    assert same(first, second)
+    assert [path.name.partition("-")[0] for path in cache.iterdir()] == ["plans"]
+
+
+def test_another_question_is_another_entry(profile: str, topo: str, planned: Run) -> None:
+    own = ["--topo", topo]
+    asked = [own, ["--topo", "dgx-1"], [*own, "--max-stages", "2"], [*own, "--seed", "1"], [*own, "--memory", "9e8"]]
+    assert not any(planned(profile, *arguments)["cached"] for arguments in asked)
+    assert all(planned(profile, *arguments)["cached"] for arguments in asked)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not an entry", b"truncated"])
+def test_a_damaged_entry_is_ignored_and_written_again(
+    damage: bytes, profile: str, topo: str, planned: Run, cache: Path
+) -> None:
+    planned(profile, "--topo", topo)
+    (entry,) = cache.iterdir()
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2] if damage == b"truncated" else damage)
+    assert not planned(profile, "--topo", topo)["cached"]
+    assert planned(profile, "--topo", topo)["cached"]
+
+
+def test_an_entry_of_another_question_under_this_name_is_ignored(
+    profile: str, topo: str, planned: Run, cache: Path
+) -> None:
+    planned(profile, "--topo", topo)
+    (entry,) = cache.iterdir()
+    Cache(cache).write(entry.name, b'{"candidates": [], "absent": []}')
+    assert not planned(profile, "--topo", topo)["cached"]
+
+
+def test_no_cache_neither_reads_nor_writes(profile: str, topo: str, planned: Run, cache: Path) -> None:
+    assert not planned(profile, "--topo", topo, "--no-cache")["cached"]
+    assert not cache.exists()
+    planned(profile, "--topo", topo)
+    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert not planned(profile, "--topo", topo, "--no-cache")["cached"]
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
+
+
+def test_a_changed_profile_is_planned_again(profile: str, topo: str, planned: Run) -> None:
+    planned(profile, "--topo", topo)
+    held = read_npz(profile)
+    write_npz(profile, Profile.create(2 * held.C, held.A, held.W, stash=held.stash, meta=held.meta))
+    assert not planned(profile, "--topo", topo)["cached"]
+
+
+def test_a_factory_is_known_by_what_it_makes(model: str, topo: str, tmp_path: Path, planned: Run) -> None:
+    """The module is traced again; its profile and plans are not made again unless its operations are others."""
+    assert not planned(model, "--topo", topo)["cached"]
+    assert planned(model, "--topo", topo)["cached"]
+    assert not planned(model, "--topo", topo, "--batch", "16")["cached"]
+
+
+# --- starting ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert "automap-plan" in capsys.readouterr().out
+
+
+def test_help_needs_neither_jax_nor_scipy() -> None:
+    code = "import sys; from automap_models.infer.app import plan as main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"jax", "numpy", "scipy", "rich", "yaml"} & set(done.stdout.splitlines()[-1].split())

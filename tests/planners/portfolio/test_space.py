@@ -1,0 +1,192 @@
+"""Which numbers of stages and micro-batches compete, and that the best of them wins as in single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import microbatch_size
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import plan_cost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.space import Contest, PlanningSpace, divisors, stage_numbers
+from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.staged.search import exact_search
+
+CLUSTER = Cluster(nodes=2, devices_per_node=3, intra=100.0, inter=1.0, memory=1e9, name="six")
+ENDLESS = Budget(prove_s=np.inf, refine_s=0.0)
+MAKERS = Makers.with_policy()
+
+
+def candidates(
+    base: StagedProblem,
+    stages: Iterable[int],
+    global_batch: int | None = None,
+    out_of_range: Callable[[StagedProblem], str | None] | None = None,
+) -> Contest:
+    """The problems of a planning space around this one."""
+    space = PlanningSpace(
+        ProfiledModel(base.profile),
+        base.cluster,
+        global_batch,
+        base.micro_batches,
+        tuple(stages),
+        base.state_factor,
+        base.granularity,
+    )
+    return space.pipelines(out_of_range)
+
+
+def choose(problems: Sequence[StagedProblem], budget: Budget) -> StagedResult:
+    """The portfolio over these problems; raises where nothing fits."""
+    result = compete(problems, MAKERS, budget, Deadline())
+    result.required_plan()
+    return result
+
+
+def problem(n: int = 8, size: int | None = 4, cluster: Cluster = CLUSTER) -> StagedProblem:
+    profile = Profile.create(C=np.ones(n), A=np.ones(n), W=np.ones(n), meta={"microbatch_size": size})
+    return StagedProblem(profile, cluster, stages=2, micro_batches=8)
+
+
+@pytest.mark.parametrize("number", [1, 2, 36, 97, 720, 65_536])
+def test_divisors_are_those_of_trial_division(number: int) -> None:
+    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def test_stages_go_from_one_to_what_devices_and_cut_points_allow() -> None:
+    assert list(stage_numbers(problem())) == [1, 2, 3, 4, 5, 6]
+    assert list(stage_numbers(problem(n=3))) == [1, 2, 3]
+    assert max(stage_numbers(problem(n=200, cluster=replace(CLUSTER, devices_per_node=32)))) == 16
+
+
+def test_a_micro_batch_has_a_sample_for_every_replica_of_an_even_split() -> None:
+    """Twelve samples on six devices: with one stage at least six each, with two three, with three two."""
+    made = candidates(problem(), (3, 1, 2), global_batch=12).problems
+    assert [(p.stages, p.micro_batches) for p in made] == [
+        *((1, 1), (1, 2)),
+        *((2, 1), (2, 2), (2, 3), (2, 4)),
+        *((3, 1), (3, 2), (3, 3), (3, 4), (3, 6)),
+    ]
+    for p in made:
+        assert microbatch_size(p.profile) == 12 // p.micro_batches
+        np.testing.assert_allclose(p.profile.C * p.micro_batches, 12 / 4 * problem().profile.C)
+
+
+def test_a_batch_too_small_for_the_cluster_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"2 samples .* 6 devices"):
+        candidates(problem(), (1, 2), global_batch=2)
+
+
+def test_what_a_planner_is_not_made_for_is_left_out_unless_it_is_everything() -> None:
+    some = candidates(problem(), (1, 2, 3), out_of_range=lambda p: "three is odd" if p.stages == 3 else None)
+    assert [p.stages for p in some.problems] == [1, 2]
+    assert (some.left_out, some.why) == (1, "three is odd")
+    everything = candidates(problem(), (1, 2, 3), out_of_range=lambda p: "never")
+    assert [p.stages for p in everything.problems] == [1, 2, 3]
+    assert (everything.left_out, everything.why) == (0, None)
+
+
+def best_of_single_runs(problems: tuple[StagedProblem, ...]) -> float:
+    """The least length over all problems, each searched alone from nothing."""
+    plans = [(p, exact_search(p)) for p in problems]
+    return min((plan_cost(p, plan).length_s for p, plan in plans if plan), default=np.inf)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_choice_is_the_best_of_single_exact_runs_over_stages_and_micro_batches(
+    seed: int, random_problems: Callable[..., list[StagedProblem]]
+) -> None:
+    """Problems of all sorts, outside the shipped policy's ranges and inside them; memory binds now and then."""
+    (drawn,) = random_problems(seed, 1, granularity=128 if seed % 2 else 16)
+    profile = replace(drawn.profile, meta={"microbatch_size": 8})
+    base = replace(drawn, profile=profile, stages=1)
+    if seed % 3 == 0:
+        base = replace(base, cluster=replace(base.cluster, nodes=2, devices_per_node=8))
+    stages = range(1, min(4, *stage_numbers(base)[-1:]) + 1)
+    asked = candidates(base, stages, global_batch=48).problems
+    expected = best_of_single_runs(asked)
+    if not np.isfinite(expected):
+        with pytest.raises(Infeasible):
+            choose(asked, ENDLESS)
+        return
+    choice = choose(asked, ENDLESS)
+    assert choice.cost.length_s == pytest.approx(expected, rel=1e-9)
+    assert choice.bound is not None
+    assert choice.bound.proof == "exact"
+    assert choice.bound.value == pytest.approx(expected, rel=1e-9)
+    assert choice.required_plan().check_valid(choice.problem) == (True, "")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_said_about_each_candidate_holds(
+    seed: int, random_problems: Callable[..., list[StagedProblem]]
+) -> None:
+    (drawn,) = random_problems(100 + seed, 1, memory=(1.0, 20.0))
+    asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
+    choice = choose(asked, ENDLESS)
+    assert [(t.stages, t.micro_batches) for t in choice.search_log] == [(p.stages, p.micro_batches) for p in asked]
+    assert [p is choice.problem for p in asked] == [t.chosen for t in choice.search_log]
+    for entry, p in zip(choice.search_log, asked, strict=True):
+        optimum = exact_search(p)
+        if entry.outcome == "does not fit":
+            assert optimum is None
+        elif optimum is not None and entry.bound_s is not None:
+            optimum_s = plan_cost(p, optimum).length_s
+            assert entry.bound_s <= optimum_s * (1 + 1e-9)
+            assert entry.length_s is None or entry.length_s >= optimum_s * (1 - 1e-9)
+
+
+def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
+    for drawn in random_problems(7, 10, memory=(2.0, 20.0)):
+        asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
+        choice = choose(asked, Budget(0.0, 0.0))
+        assert choice.bound is not None
+        assert choice.bound.value <= best_of_single_runs(asked) * (1 + 1e-9)
+        assert choice.cost.length_s >= best_of_single_runs(asked) * (1 - 1e-9)
+
+
+def test_of_equally_long_plans_the_one_with_fewest_micro_batches_is_chosen() -> None:
+    """Data parallelism takes as long for one large micro-batch as for many small ones."""
+    asked = candidates(problem(), (1,), global_batch=48).problems
+    assert len(asked) > 2
+    assert choose(asked, ENDLESS).required_plan().micro_batches == 1
+
+
+def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> None:
+    """Data parallelism on six devices keeps stash·m/4 / 6 bytes: 24 samples are one byte too many, 12 fit."""
+    profile = replace(problem().profile, stash=np.full(8, 3.0))
+    weights = 4.0 * float(profile.W.sum())
+    cluster = replace(CLUSTER, memory=weights + 8 * 3.0 * 24 / 4 / 6 - 1.0)
+    asked = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24).problems
+    choice = choose(asked, ENDLESS)
+    assert choice.required_plan().micro_batches == 2
+    assert [t.outcome for t in choice.search_log][:2] == ["does not fit", "proven"]
+
+
+def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        C, A, W = rng.uniform(size=(3, 64))
+        profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W)
+        base = StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
+        budget = Budget(np.inf, np.inf)
+        asked = candidates(base, (1, 2, 3)).problems
+        on_grid = choose(asked, replace(budget, refine_s=0.0))
+        together = choose(asked, budget)
+        alone = [choose([p], budget).cost.length_s for p in asked]
+        assert together.cost.length_s <= on_grid.cost.length_s
+        near = [
+            own
+            for own, t in zip(alone, together.search_log, strict=True)
+            if t.length_s and t.length_s <= on_grid.cost.length_s
+        ]
+        assert together.cost.length_s <= min(near) * (1 + 1e-9)

@@ -1,0 +1,328 @@
+"""The hybrid search against brute force over all cuts, devices and ways, and against the pipeline planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.constraints import Constraints, Pin
+from automap_models.core.profile import Profile
+from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost, stage_rates
+from automap_models.errors import BadInput, Infeasible
+from automap_models.planners.deadline import Deadline
+from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.relaxation import least_length_s
+from automap_models.planners.staged.search import SearchResult, anytime_search, exact_search
+
+MakeProblem = Callable[..., StagedProblem]
+SHAPES = ((1, 4), (2, 2), (3, 2), (1, 6), (2, 3), (2, 4), (3, 4), (2, 6))
+"""Nodes and devices in each, most of which can be grouped."""
+LAYERS = ("stem", "body/one", "body/two", "head")
+
+
+def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> ShardedProfile:
+    """Each instruction divided or not; results all-reduced here and there."""
+    n = len(profile)
+    share = np.where(rng.uniform(size=n) < 0.85, 1.0 / degree, 1.0)
+
+    def now_and_then(scale: float) -> np.ndarray:
+        return scale * rng.uniform(size=n) * (rng.uniform(size=n) < 0.3)
+
+    speed = rng.uniform(0.8, 1.4)  # relative to t times as many samples on each device
+    nbytes = profile.A.mean() * 10 ** rng.uniform(-3, 0)
+    return ShardedProfile(
+        name=f"ways {degree}",
+        degree=degree,
+        C=profile.C * share / speed,
+        C_fwd=profile.C_fwd * share / speed,
+        A=profile.A,
+        held=profile.A * np.where(rng.uniform(size=n) < 0.5, 1.0 / degree, 1.0),
+        W=profile.W * share,
+        stash=profile.stash * share,
+        reduced_fwd=now_and_then(nbytes),
+        reduced_bwd=now_and_then(nbytes),
+        starts_fwd=np.ceil(now_and_then(1.0)),
+        starts_bwd=np.ceil(now_and_then(1.0)),
+        gradients=profile.W * now_and_then(1.0),
+    )
+
+
+def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> StagedProblem:
+    """A random pipeline problem whose stages may run in up to three further ways."""
+    rng = np.random.default_rng(seed)
+    pipeline = make_problem(seed, **sizes)
+    shapes = [shape for shape in SHAPES if pipeline.stages <= shape[0] * shape[1] <= sizes.get("max_devices", 6)]
+    nodes, size = shapes[rng.integers(len(shapes))]
+    memory = pipeline.cluster.memory * rng.uniform(0.4, 1.0)
+    cluster = replace(pipeline.cluster, nodes=nodes, devices_per_node=size, memory=memory)
+    pipeline = replace(pipeline, cluster=cluster)
+    layers = [LAYERS[j] for j in sorted(rng.integers(len(LAYERS), size=len(pipeline.profile)))]
+    pipeline = replace(pipeline, profile=replace(pipeline.profile, layers=tuple(layers)))
+    degrees = rng.choice([2, 2, 3, 4], size=rng.integers(1, 4))
+    ways = tuple(partitioning(rng, pipeline.profile, int(t)) for t in degrees)
+    launch_s = pipeline.profile.C.mean() * 10 ** rng.uniform(-3, 0) * (rng.uniform() < 0.7)
+    return replace(pipeline, shardings=ways, launch_s=launch_s)
+
+
+def every_plan(problem: StagedProblem, anywhere: bool = False) -> Iterator[StagedPlan]:
+    """All that are valid, on the grid or anywhere."""
+    pipeline = problem
+    grid, stages, devices = pipeline.grid, pipeline.stages, pipeline.cluster.devices
+    places = range(len(pipeline.profile) - 1) if anywhere else grid.to_instructions(grid.cut_points.tolist())
+    for device_cuts in combinations(range(1, devices), stages - 1):
+        for chosen in product(range(len(problem.all_shardings)), repeat=stages):
+            for cuts in combinations(places, stages - 1):
+                plan = StagedPlan(cuts, device_cuts, pipeline.micro_batches, "brute force", shardings=chosen)
+                if not plan.check_valid(problem)[0]:
+                    break  # it is the devices and ways that are at fault
+                yield plan
+
+
+def length(problem: StagedProblem, plan: StagedPlan) -> float:
+    """Inf where it does not fit."""
+    cost = plan_cost(problem, plan)
+    return cost.length_s if cost.feasible else np.inf
+
+
+def brute_force(problem: StagedProblem, constraints: Constraints | None = None) -> float:
+    plans = every_plan(problem, anywhere=constraints is not None)
+    asked = replace(problem, constraints=constraints or Constraints())
+    return min((length(problem, plan) for plan in plans if plan.check_valid(asked)[0]), default=np.inf)
+
+
+def checked(problem: StagedProblem, result: SearchResult) -> float:
+    """The length that a finished search found, checked against the model; inf when nothing fits."""
+    assert result.finished
+    if result.plan is None:
+        return np.inf
+    assert result.plan.check_valid(problem) == (True, "")
+    cost = plan_cost(problem, result.plan)
+    assert cost.feasible
+    assert result.cost is not None
+    assert result.bound_s == result.cost.length_s == cost.length_s
+    return cost.length_s
+
+
+def search(problem: StagedProblem, constraints: Constraints | None = None) -> float:
+    return checked(problem, anytime_search(replace(problem, constraints=constraints or Constraints()), Deadline()))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_stage_has_more_replicas_than_there_may_be(seed, make_problem):
+    problem = replace(hybrid_problem(seed, make_problem, max_n=6), max_replicas=1 + seed % 3)
+    shortest = brute_force(problem)
+    try:
+        assert search(problem) == pytest.approx(shortest, rel=1e-9)
+    except BadInput as refused:
+        assert "replica(s)" in str(refused) and shortest == np.inf
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_plan_is_shorter_by_brute_force(seed, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=7)
+    assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=6, max_devices=8, max_stages=3)
+    assert search(problem) == pytest.approx(brute_force(problem), rel=1e-12)
+
+
+def test_the_random_problems_need_every_kind_of_way(make_problem):
+    """Some optima partition, some replicate, some do both or mix ways; memory decides some; S is 1 to 4."""
+    mixed = partitioned = replicated = stages = 0
+    bound_by_memory = 0
+    for seed in range(100):
+        problem = hybrid_problem(seed, make_problem, max_n=7)
+        plan = anytime_search(problem, Deadline()).plan
+        if plan is None:
+            continue
+        stages |= 1 << plan.stages
+        partitioned += any(plan.shardings)
+        replicated += not any(plan.shardings)
+        mixed += len(set(plan.shardings)) > 1
+        roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
+        bound_by_memory += search(roomy) < length(problem, plan) * (1 - 1e-9)
+    assert stages == 0b11110
+    assert min(mixed, partitioned, replicated) >= 5
+    assert bound_by_memory >= 3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
+    pipeline = make_problem(seed, max_n=20, max_devices=8)
+    theirs = exact_search(pipeline)
+    ours = anytime_search(pipeline, Deadline()).plan
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        assert theirs is not None
+        assert plan_cost(pipeline, ours).length_s == pytest.approx(plan_cost(pipeline, theirs).length_s, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_more_ways_are_never_worse(seed, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
+    lengths = [search(replace(problem, shardings=problem.shardings[:count])) for count in range(3)]
+    assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(lengths))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_relaxation_bounds_the_optimum(seed, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=20, max_devices=8)
+    best_s = search(problem)
+    if np.isfinite(best_s):
+        tables = tables_of(problem)
+        assert 0 < least_length_s(tables, Deadline()) <= best_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
+    problem = hybrid_problem(seed, make_problem, max_n=14, max_devices=8)
+    best = anytime_search(problem, Deadline())
+    if best.plan is None:
+        assert best.bound_s == np.inf
+        return
+    assert anytime_search(problem, Deadline(), best.bound_s).plan is None
+    assert checked(problem, anytime_search(problem, Deadline(), 1.01 * best.bound_s)) == best.bound_s
+    first = next(plan for plan in every_plan(problem) if plan_cost(problem, plan).feasible)
+    start_s = length(problem, first) * (1 + 1e-9)
+    assert checked(problem, anytime_search(problem, Deadline(), start_s, first)) == pytest.approx(
+        best.bound_s, rel=1e-12
+    )
+
+
+class Countdown(Deadline):
+    """A deadline that passes when it has been asked so many times."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self.checks = checks
+
+    @property
+    def passed(self) -> bool:
+        self.checks -= 1
+        return self.checks < 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
+    """Every moment at which it can be stopped, on coarser grids and around a plan, too; what it claims must be true."""
+    problem = hybrid_problem(seed, make_problem, max_n=40)
+    best = anytime_search(problem, Deadline())
+    starts = [(None, None)] if best.plan is None else [(None, None), (1.05 * best.bound_s, best.plan)]
+    for upper_s, start in starts:
+        checks, finished = 0, False
+        while not finished:
+            result = anytime_search(problem, Countdown(checks), upper_s, start)
+            assert result.bound_s <= best.bound_s * (1 + 1e-12)
+            if result.plan is not None:
+                assert length(problem, result.plan) >= best.bound_s * (1 - 1e-12)
+            finished, checks = result.finished, checks + 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "stages"), [(1, 4, 2), (3, 2, 2), (2, 4, 2), (2, 6, 3), (2, 3, 1), (3, 4, 1)]
+)
+def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
+    cluster = Cluster(nodes, size, 130e9, 3.125e9, 32e9)
+    pipeline = replace(make_problem(1, max_n=9), cluster=cluster, stages=stages)
+    rng = np.random.default_rng(0)
+    ways = tuple(partitioning(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
+    problem = replace(pipeline, shardings=ways)
+    tables = tables_of(problem)
+    spans = combinations(range(cluster.devices + 1), 2) if stages > 1 else [(0, cluster.devices)]
+    for a, q in spans:
+        for way in tables.shardings:
+            if way.allowed[a, q]:
+                expected, _ = stage_rates(cluster, a, q, way.degree)
+                assert way.all_reduce[a, q] == pytest.approx(expected, rel=1e-14)
+
+
+def demands(seed: int, problem: StagedProblem) -> Constraints:
+    rng = np.random.default_rng(seed)
+    layers = sorted(set(problem.profile.layers))
+    pins = [Pin(str(rng.choice(layers)), int(rng.integers(problem.stages))) for _ in range(rng.integers(3))]
+    together = [str(rng.choice(layers)) for _ in range(rng.integers(2))]
+    forbidden = frozenset(technique for technique in ("data", "operator") if rng.uniform() < 0.15)
+    return Constraints(tuple(pins), tuple(together), forbidden=forbidden)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_problem):
+    """The grid is every instruction, so that the search sees every plan that satisfies them."""
+    problem = hybrid_problem(seed, make_problem, max_n=7)
+    n = len(problem.profile)
+    problem = replace(problem, granularity=n)
+    constraints = demands(seed, problem)
+    asked = replace(problem, constraints=constraints)
+    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(asked)[0]]
+    if not possible:
+        with pytest.raises(BadInput, match="--"):
+            search(problem, constraints)
+        return
+    best = anytime_search(asked, Deadline())
+    assert checked(asked, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
+
+
+def test_the_random_constraints_are_of_every_kind(make_problem):
+    refused = changed = 0
+    for seed in range(80):
+        problem = hybrid_problem(seed, make_problem, max_n=7)
+        problem = replace(problem, granularity=len(problem.profile))
+        try:
+            changed += np.isfinite(s := search(problem, demands(seed, problem))) and s > search(problem) * (1 + 1e-9)
+        except BadInput:
+            refused += 1
+    assert refused >= 10
+    assert changed >= 5
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_problem):
+    """A pin rarely falls on a grid of a few points: the points that it needs are added."""
+    problem = hybrid_problem(seed, make_problem, max_n=9)
+    problem = replace(problem, granularity=problem.stages + 1)
+    roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
+    problem, constraints = roomy, replace(demands(seed, problem), forbidden=frozenset())
+    asked = replace(problem, constraints=constraints)
+    if not any(plan.check_valid(asked)[0] for plan in every_plan(problem, anywhere=True)):
+        return
+    best = anytime_search(asked, Deadline()).plan
+    assert best is not None
+    assert best.check_valid(asked) == (True, "")
+
+
+def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make_problem):
+    problem = hybrid_problem(3, make_problem)
+    cluster = Cluster(1, 6, 1e9, 1e9, 1e18)
+    problem = replace(problem, cluster=cluster, stages=2, shardings=())
+    with pytest.raises(BadInput, match=r"--forbid data and --stages 2: 2 stage.* 6 devices"):
+        search(problem, Constraints(forbidden=frozenset({"data"})))
+    with pytest.raises(BadInput, match="--forbid data and --forbid operator"):
+        search(problem, Constraints(forbidden=frozenset({"data", "operator"})))
+
+
+def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would_need():
+    """30 of 33 GB sit in instruction 1: σ·(30 + 1)/2 = 62 GB with one neighbour, on devices that share them."""
+    profile = Profile.create(C=np.ones(4), A=np.ones(4), W=[1e9, 30e9, 1e9, 1e9])
+    pipeline = StagedProblem(profile, Cluster(1, 4, 1e9, 1e9, 50e9, name="tiny"), 2, granularity=4)
+    rng = np.random.default_rng(0)
+    halves = replace(partitioning(rng, profile, 2), W=profile.W / 2)
+    with pytest.raises(Infeasible, match=r"2 stage\(s\) fits the 50 GB of cluster tiny.*stage 0 needs 62 GB.*0…1"):
+        make_planner("exact").plan(replace(pipeline, shardings=(halves,)))
+    roomy = replace(pipeline, cluster=replace(pipeline.cluster, memory=63e9))
+    plan = make_planner("exact").plan(replace(roomy, shardings=(halves,)))
+    assert plan.shardings[0] == 1
