@@ -30,7 +30,7 @@ from rich.table import Table
 from automap_models import workloads
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.roofline import roofline_times
+from automap_models.cost.kernels import roofline_times
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster

@@ -48,7 +48,7 @@ def measure(name: str, device: str) -> Row:
     """Profile one model."""
     import jax
 
-    from automap_models.cost.roofline import roofline_times
+    from automap_models.cost.kernels import roofline_times
     from automap_models.formats.device_yaml import read_device
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.graph import instruction_graph

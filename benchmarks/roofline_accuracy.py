@@ -20,8 +20,7 @@ from rich.table import Table
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import Profile
-from automap_models.cost.fusion import MATRIX_OPCODES, VIEW_OPCODES
-from automap_models.cost.roofline import roofline_times
+from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES, roofline_times
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
 from automap_models.hlo.adapter import trace

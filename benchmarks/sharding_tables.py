@@ -85,7 +85,7 @@ def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
     result = make_planner("milp", kind="sharding").solve(problem)
     plan, (along,) = result.required_plan(), problem.along
     plan_s, cpu_s = time.perf_counter() - begun, time.process_time()
-    inserted = [collective.kind for collective in collectives(module, plan.dims[0], devices)]
+    inserted = [collective.kind for collective in collectives(module, [(plan.dims[0], devices)])]
     candidates = {variable.name: dim for variable, dim in plan.candidates().items()}
     return Row(
         variables=len(candidates),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.microbatch import microbatch_size, with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, fingerprint
 from automap_models.formats.device_yaml import read_device

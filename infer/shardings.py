@@ -166,12 +166,12 @@ def _classes(request: SearchRequest, rule_set: RuleSet, steps: Steps) -> tuple[M
 
 def _inserted_by_shardy(module: Module, plan: ShardingPlan, steps: Steps) -> dict[str, Inserted]:
     """What Shardy's own propagation of a plan along all its axes inserts: its word for it → number and bytes."""
-    from automap_models.hlo.shardy import mesh_collectives
+    from automap_models.hlo.shardy import collectives
 
     steps.begin("checking the plan with Shardy")
     inserted: dict[str, Inserted] = {}
     along = [(dims, axis.size) for dims, axis in zip(plan.dims, plan.mesh, strict=True)]
-    for kind, nbytes in mesh_collectives(module, along):
+    for kind, nbytes in collectives(module, along):
         number, total = inserted.get(kind, Inserted(0, 0.0))
         inserted[kind] = Inserted(number + 1, total + nbytes)
     return inserted

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models import workloads
-from automap_models.core.factory import call_factory, user_code
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import holds_module, read_profile
 from automap_models.resources import exists
+from automap_models.user_code import call_factory, user_code
 
 from .reports.progress import Steps
 from .requests import ProfileRequest, Source, SourceKind
 
 if TYPE_CHECKING:
+    from automap_models.core.device import Device
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.profile import Profile
-    from automap_models.cost.roofline import Device
     from automap_models.hlo.adapter import Module
 
 DEFAULT_DEVICE = "v100"
@@ -169,7 +169,7 @@ def _jax_profile(source: Source, device: Device | None, measuring: Mapping[str, 
 
         measured = measure_times(module, graph=graph, progress=steps.advance, **measuring)
         return profile_from_graph(graph, measured.times_s, measured.meta)
-    from automap_models.cost.roofline import roofline_times
+    from automap_models.cost.kernels import roofline_times
 
     meta = {"times": "roofline, not measured", "device": device.name}
     return profile_from_graph(graph, roofline_times(graph, device), meta)

@@ -80,10 +80,10 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
             do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
         )
     for name in ("replay", "branches"):
-        saved, asked = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
-        if saved != asked:
+        saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
+        if saved != wanted:
             raise BadInput(
-                f"was written with {name} {saved}, not {asked}",
+                f"was written with {name} {saved}, not {wanted}",
                 where=str(path),
                 do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
             )
@@ -114,10 +114,10 @@ def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> N
 def _require_same_network(
     checkpoint: dict[str, Any], module: RainbowModule, path: Path, but_for: Sequence[str] = ()
 ) -> None:
-    saved, asked = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
+    saved, wanted = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
     differences = [
         f"{key} {saved.get(key)}, not {value}"
-        for key, value in asked.items()
+        for key, value in wanted.items()
         if key not in but_for and saved.get(key) != value
     ]
     if differences:

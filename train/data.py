@@ -152,13 +152,13 @@ class PipelineData(L.LightningDataModule):
     def _optima(self, held_out: EncodedProblems) -> np.ndarray:
         """[V] exact lengths of the held-out problems, NaN where nothing fits; kept beside the data set."""
         cache = self.path / f"optima-{_digest(held_out)[:16]}.npy"
-        found = _read_optima(cache, len(held_out))
-        if found is None:
+        optima = _read_optima(cache, len(held_out))
+        if optima is None:
             say(f"{self.path}: finding the exact optima of {len(held_out)} held-out problems, once")
-            found = np.array([optimal_length(held_out, i) for i in range(len(held_out))])
-            optima = found
-            write_atomically(cache, lambda file: np.save(file, optima, allow_pickle=False))
-        return found
+            optima = np.array([optimal_length(held_out, i) for i in range(len(held_out))])
+            content = optima
+            write_atomically(cache, lambda file: np.save(file, content, allow_pickle=False))
+        return optima
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """Batches of problem indices, int64 [batch]."""
@@ -185,10 +185,10 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
     """The optima found before; None where there are none or the file is damaged: they can be found again."""
     try:
         with cache.open("rb") as file:
-            found = np.lib.format.read_array(file, allow_pickle=False)
+            optima = np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError):
         return None
-    return found if found.shape == (count,) and found.dtype == np.float64 else None
+    return optima if optima.shape == (count,) and optima.dtype == np.float64 else None
 
 
 def optimal_length(encoded: EncodedProblems, i: int) -> float:

@@ -43,9 +43,9 @@ class ExactPlans:
         rows = self.table[by_number[np.minimum(place, len(by_number) - 1)]]
         if (rows[:, 0] != problems).any():
             raise KeyError("a problem has no exact plan yet")
-        made = self.table.shape[1] // 2
+        count = self.table.shape[1] // 2
         filled = np.full((2, len(problems), max_stages - 1), -1)
-        filled[0, :, :made], filled[1, :, :made] = rows[:, 1 : 1 + made], rows[:, 1 + made :]
+        filled[0, :, :count], filled[1, :, :count] = rows[:, 1 : 1 + count], rows[:, 1 + count :]
         return filled[0], filled[1]
 
 
@@ -80,8 +80,8 @@ def exact_row(training: EncodedProblems, number: int, boundaries: int) -> NDArra
     row = np.full((2, boundaries), -1)
     plan = exact_search(decode(training, number))
     if plan is not None and plan.coarse_cuts is not None:
-        made = len(plan.cuts)
-        row[0, :made], row[1, :made] = plan.coarse_cuts, plan.device_cuts
+        count = len(plan.cuts)
+        row[0, :count], row[1, :count] = plan.coarse_cuts, plan.device_cuts
     return np.array([number, *row.ravel()])
 
 

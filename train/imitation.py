@@ -69,7 +69,8 @@ class ImitationModule(RainbowModule):
     def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:
         """The exact plan of each problem as an episode."""
         cuts, device_cuts = (
-            torch.from_numpy(made).long().to(self.device) for made in self.plans.of(index.numpy(), self.size.max_stages)
+            torch.from_numpy(table).long().to(self.device)
+            for table in self.plans.of(index.numpy(), self.size.max_stages)
         )
         episodes = as_episodes(self.agent, problems, cuts, device_cuts)
         return transitions(index, episodes, skip_last=self.exact_decisions), episodes.reward

@@ -10,7 +10,7 @@ import hydra
 import lightning as L
 from omegaconf import DictConfig, OmegaConf
 
-from automap_models.core.hydra_errors import one_line_errors
+from automap_models.core.streams import one_line_errors
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
 from automap_models.resources import conf_dir

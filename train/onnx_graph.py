@@ -1,7 +1,15 @@
 """ONNX graphs as data: the exported pieces of an episode become one planner, with loops over tables and stages.
 
-torch exports no loop whose length is known at run time only without tracing its body again for every dimension; an
-ONNX Loop around an exported body is a few nodes, and the file stays as small as one step of the episode.
+torch exports a step of the episode; an ONNX Loop around it is a few nodes, and the file stays as small as one step.
+Why torch does not export the loops itself (tried with torch 2.13, which knows `while_loop` and `scan`):
+
+- `scan`, which like our Loop stacks what every round makes, refuses a number of rounds that follows from the data
+  (GuardOnDataDependentSymNode), and ours is the largest S of the batch.
+- `while_loop` stacks nothing: the tables, and the action values that train.parity compares, would have to be carried
+  whole and copied in every round.
+- A planner written with `while_loop` (tables of fixed depth, no action values) goes through torch.export in 100 to
+  220 s on two busy cores, but torch.onnx.export fails on it: "Failed to decompose the FX graph for ONNX compatibility
+  … Attempting to use FunctionalTensor on its own". With a single linear layer for a body it works.
 """
 
 from __future__ import annotations
@@ -23,12 +31,12 @@ class Graph:
     name: str
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initialisers: list[onnx.TensorProto] = field(default_factory=list)
-    made: int = 0
+    count: int = 0
 
     def add(self, operator: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output; returns the output's name."""
-        self.made += 1
-        output = output or f"{self.name}_{self.made}"
+        self.count += 1
+        output = output or f"{self.name}_{self.count}"
         self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
         return output
 
@@ -75,7 +83,7 @@ def loop_body(
     types = {value.name: value for value in (*piece.graph.input, *piece.graph.output)}
     scanned = [graph.add("Identity", [scan]) for scan in scans]
     outputs = [helper.make_tensor_value_info(going_on, BOOL, [])]
-    outputs += [types[made] for made in carried.values()]
+    outputs += [types[renewed] for renewed in carried.values()]
     for copy, scan in zip(scanned, scans, strict=True):
         value = onnx.ValueInfoProto()
         value.CopyFrom(types[scan])

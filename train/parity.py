@@ -122,10 +122,10 @@ def plan(policy: Policy, problems: Problems, beam: int, *, tables: bool) -> Plan
     """Let the file plan."""
     feed = {name: tensor.numpy() for name, tensor in zip(PROBLEM, problems.tensors, strict=True)}
     names = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values", *(TABLES if tables else ()))
-    found = dict(zip(names, map(torch.from_numpy, policy.run(feed, beam, names)), strict=True))
+    outputs = dict(zip(names, map(torch.from_numpy, policy.run(feed, beam, names)), strict=True))
     if tables:
-        problems = problems._replace(cost_to_go=CostToGo(*(found[name] for name in TABLES)))
-    return Planned(problems, beam, found)
+        problems = problems._replace(cost_to_go=CostToGo(*(outputs[name] for name in TABLES)))
+    return Planned(problems, beam, outputs)
 
 
 def same_entries(problems: Problems, other: CostToGo | None) -> Tensor:
@@ -143,20 +143,20 @@ def same_entries(problems: Problems, other: CostToGo | None) -> Tensor:
 
 def visited(planned: Planned) -> Iterator[Visited]:
     """Every state that the file comes through on its way from the `beam` best first cuts of each problem."""
-    problems, beam, found = planned
-    cuts, device_cuts, reward = (found[name] for name in PLANS)
-    device_values = [*found["device_values"], found["last_device_values"]]
+    problems, beam, outputs = planned
+    cuts, device_cuts, reward = (outputs[name] for name in PLANS)
+    device_values = [*outputs["device_values"], outputs["last_device_values"]]
     batch = cuts.shape[0]
     many = problems.take(torch.arange(batch).repeat_interleave(beam))
     steps = 2 * (many.stages.long() - 1)
     complete = Partial(cuts.flatten(0, 1), device_cuts.flatten(0, 1), steps)
     start = complete.take(torch.arange(0, batch * beam, beam)).at_step(torch.zeros(batch, dtype=torch.int64))
-    yield Visited(problems, start, True, found["first_values"], cuts[:, 0, 0])
+    yield Visited(problems, start, True, outputs["first_values"], cuts[:, 0, 0])
     for t in range(1, int(steps.max())):
         rows = ((reward.flatten() > -torch.inf) & (steps > t)).nonzero().squeeze(1)
         partial = complete.take(rows).at_step(torch.full_like(rows, t))
         if t % 2:
             values, action = device_values[t // 2], complete.device_cuts[:, t // 2] - 1
         else:
-            values, action = found["cut_values"][t // 2 - 1], complete.cuts[:, t // 2]
+            values, action = outputs["cut_values"][t // 2 - 1], complete.cuts[:, t // 2]
         yield Visited(many.take(rows), partial, t % 2 == 0, values[rows], action[rows])

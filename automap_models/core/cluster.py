@@ -5,9 +5,6 @@ from __future__ import annotations
 import reprlib
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from automap_models.core.limits import LARGEST_BYTES, SMALLEST_RATE
 from automap_models.errors import BadInput
 
@@ -69,11 +66,3 @@ class Cluster:
     def devices(self) -> int:
         """Number of devices, D = N·G."""
         return self.nodes * self.devices_per_node
-
-    @property
-    def interconnect(self) -> NDArray[np.float64]:
-        """Device-to-device bandwidth in bytes/s, [D, D]; the diagonal is infinite (Auto-MAP §3.5)."""
-        node = np.arange(self.devices) // self.devices_per_node
-        matrix = np.where(node[:, None] == node[None, :], float(self.intra), float(self.inter))
-        np.fill_diagonal(matrix, np.inf)
-        return matrix

@@ -84,16 +84,6 @@ def gap(result: PlacementResult) -> float | None:
     return max(0.0, float(result.cost.value_s) / result.bound.value - 1.0)
 
 
-def device_loads(problem: PlacementProblem, assignment: IntArray) -> FloatArray:
-    """[devices] how long each device is busy with one sample, all that it holds being one subgraph.
-
-    Args:
-        problem: n nodes.
-        assignment: [n] device of each.
-    """
-    return _loads(problem, *_pass_times(problem, PlacementPlan("", assignment)))
-
-
 def throughput_s(problem: PlacementProblem, assignment: IntArray) -> float:
     """Time per sample of the pipeline in steady state: the largest load, or the sum of each pass's largest.
 

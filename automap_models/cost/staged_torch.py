@@ -47,6 +47,32 @@ def transfer_factor(
     return torch.maximum(torch.maximum(out, into), stays * inter_over_intra)
 
 
+def span_before(time: Tensor, steady: Tensor, rest: Tensor) -> Tensor:
+    """T of a pseudo-stage and all behind it, T = max(M·t, t + T') (cost-model.md); all arguments broadcast.
+
+    Both kinds of pseudo-stages have this recursion: a stage, t = u = f + b, and a transfer, t = 2x.
+
+    Args:
+        time: t, one micro-batch forward and backward.
+        steady: M·t.
+        rest: T' of what is behind it.
+    """
+    return torch.maximum(steady, time + rest)
+
+
+def span_after(span: Tensor, through: Tensor, transfer: Tensor, time: Tensor, micro: Tensor | int) -> Tensor:
+    """T up to and with a stage, the same recursion from the front; all arguments broadcast.
+
+    Args:
+        span, through: T and Σt of all pseudo-stages before the transfer into the stage.
+        transfer: x of that transfer.
+        time: u of the stage.
+        micro: M.
+    """
+    arrived = through + 2 * transfer
+    return torch.maximum(span, torch.maximum(through + 2 * micro * transfer, arrived + micro * time))
+
+
 class BatchCost(NamedTuple):
     """Costs of B plans of up to S stages; the stages beyond a plan's own are zero.
 

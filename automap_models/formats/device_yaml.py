@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from automap_models.cost.roofline import Device
+from automap_models.core.device import Device
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, find_yaml, read_yaml, shipped_names
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import os
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from automap_models.core.dag import find_cycle
+from automap_models.core.limits import LARGEST_BYTES
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
@@ -132,8 +134,8 @@ def _number(key: str, text: str, where: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0.0 <= value < math.inf:
-        raise BadInput(f"{key} is {text.strip()!r}", where=where, do="give a finite number ≥ 0")
+    if not 0.0 <= value <= LARGEST_BYTES:  # of milliseconds, too: sums of them stay finite until the profile checks
+        raise BadInput(f"{key} is {reprlib.repr(text.strip())}", where=where, do=f"give 0 to {LARGEST_BYTES:g}")
     return value
 
 

@@ -9,24 +9,80 @@ writes them.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import MAX_DEVICES
+from automap_models.core.limits import LARGEST_S
 from automap_models.core.observed import Observed, Unit
 from automap_models.core.profile import FloatArray
 from automap_models.errors import BadInput
-from automap_models.formats.json_fields import Fields, finite, read_json
+from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 
-SCHEMA = 1
-KIND = "observed"
 PASSES = ("forward", "backward")
+LARGEST_TRACE_BYTES = 256 << 20
+"""Of a file; a profiler's trace of a few steps has some megabytes."""
 
 _TRACK = re.compile(r"\b(device|rank|stage)\W{0,2}(\d{1,9})\b", re.IGNORECASE)
 _DO = "see docs/how-to/replan.md for what the file may hold"
+
+Seconds = Annotated[float, Meta(gt=0, le=LARGEST_S)]
+Samples = Seconds | Annotated[list[Seconds], Meta(min_length=1)]
+Number = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
+
+
+class StageTimes(Document):
+    """Times of a stage: a sample for each micro-batch of its slowest replica, seconds."""
+
+    index: Number
+    forward_s: Samples
+    backward_s: Samples
+
+
+class DeviceTimes(Document):
+    """Times of a device: a sample for each micro-batch of its part, seconds."""
+
+    device: Number
+    forward_s: Samples
+    backward_s: Samples
+
+
+class TimesDocument(Document):
+    """A times.json."""
+
+    schema: Literal[1]
+    kind: Literal["observed"]
+    stages: list[StageTimes] | UnsetType = UNSET
+    devices: list[DeviceTimes] | UnsetType = UNSET
+
+
+class Event(Foreign):
+    """An event of a trace; tools write numbers, texts and nothing for the same key."""
+
+    ph: Any = None
+    name: Any = None
+    cat: Any = ""
+    pid: Any = None
+    tid: Any = None
+    dur: Any = None
+    args: Any = None
+
+
+class TraceDocument(Foreign):
+    """A trace of Perfetto, Chrome or Kineto."""
+
+    traceEvents: list[Event]
+
+
+class _Kind(Foreign):
+    traceEvents: msgspec.Raw | UnsetType = UNSET
 
 
 def read_observed(path: str | os.PathLike[str]) -> Observed:
@@ -35,53 +91,46 @@ def read_observed(path: str | os.PathLike[str]) -> Observed:
     Raises:
         BadInput: the file is neither, or a time in it is no positive number, naming the stage or device.
     """
-    document = read_json(path)
-    return parse_trace(document) if "traceEvents" in document else parse_times(document)
+    content, where = read_bytes(path, LARGEST_TRACE_BYTES), str(path)
+    if decode_json(content, _Kind, where=where, do=_DO).traceEvents is not UNSET:
+        return observed_in_trace(decode_json(content, TraceDocument, where=where, do=_DO), where)
+    return observed_in_times(decode_json(content, TimesDocument, where=where, do=_DO), where)
 
 
-def parse_times(document: Fields) -> Observed:
-    """The times in a parsed times.json; see `read_observed`."""
-    if document.any("schema") != SCHEMA:
-        document.refuse("schema", f"{SCHEMA}, the one that this version reads")
-    if document.any("kind") != KIND:
-        document.refuse("kind", KIND)
-    if ("stages" in document) == ("devices" in document):
-        raise BadInput("lists not exactly one of stages and devices", where=document.where, do=_DO)
-    unit: Unit = "device" if "devices" in document else "stage"
+def observed_in_times(document: TimesDocument, where: str) -> Observed:
+    """The times in a times.json; see `read_observed`."""
+    if (document.stages is UNSET) == (document.devices is UNSET):
+        raise BadInput("lists not exactly one of stages and devices", where=where, do=_DO)
+    unit: Unit = "stage" if document.devices is UNSET else "device"
     forward: dict[int, FloatArray] = {}
     backward: dict[int, FloatArray] = {}
-    for item in document.objects(f"{unit}s"):
-        key = "device" if unit == "device" else "index"
-        number = item.whole(key)
-        if not 0 <= number < MAX_DEVICES:
-            item.refuse(key, f"a {unit}'s number")
+    rows: list[tuple[int, StageTimes | DeviceTimes]] = []
+    rows += [(row.index, row) for row in document.stages or ()]
+    rows += [(row.device, row) for row in document.devices or ()]
+    for i, (number, row) in enumerate(rows):
         if number in forward:
-            raise BadInput(f"{unit} {number} is listed twice", where=item.where, do="put all its samples into one list")
-        forward[number], backward[number] = _samples(item, "forward_s"), _samples(item, "backward_s")
-    return _complete(Observed(unit, forward, backward, document.where))
+            what = f"$.{unit}s[{i}]: {unit} {number} is listed twice"
+            raise BadInput(what, where=where, do="put all its samples into one list")
+        forward[number], backward[number] = _samples(row.forward_s), _samples(row.backward_s)
+    return _complete(Observed(unit, forward, backward, where))
 
 
-def parse_trace(document: Fields) -> Observed:
-    """The times in a parsed trace; rows of devices go before rows of stages where it has both."""
-    events = document.objects("traceEvents")
-    rows = _rows(events)
+def observed_in_trace(document: TraceDocument, where: str) -> Observed:
+    """The times in a trace; rows of devices go before rows of stages where it has both."""
+    rows = _rows(document.traceEvents)
     times: dict[Unit, dict[str, dict[int, list[float]]]] = {
         "device": {name: {} for name in PASSES},
         "stage": {name: {} for name in PASSES},
     }
-    for row_unit, number, kind, seconds in _passes(events, rows):
-        times[row_unit][kind].setdefault(number, []).append(seconds)
+    for row_unit, number, pass_name, seconds in _passes(document.traceEvents, rows, where):
+        times[row_unit][pass_name].setdefault(number, []).append(seconds)
     unit: Unit = "device" if any(times["device"].values()) else "stage"
     forward, backward = ({n: np.array(v) for n, v in times[unit][name].items()} for name in PASSES)
-    return _complete(Observed(unit, forward, backward, document.where))
+    return _complete(Observed(unit, forward, backward, where))
 
 
-def _samples(item: Fields, key: str) -> FloatArray:
-    value = item.any(key)
-    numbers = [finite(sample) for sample in (value if isinstance(value, list) else [value])]
-    if not numbers or any(number is None or number <= 0 for number in numbers):
-        item.refuse(key, "a positive number of seconds or a list of them")
-    return np.array(numbers, dtype=np.float64)
+def _samples(given: float | list[float]) -> FloatArray:
+    return np.array(given if isinstance(given, list) else [given], dtype=np.float64)
 
 
 def _complete(observed: Observed) -> Observed:
@@ -94,45 +143,43 @@ def _complete(observed: Observed) -> Observed:
     return observed
 
 
-def _rows(events: list[Fields]) -> dict[tuple[object, object], tuple[Unit, int]]:
+def _rows(events: list[Event]) -> dict[tuple[str, str | None], tuple[Unit, int]]:
     """(process, thread) → whose row it is; (process, None) where the whole process is one's."""
-    rows: dict[tuple[object, object], tuple[Unit, int]] = {}
+    rows: dict[tuple[str, str | None], tuple[Unit, int]] = {}
     for event in events:
-        what = event.document.get("name")
-        if event.document.get("ph") != "M" or what not in ("thread_name", "process_name"):
+        if event.ph != "M" or event.name not in ("thread_name", "process_name"):
             continue
-        arguments = event.document.get("args")
-        name = arguments.get("name") if isinstance(arguments, Mapping) else None
+        name = event.args.get("name") if isinstance(event.args, Mapping) else None
         named = dict[str, str]((unit.lower(), number) for unit, number in _TRACK.findall(str(name)))
         for unit in ("device", "rank", "stage"):
             if unit in named and int(named[unit]) < MAX_DEVICES:
-                row = _key(event, thread=what == "thread_name")
+                row = _row(event, thread=event.name == "thread_name")
                 rows[row] = ("stage" if unit == "stage" else "device", int(named[unit]))
                 break
     return rows
 
 
-def _key(event: Fields, *, thread: bool) -> tuple[object, object]:
+def _row(event: Event, *, thread: bool) -> tuple[str, str | None]:
     """Process and thread as text: tools write numbers and names for either."""
-    return str(event.document.get("pid")), str(event.document.get("tid")) if thread else None
+    return str(event.pid), str(event.tid) if thread else None
 
 
 def _passes(
-    events: list[Fields], rows: Mapping[tuple[object, object], tuple[Unit, int]]
+    events: list[Event], rows: Mapping[tuple[str, str | None], tuple[Unit, int]], where: str
 ) -> Iterator[tuple[Unit, int, str, float]]:
     """Unit, number, pass and seconds of every forward and backward event on a row that is somebody's."""
-    for event in events:
-        kind = _pass(event)
-        row = rows.get(_key(event, thread=True)) or rows.get(_key(event, thread=False))
-        if event.document.get("ph") != "X" or kind is None or row is None:
+    for i, event in enumerate(events):
+        pass_name = _pass(event)
+        row = rows.get(_row(event, thread=True)) or rows.get(_row(event, thread=False))
+        if event.ph != "X" or pass_name is None or row is None:
             continue
-        microseconds = event.number("dur")
-        if microseconds <= 0:
-            event.refuse("dur", "a positive number of microseconds")
-        yield *row, kind, microseconds * 1e-6
+        number = event.dur if isinstance(event.dur, int | float) and not isinstance(event.dur, bool) else math.nan
+        if not 0 < number <= LARGEST_S * 1e6:
+            raise wrong(where, f"$.traceEvents[{i}].dur", event.dur, "a positive number of microseconds", _DO)
+        yield *row, pass_name, number * 1e-6
 
 
-def _pass(event: Fields) -> str | None:
+def _pass(event: Event) -> str | None:
     """`forward` or `backward` if the event's category is that or its name begins with it."""
-    category, name = (str(event.document.get(key, "")).lower() for key in ("cat", "name"))
+    category, name = (str(text).lower() for text in (event.cat, event.name))
     return next((kind for kind in PASSES if category == kind or re.match(rf"{kind}\b", name)), None)

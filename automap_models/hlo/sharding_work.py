@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
-from automap_models.cost.roofline import Device, roofline_times
+from automap_models.cost.kernels import roofline_times
 from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.step_classes import Classes, Merge, StepClasses, Sum

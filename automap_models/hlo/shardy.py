@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import Module
 from automap_models.hlo.flat_module import nested_operations
-from automap_models.hlo.operation import Tensor
+from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
 
 _SPLIT = "sdy-constant-or-scalar-splitter"
@@ -52,21 +52,15 @@ def sharding_rules(module: Module) -> ShardingRules:
         return flat_rules(reader.tensors, uses)
 
 
-def collectives(module: Module, dims: Sequence[int], axis_size: int) -> tuple[Collective, ...]:
+def collectives(module: Module, along: Sequence[tuple[Sequence[int], int]]) -> tuple[Collective, ...]:
     """What Shardy's own pipeline inserts when the module's arguments are sharded so; the module stays as it is.
 
     Shardy resolves conflicts by communication: a plan without one has all-reduces, where a reduction is over a sharded
     dimension, and no reshard.
 
     Args:
-        dims: the partitioned dimension of each argument, -1 for none.
-        axis_size: devices along the one mesh axis.
+        along: for every mesh axis, the partitioned dimension of each argument, -1 for none, and the axis's devices.
     """
-    return mesh_collectives(module, [(dims, axis_size)])
-
-
-def mesh_collectives(module: Module, along: Sequence[tuple[Sequence[int], int]]) -> tuple[Collective, ...]:
-    """The same on a mesh of several axes: for each, the partitioned dimensions and its devices."""
     with module.mlir.context, ir.Location.unknown():
         copy = module.mlir.operation.clone()
         _annotate(copy, module.argument_types, along)

@@ -77,12 +77,12 @@ def n_step_sums(reward: Tensor, explored: Tensor, end: Tensor, config: AgentConf
 
 def returns(reward: Tensor, gamma: float) -> Tensor:
     """[B, T] discounted sums of all rewards from each step on; 0 after an episode's end."""
-    found = torch.zeros_like(reward)
+    sums = torch.zeros_like(reward)
     following = torch.zeros_like(reward[:, 0])
     for step in reversed(range(reward.shape[1])):
         following = reward[:, step] + gamma * following
-        found[:, step] = following
-    return found
+        sums[:, step] = following
+    return sums
 
 
 def _dense(values: Sequence[Tensor], moments: Sequence[Moment[StatesT]]) -> Tensor:

@@ -118,8 +118,8 @@ def unpack(items: Items, device: torch.device) -> tuple[Partial, Tensor, Tensor,
     cuts, device_cuts, step, explored = (
         torch.from_numpy(items[name]).long().to(device) for name in ("cuts", "device_cuts", "step", "explored")
     )
-    made = (cuts >= 0).sum(1) + (device_cuts >= 0).sum(1)
-    return Partial(cuts, device_cuts, made), step, torch.from_numpy(items["reward"]).to(device), explored
+    decisions = (cuts >= 0).sum(1) + (device_cuts >= 0).sum(1)
+    return Partial(cuts, device_cuts, decisions), step, torch.from_numpy(items["reward"]).to(device), explored
 
 
 def action_at(complete: Partial, step: Tensor, points: int) -> Tensor:

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from automap_models.cost.roofline import WINOGRAD_SAVING, Device
+from automap_models.core.device import Device
+from automap_models.cost.kernels import WINOGRAD_SAVING
 
 aten = torch.ops.aten
 FloatArray = NDArray[np.float64]

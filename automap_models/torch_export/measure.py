@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from automap_models.core.factory import user_code
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
 from automap_models.torch_export.cuts import BEFORE, Cut
 from automap_models.torch_export.profile import build_profile, describe
 from automap_models.torch_export.structure import analyse
+from automap_models.user_code import user_code
 
 FloatArray = NDArray[np.float64]
 

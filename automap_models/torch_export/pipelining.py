@@ -27,11 +27,11 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint
 from torch.multiprocessing.spawn import spawn
 from torch.utils import _pytree as pytree
 
-from automap_models.core.factory import user_code
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import Op
 from automap_models.torch_export.capture import copy_model, training_outputs
 from automap_models.torch_export.measure import with_values
+from automap_models.user_code import user_code
 
 FloatArray = NDArray[np.float64]
 Loss = Callable[[Any, Tensor], Tensor]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from automap_models.core.device import Device
 from automap_models.core.profile import Profile
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.torch_export.kernels import kernel_times
 from automap_models.torch_export.structure import Structure, analyse

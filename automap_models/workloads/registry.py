@@ -7,8 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from automap_models.core.factory import call_factory
 from automap_models.errors import BadInput
+from automap_models.user_code import call_factory
 
 if TYPE_CHECKING:
     from automap_models.hlo.step import TrainingStep
@@ -162,7 +162,7 @@ def from_factory(
     first dimension of the batch's arrays, and the dtype that of the first parameter unless the option says it.
 
     Args:
-        spec: `my_package.my_module:make_step`, see `core.factory.call_factory`.
+        spec: `my_package.my_module:make_step`, see `user_code.call_factory`.
         batch, sequence, dtype: keyword arguments for the factory; None leaves one out.
 
     Raises:

@@ -207,7 +207,7 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
         _, graph = traced(request.source, steps)
         steps.begin(f"contracting {len(graph):,} instructions")
-        from automap_models.cost.roofline import roofline_times
+        from automap_models.cost.kernels import roofline_times
         from automap_models.hlo.placement import placement_from_graph
 
         return placement_from_graph(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
@@ -14,14 +13,8 @@ from automap_models.errors import BadInput
 GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
 
 
-def test_the_interconnect_matrix_has_one_speed_inside_nodes_and_one_between() -> None:
-    cluster = Cluster(**GOOD)
-    assert cluster.devices == 6
-    matrix = cluster.interconnect
-    for a in range(6):
-        for b in range(6):
-            same_node = a // 3 == b // 3
-            assert matrix[a, b] == (math.inf if a == b else 130e9 if same_node else 3.125e9)
+def test_a_cluster_has_as_many_devices_as_all_its_nodes_together() -> None:
+    assert Cluster(**GOOD).devices == 6
 
 
 @pytest.mark.parametrize("key", ["nodes", "devices_per_node"])
@@ -49,6 +42,4 @@ def test_a_cluster_whose_arrays_would_fill_the_memory_is_refused(change: dict[st
 
 
 def test_whole_numbers_are_good_speeds() -> None:
-    """A speed written without exponent once made a matrix of integers, which has no room for infinity."""
-    whole, real = Cluster(2, 1, 130, 3, 32), Cluster(2, 1, 130.0, 3.0, 32.0)
-    np.testing.assert_array_equal(whole.interconnect, real.interconnect)
+    assert Cluster(2, 1, 130, 3, 32) == Cluster(2, 1, 130.0, 3.0, 32.0)

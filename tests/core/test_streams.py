@@ -9,7 +9,7 @@ import pytest
 
 CODE = """
 import sys
-from automap_models.core.hydra_errors import one_line_errors
+from automap_models.core.streams import one_line_errors
 with one_line_errors("datagen", "run it again"):
     with one_line_errors("datagen", "run it again"):
         print("x" * int(sys.argv[1]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from automap_models.cost.roofline import Device
+from automap_models.core.device import Device
 from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import DEVICE_KEYS, DeviceDocument, known_devices, read_device
 from automap_models.formats.schema import convert

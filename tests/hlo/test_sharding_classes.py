@@ -60,7 +60,7 @@ def live(classes: ShardingClasses, axis_size: int = 2) -> list[int]:
 
 
 def inserted(module: Module, dims: tuple[int, ...]) -> set[str]:
-    return {collective.kind for collective in collectives(module, dims, 2)}
+    return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
 @pytest.mark.parametrize("name", TINY)

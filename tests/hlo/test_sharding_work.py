@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
-from automap_models.cost.roofline import Device
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph

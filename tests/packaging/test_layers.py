@@ -18,6 +18,7 @@ RANK = {
     "version": 0,
     "resources": 0,
     "onnx_runtime": 0,
+    "user_code": 0,
     "core": 1,
     "cost": 2,
     "formats": 2,

@@ -171,9 +171,9 @@ def test_a_restored_replay_draws_and_learns_on_as_if_never_stopped(added: int) -
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1]["row"], theirs[1]["row"])
         np.testing.assert_array_equal(mine[2], theirs[2])
-        for each in (replay, restored):
-            each.update(mine[0], mine[2] + step)
-            each.add(rows(added + 3 * step, 3))
+        for memory in (replay, restored):
+            memory.update(mine[0], mine[2] + step)
+            memory.add(rows(added + 3 * step, 3))
     np.testing.assert_array_equal(replay.tree.nodes, restored.tree.nodes)
 
 
@@ -185,7 +185,7 @@ def test_what_follows_from_the_rest_is_not_saved_and_can_be_filled_in_again() ->
     restored = PrioritisedReplay(8, LIKE, alpha=0.5, beta=0.5, derived=["row"])
     restored.load_state_dict(state)
     restored.items["row"][:] = restored.items["number"][:, None]
-    mine, theirs = (each.sample(20, np.random.default_rng(0)) for each in (replay, restored))
+    mine, theirs = (memory.sample(20, np.random.default_rng(0)) for memory in (replay, restored))
     np.testing.assert_array_equal(mine[1]["row"], theirs[1]["row"])
     np.testing.assert_array_equal(mine[1]["row"], np.repeat(mine[1]["number"][:, None], 3, 1))
 

@@ -46,7 +46,7 @@ def test_transitions_are_those_that_were_played(played: Played, gamma: float, n_
     """Episode by episode from the moments: the n rewards up to the end or the next exploratory action."""
     _, start, moments = played
     items = transitions(start, moments, AgentConfig(gamma=gamma, n_steps=n_steps, log_values=False))
-    found = replayed(items, Decided)
+    learned = replayed(items, Decided)
     expected = []
     for episode in range(EPISODES):
         own = [(m, int((m.rows == episode).nonzero())) for m in moments if (m.rows == episode).any()]
@@ -69,13 +69,13 @@ def test_transitions_are_those_that_were_played(played: Played, gamma: float, n_
             )
     assert len(expected) == sum(len(moment.rows) for moment in moments)
     for i, (before, action, r_t, discount_t, after_classes, position, return_t) in enumerate(expected):
-        assert found.s_tm1.classes[i].tolist() == before
-        assert int(found.a_tm1[i]) == action
-        assert float(found.r_t[i]) == pytest.approx(r_t, abs=1e-5)
-        assert float(found.discount_t[i]) == pytest.approx(discount_t)
-        assert found.s_t.classes[i].tolist() == after_classes
-        assert int(found.s_t.position[i]) == position
-        assert float(found.return_t[i]) == pytest.approx(return_t, abs=1e-5)
+        assert learned.s_tm1.classes[i].tolist() == before
+        assert int(learned.a_tm1[i]) == action
+        assert float(learned.r_t[i]) == pytest.approx(r_t, abs=1e-5)
+        assert float(learned.discount_t[i]) == pytest.approx(discount_t)
+        assert learned.s_t.classes[i].tolist() == after_classes
+        assert int(learned.s_t.position[i]) == position
+        assert float(learned.return_t[i]) == pytest.approx(return_t, abs=1e-5)
 
 
 def test_rows_come_back_from_the_replay_as_they_were(played: Played) -> None:

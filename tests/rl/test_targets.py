@@ -91,7 +91,7 @@ def project_slowly(r: float, discount: float, probabilities: np.ndarray, atoms: 
     delta = (high - low) / (len(atoms) - 1)
     for j, z in enumerate(atoms):
         shifted = min(max(r + discount * z, low), high)
-        b = (shifted - low) / delta
+        b = min((shifted - low) / delta, len(atoms) - 1)  # rounding may lead beyond the last atom
         lower, upper = math.floor(b), math.ceil(b)
         if lower == upper:
             m[lower] += probabilities[j]
@@ -110,7 +110,7 @@ def test_the_projection_is_algorithm_1(seed: int, count: int) -> None:
     r, discount = random.normal(size=6), random.choice([0.0, 0.6, 1.0], 6)
     probabilities = random.dirichlet(np.ones(count), 6)
     ours = targets.categorical_projection(*(torch.from_numpy(x) for x in (r, discount, probabilities, atoms)))
-    expected = [project_slowly(*each, atoms) for each in zip(r, discount, probabilities, strict=True)]
+    expected = [project_slowly(*case, atoms) for case in zip(r, discount, probabilities, strict=True)]
     np.testing.assert_allclose(ours, expected, atol=1e-9)
     np.testing.assert_allclose(ours.sum(1), 1, rtol=1e-9)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from automap_models.cost.roofline import Device
+from automap_models.core.device import Device
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from automap_models.cost.roofline import Device
+from automap_models.core.device import Device
 from automap_models.errors import BadInput, UserCodeError
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from automap_models.core.device import Device
 from automap_models.core.profile import Profile
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 
 torch = pytest.importorskip("torch")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.planners.staged.exact import ExactPlanner
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, span_after, transfer_factor
 from automap_models.envs.online.tables import ROUNDING, Behind, Chosen, Pivots, Place
 
 
@@ -61,7 +61,7 @@ def finish_stage(
     weights = place.weights_bytes - before.weights_bytes
     all_reduce = weights * all_reduce_s_per_byte
     arrived, hidden = behind.busy_s + 2 * x, behind.hidden_s + x
-    span = torch.maximum(behind.span_s, torch.maximum(behind.busy_s + 2 * micro * x, arrived + micro * both))
+    span = span_after(behind.span_s, behind.busy_s, x, both, micro)
     in_flight = (problems.stages - stage).clamp(max=micro)
     held = problems.state_factor * weights + in_flight * (place.stash_bytes - before.stash_bytes) / replicas
     return Behind(

@@ -81,11 +81,6 @@ class Candidates:
         """Instruction cuts times candidate device cuts, equivalent instruction cuts included."""
         return (len(self.problem.profile) - 1) * sum(devices.size for devices in self.device_cuts)
 
-    @property
-    def distinct_pivots(self) -> int:
-        """The same without equivalent ones."""
-        return self.cuts.size * sum(devices.size for devices in self.device_cuts)
-
     def contain(self, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> bool:
         """Whether a plan with these cuts is one of those to choose from."""
         devices = zip(device_cuts, self.device_cuts, strict=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, span_before, transfer_factor
 from automap_models.envs.pipeline.cost_to_go import (
     IMPOSSIBLE,
     UNITS,
@@ -33,15 +33,16 @@ OF_STAGES = (0, 2, 3, 4)
 class _Begun(NamedTuple):
     """Plans for the stages left with all but the point that they begin at, [B, k, a] each.
 
-    compute, weights, forward, stash: channels at the end of their first stage; each: 1 / its devices; stop: where they
-    end; span, reduce: T and R behind it; all_reduce: its time per gradient; transfer: time per activation to it.
+    compute, weights, forward, stash: channels at the end of their first stage; per_device: 1 / its devices; stop:
+    where they end; span, reduce: T and R behind it; all_reduce: its time per gradient; transfer: time per activation
+    to it.
     """
 
     compute: Tensor
     weights: Tensor
     forward: Tensor
     stash: Tensor
-    each: Tensor
+    per_device: Tensor
     stop: Tensor
     span: Tensor
     reduce: Tensor
@@ -171,9 +172,11 @@ def _best(scaled: Scaled, left: Tensor, cut: Tensor, plans: Tensor, halvings: in
     several = cut.repeat(1, 1, 1 << halvings).unsqueeze(3)
     ends = (plan.compute, plan.weights, plan.forward, plan.stash)
     stage = [end - several[:, channel] for end, channel in zip(ends, OF_STAGES, strict=True)]
-    rest = one_more_stage(scaled, stage, plan.each, plan.all_reduce, Rest(plan.span, plan.reduce, plan.stop), left)
+    rest = one_more_stage(
+        scaled, stage, plan.per_device, plan.all_reduce, Rest(plan.span, plan.reduce, plan.stop), left
+    )
     transfer = 2 * several[:, 1] * plan.transfer
-    size = torch.maximum(scaled.micro * transfer, transfer + rest.span) + rest.reduce.clamp(min=0)
+    size = span_before(transfer, scaled.micro * transfer, rest.span) + rest.reduce.clamp(min=0)
     best: tuple[Tensor, ...] = (*rest, plan.transfer)
     for _ in range(halvings):
         (one, other), pairs = size.chunk(2, 1), [t.chunk(2, 1) for t in best]

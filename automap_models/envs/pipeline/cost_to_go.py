@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, span_before, transfer_factor
 
 POINTS = 32
 """Grid points at which the rest of a pipeline may be cut."""
@@ -222,15 +222,15 @@ def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
         rows = slice(low, high)
         stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(4)
         compute, _, weights, forward, stash = stage.unbind(1)  # [B, k, to, 1]
-        each = 1 / sizes
-        hold = (1 - scaled.state.unsqueeze(3) * weights) / (stash * each).clamp(min=1e-9)
+        per_device = 1 / sizes
+        hold = (1 - scaled.state.unsqueeze(3) * weights) / (stash * per_device).clamp(min=1e-9)
         points = torch.arange(count, device=at.device)
         later = (points[rows].unsqueeze(1) < points[low:]).view(1, -1, count - low, 1)
         whole, tiled = weights.expand(-1, -1, -1, len(STAGE_UNITS)), factor.repeat(1, 1, 1, count - low)
         blocks.append(
             Stages(
-                (compute * each).flatten(2).unsqueeze(2),
-                ((compute - forward) * each).flatten(2).unsqueeze(2),
+                (compute * per_device).flatten(2).unsqueeze(2),
+                ((compute - forward) * per_device).flatten(2).unsqueeze(2),
                 torch.where(later, hold, -1.0).flatten(2).unsqueeze(2),
                 whole.flatten(2).unsqueeze(2) * tiled,
             )
@@ -266,9 +266,9 @@ def earlier_stage(
         skip = span.shape[3] - block.time.shape[3]
         rows = slice(done, done + block.time.shape[1])
         steady = torch.where(block.hold >= in_flight, micro * block.time, IMPOSSIBLE)
-        whole = torch.maximum(block.time + span[..., skip:], steady)
+        whole = span_before(block.time, steady, span[..., skip:])
         transfer = into[:, rows].repeat(1, 1, 1, whole.shape[3] // len(STAGE_UNITS))
-        whole = torch.maximum(micro * transfer, transfer + whole)
+        whole = span_before(transfer, micro * transfer, whole)
         exposed = torch.maximum(block.reduce, reduce[..., skip:] - block.backward)
         best.append((whole + torch.maximum(exposed, enough[:, rows])).argmin(3) + skip)
         done += block.time.shape[1]
@@ -289,21 +289,21 @@ def earlier_stage(
 
 
 def one_more_stage(
-    scaled: Scaled, stage: Sequence[Tensor], each: Tensor, all_reduce: Tensor, rest: Rest, left: Tensor
+    scaled: Scaled, stage: Sequence[Tensor], per_device: Tensor, all_reduce: Tensor, rest: Rest, left: Tensor
 ) -> Rest:
     """The rest that begins with a stage before another rest; all tensors of one shape.
 
     Args:
         stage: its computation, parameters, forward computation and stash.
-        each: 1 / its devices.
+        per_device: 1 / its devices.
         all_reduce: the time of its all-reduce per gradient.
         rest: T from the transfer behind it on, R behind it less the transfer, and where the stage itself stops.
         left: stages, this one included.
     """
     compute, weights, forward, stash = stage
-    time, backward = compute * each, (compute - forward) * each
-    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash * each
-    span = torch.maximum(scaled.micro * time, time + rest.span)
+    time, backward = compute * per_device, (compute - forward) * per_device
+    memory = scaled.state * weights + torch.minimum(scaled.micro, left) * stash * per_device
+    span = span_before(time, scaled.micro * time, rest.span)
     fits = (memory <= 1) & (compute >= 0) & (span < IMPOSSIBLE)
     reduce = torch.maximum(weights * all_reduce, rest.reduce - backward)
     return Rest(torch.where(fits, span, IMPOSSIBLE), reduce, rest.stop)
@@ -334,7 +334,7 @@ def _behind_a_cut(scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest,
     stop = torch.maximum(stop, boundary + 1)
     transfer = activation.unsqueeze(1).unsqueeze(3) * transfer_factor(first, boundary, stop, per_node, ratio)
     possible = (boundary <= total - (left - 1)) & legal.unsqueeze(1).unsqueeze(3)
-    span = torch.maximum(2 * micro * transfer, 2 * transfer + span)
+    span = span_before(2 * transfer, 2 * micro * transfer, span)
     return Rest(torch.where(possible, span, IMPOSSIBLE), reduce - transfer, stop)
 
 
@@ -346,8 +346,8 @@ def _reduce_before(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
     before, devices = scaled.stages - left, first.clamp(min=1)
     before = before.clamp(min=1)
     backward = before * (at[:, 0] - at[:, 3]).unsqueeze(2) / devices
-    each = torch.ceil(devices / before)
-    factor = all_reduce_factor(torch.zeros_like(each), each, scaled.per_node, scaled.ratio)
+    size = torch.ceil(devices / before)
+    factor = all_reduce_factor(torch.zeros_like(size), size, scaled.per_node, scaled.ratio)
     return backward + at[:, 2].unsqueeze(2) / before * factor
 
 

@@ -13,7 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.staged_torch import all_reduce_factor, pipeline_cost_batch, transfer_factor
+from automap_models.cost.staged_torch import (
+    all_reduce_factor,
+    pipeline_cost_batch,
+    span_after,
+    span_before,
+    transfer_factor,
+)
 from automap_models.envs.pipeline.completions import rest_after_points, rest_from_devices
 from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, CostToGo, Rest, Scaled, devices_per_unit, first_devices
 from automap_models.envs.pipeline.env import OUT_OF_MEMORY_REWARD, Partial, Problems, last_cut, legal_cuts
@@ -115,26 +121,25 @@ def look_ahead(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor, rest:
         rest, factor_out: what follows them and the transfer time per activation to it, [B, k, a].
     """
     compute, activation, weights, forward, stash = cut.unsqueeze(3).unbind(1)
-    micro, each = scaled.micro, 1 / (first - done.first).clamp(min=1)
+    micro, per_device = scaled.micro, 1 / (first - done.first).clamp(min=1)
 
     factor_in = transfer_factor(done.previous, done.first, first, scaled.per_node, scaled.ratio)
     transfer_in = torch.where(done.first > 0, done.activation * factor_in, 0.0)
-    stage = (compute - done.compute) * each
-    backward = stage - (forward - done.forward) * each
-    before = done.through + 2 * transfer_in
-    span = torch.maximum(done.span, torch.maximum(done.through + 2 * micro * transfer_in, before + micro * stage))
+    stage = (compute - done.compute) * per_device
+    backward = stage - (forward - done.forward) * per_device
+    span = span_after(done.span, done.through, transfer_in, stage, micro)
     all_reduce = (weights - done.weights) * all_reduce_factor(done.first, first, scaled.per_node, scaled.ratio)
     hidden = done.back + transfer_in
     reduce = torch.maximum(done.reduce, all_reduce - hidden)
 
-    before = before + stage
+    before = done.through + 2 * transfer_in + stage
     transfer_out = activation * factor_out
-    after = torch.maximum(2 * micro * transfer_out, 2 * transfer_out + rest.span)
+    after = span_before(2 * transfer_out, 2 * micro * transfer_out, rest.span)
     span = torch.maximum(span, before + after)
     reduce = torch.maximum(reduce, rest.reduce - hidden - backward - transfer_out)
 
     in_flight = torch.minimum(micro, done.left + 1)
-    memory = scaled.state * (weights - done.weights) + in_flight * (stash - done.stash) * each
+    memory = scaled.state * (weights - done.weights) + in_flight * (stash - done.stash) * per_device
     fits = (memory <= 1) & (rest.span < IMPOSSIBLE)
     return LookAhead(
         torch.where(fits, 1 / (span + reduce), OUT_OF_MEMORY_REWARD),

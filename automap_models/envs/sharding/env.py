@@ -84,14 +84,14 @@ class ShardingTables(NamedTuple):
         """int8 [B, m] the decision on each dimension, in the order in which they are decided."""
         return states.classes[:, self.dim_classes]
 
-    def asked(self, states: Decided) -> Tensor:
+    def current(self, states: Decided) -> Tensor:
         """int64 [B] the class that the next decision is about; any class after the end."""
         return self.dim_classes[states.position.clamp(max=len(self.order) - 1)]
 
     def legal(self, states: Decided) -> Tensor:
         """bool [B, 2]: replicate, partition; none after the end."""
         running = states.position < len(self.order)
-        partition = running & self.live[self.asked(states)] if self.prunes else running
+        partition = running & self.live[self.current(states)] if self.prunes else running
         return torch.stack([running, partition], 1)
 
     def next_undecided(self, classes: Tensor) -> Tensor:
@@ -121,14 +121,14 @@ class ShardingEnv:
 
     def step(self, problems: ShardingTables, states: Decided, action: Tensor) -> tuple[Decided, Tensor, Tensor]:
         """The next states, rewards [B], whether the episode ended, bool [B]."""
-        asked = problems.asked(states)
+        current = problems.current(states)
         partitions = action == PARTITIONED
-        excluded = problems.excludes[asked] & partitions.unsqueeze(1)
+        excluded = problems.excludes[current] & partitions.unsqueeze(1)
         before = states.classes
         clash = ((before == PARTITIONED) & excluded).any(1)
-        conflict = partitions & (clash | ~problems.live[asked])
+        conflict = partitions & (clash | ~problems.live[current])
         new = torch.where(excluded & (before == UNDECIDED), REPLICATED, before)
-        new = new.scatter(1, asked.unsqueeze(1), action.to(torch.int8).unsqueeze(1))
+        new = new.scatter(1, current.unsqueeze(1), action.to(torch.int8).unsqueeze(1))
         after = torch.where(conflict.unsqueeze(1), before, new)
         position = torch.where(conflict, len(problems.order), problems.next_undecided(after))
         decided = (after != before) * problems.sizes

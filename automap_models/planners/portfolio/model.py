@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.microbatch import microbatch_size
@@ -16,7 +17,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
-from automap_models.cost.roofline import Device, roofline_times
+from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph

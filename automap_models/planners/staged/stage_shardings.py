@@ -9,13 +9,13 @@ from typing import NamedTuple
 from numpy.typing import ArrayLike
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
 from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.sharding import Objective, ShardingProblem
 from automap_models.core.sharding_classes import ShardingWork
-from automap_models.cost.roofline import Device
 from automap_models.errors import BadInput
 from automap_models.hlo.module import Module
 from automap_models.hlo.partitioned import DivisibleProfile

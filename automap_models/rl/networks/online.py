@@ -88,10 +88,10 @@ class PivotQNetwork(nn.Module):
         base = torch.where(legal, base, 0.0).float()
         if self.look_ahead:
             base = torch.maximum(base, best_legal(base, legal) - HOPELESS)
-        each = torch.stack([feature.float() for feature in features], 2)
+        described = torch.stack([feature.float() for feature in features], 2)
         return Described(
-            torch.where(legal.unsqueeze(2), each, 0.0),
-            torch.stack([each.float() for each in globally], 1),
+            torch.where(legal.unsqueeze(2), described, 0.0),
+            torch.stack([feature.float() for feature in globally], 1),
             legal,
             base,
             (states.step == problems.stages - 2) & self.look_ahead,

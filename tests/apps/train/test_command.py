@@ -53,15 +53,15 @@ def test_one_command_trains_and_its_policy_plans_a_real_profile(tiny_arguments: 
     lines = done.stdout.splitlines()
     best = min(float(row["val/gap_mean"]) for row in rows if row["val/gap_mean"])
     assert lines[-1].startswith(f"best val/gap_mean {best:.4f}")
-    for said in ("188 problems to train on", "256 episodes in 4 epochs", "agrees with torch on "):
-        assert sum(said in line for line in lines) == 1
+    for message in ("188 problems to train on", "256 episodes in 4 epochs", "agrees with torch on "):
+        assert sum(message in line for line in lines) == 1
     assert len(lines) <= 8
 
     infer = [sys.executable, "-c", "import sys; from automap_models.infer.app import infer as main; sys.exit(main())"]
     profile = str(ROOT / "examples" / "bert48_v100.npz")
-    asked = ["--topo", "B", "--stages", "3", "--granularity", "16", "--planner", "policy", "--json"]
+    options = ["--topo", "B", "--stages", "3", "--granularity", "16", "--planner", "policy", "--json"]
     planned = subprocess.run(
-        [*infer, profile, *asked, "--policy", str(out / "policy.onnx")], capture_output=True, text=True, timeout=60
+        [*infer, profile, *options, "--policy", str(out / "policy.onnx")], capture_output=True, text=True, timeout=60
     )
     assert (planned.returncode, planned.stderr) == (0, "")
     plan = json.loads(planned.stdout)
@@ -148,9 +148,9 @@ def test_a_damaged_data_set_costs_one_line(
     with pytest.raises(SystemExit) as left:
         main()
     GlobalHydra.instance().clear()
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert left.value.code == 2
-    assert said == f"train: error: {shard}: does not have the checksum of the manifest: it is damaged; {REMAKE}\n"
+    assert message == f"train: error: {shard}: does not have the checksum of the manifest: it is damaged; {REMAKE}\n"
 
 
 REMAKE = "make the data set again with datagen/run.py: it keeps the shards that are whole"

@@ -25,13 +25,13 @@ MakeConfig = Callable[..., DictConfig]
 
 def visits(groups: int, batch: int, steps: int, epochs: int, world: int = 1, seed: int = 7) -> NDArray[np.int64]:
     """Problems visited, int64 [epochs, steps, world, batch]."""
-    found = np.empty((epochs, steps, world, batch), dtype=np.int64)
+    order = np.empty((epochs, steps, world, batch), dtype=np.int64)
     for rank in range(world):
         sampler = VisitSampler(groups, batch, steps, seed, rank, world)
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
-            found[epoch, :, rank] = list(sampler)
-    return found
+            order[epoch, :, rank] = list(sampler)
+    return order
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def visits(groups: int, batch: int, steps: int, epochs: int, world: int = 1, see
 def test_every_problem_is_visited_once_before_any_is_visited_again(
     groups: int, batch: int, steps: int, epochs: int, world: int
 ) -> None:
-    found = visits(groups, batch, steps, epochs, world).ravel()
-    whole = len(found) // groups
-    passes = found[: whole * groups].reshape(whole, groups)
+    order = visits(groups, batch, steps, epochs, world).ravel()
+    whole = len(order) // groups
+    passes = order[: whole * groups].reshape(whole, groups)
     assert (np.sort(passes, axis=1) == np.arange(groups)).all()
-    assert np.bincount(found).max() == -(-len(found) // groups)
+    assert np.bincount(order).max() == -(-len(order) // groups)
     assert all((one != other).any() for one, other in pairwise(passes))
 
 
 def test_processes_visit_disjoint_problems_within_a_pass() -> None:
-    found = visits(groups=48, batch=4, steps=3, epochs=2, world=2)
-    one_pass = found.transpose(2, 0, 1, 3).reshape(2, -1)
+    order = visits(groups=48, batch=4, steps=3, epochs=2, world=2)
+    one_pass = order.transpose(2, 0, 1, 3).reshape(2, -1)
     assert not set(one_pass[0]) & set(one_pass[1])
 
 
@@ -98,9 +98,9 @@ def data(groups: Path) -> PipelineData:
 
 
 def data_of(groups: Path, **changes: Any) -> PipelineData:
-    made = unread(groups, **changes)
-    made.setup()
-    return made
+    data = unread(groups, **changes)
+    data.setup()
+    return data
 
 
 def unread(groups: Path, **changes: Any) -> PipelineData:
@@ -120,21 +120,21 @@ def test_the_last_groups_are_held_out_and_never_visited(data: PipelineData, grou
 
 def test_problems_with_few_stages_can_be_left_out_of_training_but_not_of_validation(groups: Path) -> None:
     stages = read_dataset(groups)["stages"]
-    made = data_of(groups, min_stages=3)
-    assert made.problems.stages.tolist() == [s for s in stages[:-12] if s >= 3]
-    assert made.validation.stages.tolist() == stages[-12:].tolist()
+    data = data_of(groups, min_stages=3)
+    assert data.problems.stages.tolist() == [s for s in stages[:-12] if s >= 3]
+    assert data.validation.stages.tolist() == stages[-12:].tolist()
 
 
 def test_large_problems_can_be_left_out_of_validation_but_not_of_training(groups: Path) -> None:
     """Some problems have 8 devices, the others 12; the exact optima are those of the ones that stay."""
     content = read_dataset(groups)
     devices = content["nodes"] * content["devices_per_node"]
-    made, whole = data_of(groups, validation_devices=8), data_of(groups)
+    data, whole = data_of(groups, validation_devices=8), data_of(groups)
     kept = devices[-12:] <= 8
     assert 0 < kept.sum() < 12
-    assert made.problems.devices.tolist() == devices[:-12].tolist()
-    assert made.validation.devices.tolist() == [8] * kept.sum()
-    assert made.optima.tolist() == pytest.approx(whole.optima[torch.from_numpy(kept)].tolist(), nan_ok=True)
+    assert data.problems.devices.tolist() == devices[:-12].tolist()
+    assert data.validation.devices.tolist() == [8] * kept.sum()
+    assert data.optima.tolist() == pytest.approx(whole.optima[torch.from_numpy(kept)].tolist(), nan_ok=True)
 
 
 def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, groups: Path) -> None:
@@ -151,9 +151,9 @@ def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, grou
 def test_problems_without_a_plan_are_no_measure(groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = iter([1.0, float("nan"), 3.0])
     monkeypatch.setattr("automap_models.train.data.optimal_length", lambda *_: next(lengths))
-    made = data_of(copy_of(groups, tmp_path), validation_groups=3)
-    assert made.optima.tolist() == [1.0, 3.0]
-    assert torch.equal(made.validation.arrays, torch.from_numpy(read_dataset(groups)["arrays"][[197, 199]]))
+    data = data_of(copy_of(groups, tmp_path), validation_groups=3)
+    assert data.optima.tolist() == [1.0, 3.0]
+    assert torch.equal(data.validation.arrays, torch.from_numpy(read_dataset(groups)["arrays"][[197, 199]]))
 
 
 def copy_of(groups: Path, folder: Path) -> Path:

@@ -72,19 +72,21 @@ def start_of(problems: Problems) -> Partial:
     return reset(len(problems.stages), MAX_STAGES)
 
 
-def assert_agrees(made: Exported, records: list[StagedProblem]) -> None:
+def assert_agrees(policy_file: Exported, records: list[StagedProblem]) -> None:
     """Both on the data set, where it is kept for that, and on more problems."""
-    assert [path.name for path in made.path.parent.iterdir()] == ["policy.onnx"]
-    report = parity.check_parity(made.module, made.path, Problems.from_encoded(encode(records)))
+    assert [path.name for path in policy_file.path.parent.iterdir()] == ["policy.onnx"]
+    report = parity.check_parity(policy_file.module, policy_file.path, Problems.from_encoded(encode(records)))
     assert report["states"] >= 10_000
-    for each in (made.report, report):
-        assert each["largest_difference"] <= 1e-5
-        assert each["equal_actions"] == 1.0
+    for agreement in (policy_file.report, report):
+        assert agreement["largest_difference"] <= 1e-5
+        assert agreement["equal_actions"] == 1.0
 
 
-def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, records: list[StagedProblem]) -> None:
+def assert_plans_in_batches_of_any_size_and_beams_of_any_width(
+    policy_file: Exported, records: list[StagedProblem]
+) -> None:
     """The best first cuts are the same whatever the beam; where there are too few, plans count as -∞."""
-    policy, encoded = Policy(made.path), encode(records)
+    policy, encoded = Policy(policy_file.path), encode(records)
     problems = Problems.from_encoded(encoded)
     possible = legal_cuts(problems, start_of(problems)).sum(1).numpy()
     widest = policy.plans(encoded, POINTS + 3)
@@ -94,13 +96,13 @@ def assert_plans_in_batches_of_any_size_and_beams_of_any_width(made: Exported, r
     assert possible.min() < 3 < possible.max() < POINTS
     for beam in (1, 3):
         for batch in (1, 3, 17):
-            found = policy.plans(encoded.take(slice(0, batch)), beam)
-            assert_same_plans(found, [array[:batch, :beam] for array in widest])
+            plans = policy.plans(encoded.take(slice(0, batch)), beam)
+            assert_same_plans(plans, [array[:batch, :beam] for array in widest])
 
 
-def assert_the_plan_of_a_problem_is_its_own(made: Exported, records: list[StagedProblem]) -> None:
+def assert_the_plan_of_a_problem_is_its_own(policy_file: Exported, records: list[StagedProblem]) -> None:
     """Two, three and four stages in one batch, and each problem alone."""
-    policy = Policy(made.path)
+    policy = Policy(policy_file.path)
     assert {record.stages for record in records} == {2, 3, 4}
     together = policy.plans(encode(records), 2)
     alone = [policy.plans(encode([record]), 2) for record in records]
@@ -119,9 +121,9 @@ def assert_same_plans(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any
     assert equal[real].sum() >= real.sum() - max(1, 0.02 * real.sum())
 
 
-def assert_rewards_are_earned(made: Exported, records: list[StagedProblem]) -> None:
+def assert_rewards_are_earned(policy_file: Exported, records: list[StagedProblem]) -> None:
     """By the cost model in float64: ideal / L, or minus the fraction of device memory that a plan takes."""
-    cuts, device_cuts, rewards = Policy(made.path).plans(encode(records), 3)
+    cuts, device_cuts, rewards = Policy(policy_file.path).plans(encode(records), 3)
     out_of_memory = 0
     for i, record in enumerate(records):
         boundaries = record.stages - 1
@@ -143,17 +145,17 @@ def assert_rewards_are_earned(made: Exported, records: list[StagedProblem]) -> N
     assert 0 < out_of_memory < rewards.size / 2
 
 
-def assert_only_legal_states_are_compared(made: Exported, records: list[StagedProblem]) -> None:
+def assert_only_legal_states_are_compared(policy_file: Exported, records: list[StagedProblem]) -> None:
     """One state at the start; from each first cut that is followed one at each later step."""
     problems = Problems.from_encoded(encode(records))
     count = 0
-    look_ahead = isinstance(made.module.online, LookAheadQNetwork)
-    for state in parity.visited(parity.plan(Policy(made.path), problems, parity.BEAM, tables=look_ahead)):
+    look_ahead = isinstance(policy_file.module.online, LookAheadQNetwork)
+    for state in parity.visited(parity.plan(Policy(policy_file.path), problems, parity.BEAM, tables=look_ahead)):
         assert (state.partial.step == state.partial.step[0]).all()
         assert state.cuts == (int(state.partial.step[0]) % 2 == 0)
         done = (state.partial.cuts >= 0).sum(1) + (state.partial.device_cuts >= 0).sum(1)
         assert torch.equal(done, state.partial.step)
-        legal = legal_actions(state.problems, state.partial, made.module.size.max_devices)
+        legal = legal_actions(state.problems, state.partial, policy_file.module.size.max_devices)
         half = legal[:, :POINTS] if state.cuts else legal[:, POINTS:]
         assert half.gather(1, state.action.unsqueeze(1)).all()
         count += len(done)
@@ -192,13 +194,13 @@ def test_the_look_ahead_network_becomes_a_planner(
 ) -> None:
     """All in one test: its export takes minutes. Clusters of up to 16 devices and of 33 to 40, in units of two."""
     config = compose_tiny("agent=default", "agent.size.hidden=16", "env.max_devices=40")
-    made = export_with(config, tmp_path / "policy.onnx")
+    policy_file = export_with(config, tmp_path / "policy.onnx")
     sizes = {"stages": (2, MAX_STAGES), "memory": (0.5, 20.0), "clusters": [(11, 3), (5, 7), (5, 8)]}
     mixed = [record for pair in zip(records, random_problems(8, 600, POINTS, **sizes), strict=True) for record in pair]
     for check in CHECKS:
-        check(made, mixed if check is assert_agrees else mixed[:120])
-    assert_tells_nothing_of_the_machine(made)
-    assert made.report["equal_table_entries"] >= parity.EQUAL_ENTRIES
+        check(policy_file, mixed if check is assert_agrees else mixed[:120])
+    assert_tells_nothing_of_the_machine(policy_file)
+    assert policy_file.report["equal_table_entries"] >= parity.EQUAL_ENTRIES
 
 
 def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(exported: Exported) -> None:
@@ -220,24 +222,25 @@ def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(export
 
 
 def test_the_file_says_what_it_is(exported: Exported, groups: Path) -> None:
-    said = OnnxFile(exported.path).metadata
+    metadata = OnnxFile(exported.path).metadata
     canonical = json.dumps(exported.config, sort_keys=True)
-    assert said["automap_kind"] == KIND
-    assert said["automap_version"] == __version__
-    assert said["config_sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
-    assert json.loads(said["config"]) == exported.config
-    assert (said["points"], said["max_stages"], said["max_devices"], said["episodes"]) == ("16", "4", "16", "4321")
+    assert metadata["automap_kind"] == KIND
+    assert metadata["automap_version"] == __version__
+    assert metadata["config_sha256"] == hashlib.sha256(canonical.encode()).hexdigest()
+    assert json.loads(metadata["config"]) == exported.config
+    sizes = tuple(metadata[name] for name in ("points", "max_stages", "max_devices", "episodes"))
+    assert sizes == ("16", "4", "16", "4321")
     opsets = {entry.domain: entry.version for entry in onnx.load(exported.path).opset_import}
-    assert opsets[""] == int(said["opset"]) == export.OPSET
+    assert opsets[""] == int(metadata["opset"]) == export.OPSET
 
 
 def test_the_file_holds_the_ranges_of_the_problems_trained_on(exported: Exported, groups: Path) -> None:
-    said = OnnxFile(exported.path).metadata
+    metadata = OnnxFile(exported.path).metadata
     trained_on = EncodedProblems.from_mapping(read_dataset(groups)).take(slice(None, 188))
     scalars = {name: array for name, array in trained_on.as_dict().items() if array.ndim == 1}
     scalars["devices"] = trained_on.nodes * trained_on.devices_per_node
     del scalars["instructions"]
-    ranges = json.loads(said["ranges"])
+    ranges = json.loads(metadata["ranges"])
     assert ranges.keys() == scalars.keys()
     for name, array in scalars.items():
         low, high = ranges[name]
@@ -249,8 +252,8 @@ def test_the_file_holds_nothing_about_the_machine_it_was_made_on(exported: Expor
     assert_tells_nothing_of_the_machine(exported)
 
 
-def assert_tells_nothing_of_the_machine(made: Exported) -> None:
-    graph = onnx.load(made.path)
+def assert_tells_nothing_of_the_machine(policy_file: Exported) -> None:
+    graph = onnx.load(policy_file.path)
     graph.ClearField("metadata_props")
     for trace in (b"site-packages", b".py", str(Path.home()).encode() + b"/", str(Path(__file__).parents[3]).encode()):
         assert trace not in graph.SerializeToString()

@@ -39,8 +39,8 @@ def every_plan(record: StagedProblem) -> Partial:
     cuts = combinations(record.grid.cut_points.tolist(), boundaries)
     plans = list(product(cuts, combinations(range(1, record.cluster.devices), boundaries)))
     unused = [-1] * (MAX_STAGES - 1 - boundaries)
-    made = [torch.tensor([[*plan[part], *unused] for plan in plans]) for part in (0, 1)]
-    return Partial(made[0], made[1], torch.full((len(plans),), 2 * boundaries))
+    parts = [torch.tensor([[*plan[part], *unused] for plan in plans]) for part in (0, 1)]
+    return Partial(parts[0], parts[1], torch.full((len(plans),), 2 * boundaries))
 
 
 def test_the_labels_are_the_best_of_all_plans_and_legal(
@@ -51,7 +51,7 @@ def test_the_labels_are_the_best_of_all_plans_and_legal(
     encoded, env = encode(records), PipelineEnv(MAX_STAGES, MAX_DEVICES)
     problems, index = Problems.from_encoded(encoded), np.arange(len(records))
     plans = find_exact_plans(tmp_path / "plans.npy", encoded, index[::-1].copy())
-    cuts, device_cuts = (torch.from_numpy(made) for made in plans.of(index, MAX_STAGES))
+    cuts, device_cuts = (torch.from_numpy(parts) for parts in plans.of(index, MAX_STAGES))
     fitting = 0
     for i, record in enumerate(records):
         problem, all_of_them = problems.take(torch.tensor([i])), every_plan(record)
@@ -102,15 +102,15 @@ def test_a_killed_search_goes_on_and_a_longer_run_finds_only_what_is_new(
             find_exact_plans(file, encoded, order[:8])
     assert [path.name for path in file.parent.iterdir()] == ["plans.npy"]
     rest = counted(monkeypatch)
-    found = find_exact_plans(file, encoded, order[:8])
+    plans_of_eight = find_exact_plans(file, encoded, order[:8])
     assert rest == order[3:8].tolist()
     longer = find_exact_plans(file, encoded, order)
     assert rest == order[3:].tolist()
-    assert find_exact_plans(file, encoded, order[:8]).table.tolist() == found.table.tolist()
+    assert find_exact_plans(file, encoded, order[:8]).table.tolist() == plans_of_eight.table.tolist()
     assert len(rest) == 9
     whole = find_exact_plans(tmp_path / "unbroken.npy", encoded, order)
     assert longer.table.tolist() == whole.table.tolist()
-    assert found.table.tolist() == whole.table[:8].tolist()
+    assert plans_of_eight.table.tolist() == whole.table[:8].tolist()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "other order", "other width", "huge", "pickle"])
@@ -198,8 +198,8 @@ def test_one_command_imitates_the_exact_planner_and_leaves_what_every_training_l
     GlobalHydra.instance().clear()
     main()
     GlobalHydra.instance().clear()
-    said = capsys.readouterr().out
-    assert "finding the exact plans of 188 problems, once" in said
+    output = capsys.readouterr().out
+    assert "finding the exact plans of 188 problems, once" in output
     assert (tmp_path / "runs" / "imitation" / "checkpoints" / "best.ckpt").is_file()
     (plans,) = (tmp_path / "runs" / "exact_plans").iterdir()
     assert plans.name.endswith("-seed-1.npy")

@@ -34,12 +34,14 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             return [f"{where}: keys {set(one) ^ set(other)}"]
-        return [found for key in one for found in differences(one[key], other[key], f"{where}/{key}")]
+        return [difference for key in one for difference in differences(one[key], other[key], f"{where}/{key}")]
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         if len(one) != len(other):
             return [f"{where}: {len(one)} and {len(other)} items"]
         return [
-            found for i, pair in enumerate(zip(one, other, strict=True)) for found in differences(*pair, f"{where}/{i}")
+            difference
+            for i, pair in enumerate(zip(one, other, strict=True))
+            for difference in differences(*pair, f"{where}/{i}")
         ]
     same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
     return [] if same else [f"{where}: {one} and {other}"]
@@ -172,8 +174,8 @@ def worse_every_time() -> Callable[..., Any]:
     def cost(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        found = complete_cost(*arguments)
-        return found._replace(length=found.length * calls)
+        difference = complete_cost(*arguments)
+        return difference._replace(length=difference.length * calls)
 
     return cost
 

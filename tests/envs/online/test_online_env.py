@@ -43,17 +43,17 @@ def problem(seed: int, stages: int = 3, n: int = 12) -> StagedProblem:
     )
 
 
-def length_s(asked: StagedProblem, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
+def length_s(drawn: StagedProblem, cuts: tuple[int, ...], device_cuts: tuple[int, ...]) -> float:
     """L by the cost model; inf where a plan does not fit."""
-    cost = plan_cost(asked, StagedPlan(cuts, device_cuts, asked.micro_batches, "test"))
+    cost = plan_cost(drawn, StagedPlan(cuts, device_cuts, drawn.micro_batches, "test"))
     return cost.length_s if cost.feasible else np.inf
 
 
 def allowed_plans(possible: Candidates) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Every plan with candidate device cuts whose stages all train something, cuts after any instruction."""
-    asked = possible.problem
-    cuts = [c for c in combinations(range(len(asked.profile) - 1), asked.stages - 1) if possible.every_stage_trains(c)]
-    devices = [d for d in product(*(each.tolist() for each in possible.device_cuts)) if list(d) == sorted(set(d))]
+    drawn = possible.problem
+    cuts = [c for c in combinations(range(len(drawn.profile) - 1), drawn.stages - 1) if possible.every_stage_trains(c)]
+    devices = [d for d in product(*(part.tolist() for part in possible.device_cuts)) if list(d) == sorted(set(d))]
     return list(product(cuts, devices))
 
 
@@ -69,7 +69,7 @@ def test_the_centre_solution_lies_on_node_boundaries_where_there_is_one_a_stage(
 
 def test_candidate_device_cuts_are_those_within_the_radius() -> None:
     cuts = candidate_device_cuts(Cluster(4, 8, 1e11, 1e9, 1e9), 4, 3)
-    assert [(int(each[0]), int(each[-1])) for each in cuts] == [(5, 11), (13, 19), (21, 27)]
+    assert [(int(part[0]), int(part[-1])) for part in cuts] == [(5, 11), (13, 19), (21, 27)]
 
 
 @given(nodes=st.integers(1, 5), size=st.integers(1, 6), stages=st.integers(2, 8), radius=st.integers(0, 40))
@@ -80,13 +80,13 @@ def test_every_candidate_device_cut_is_part_of_an_increasing_plan(
         return
     cuts = candidate_device_cuts(Cluster(nodes, size, 1e11, 1e9, 1e9), stages, radius)
     plans = (
-        [p for p in product(*(each.tolist() for each in cuts)) if all(a < b for a, b in pairwise(p))]
-        if np.prod([each.size for each in cuts]) < 5000
+        [p for p in product(*(part.tolist() for part in cuts)) if all(a < b for a, b in pairwise(p))]
+        if np.prod([part.size for part in cuts]) < 5000
         else None
     )
-    for s, each in enumerate(cuts):
-        assert each.size and each[0] > 0 and each[-1] < nodes * size
-        assert plans is None or {p[s] for p in plans} == set(each.tolist())
+    for s, part in enumerate(cuts):
+        assert part.size and part[0] > 0 and part[-1] < nodes * size
+        assert plans is None or {p[s] for p in plans} == set(part.tolist())
 
 
 def test_of_equivalent_cuts_the_one_that_the_fewest_bytes_cross_is_kept() -> None:
@@ -105,8 +105,8 @@ def test_the_best_plan_on_distinct_cuts_is_the_best_on_all(seed: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), stages=st.integers(2, 3))
 def test_random_episodes_cost_what_the_cost_model_says_and_bounds_hold(seed: int, stages: int) -> None:
-    asked = problem(seed, stages)
-    possible = candidates(asked)
+    drawn = problem(seed, stages)
+    possible = candidates(drawn)
     pivots, env = Pivots.from_candidates(possible, reward_s=2.0), OnlinePipelineEnv(8)
     generator, states, bounds = torch.Generator().manual_seed(seed), env.reset(pivots), []
     for _ in range(stages - 1):
@@ -114,11 +114,11 @@ def test_random_episodes_cost_what_the_cost_model_says_and_bounds_hold(seed: int
         bounds.append(pivot_costs(pivots, states).bound_s.gather(1, action.unsqueeze(1)).squeeze(1))
         states, reward, ended = env.step(pivots, states, action)
     assert bool(ended.all()) and not env.legal(pivots, states).any()
-    for row, found in enumerate(final_length_s(pivots, states).tolist()):
-        cuts, device_cuts = (tuple(each) for each in states.pivots[row].T.tolist())
-        expected = length_s(asked, cuts, device_cuts)
+    for row, reached in enumerate(final_length_s(pivots, states).tolist()):
+        cuts, device_cuts = (tuple(part) for part in states.pivots[row].T.tolist())
+        expected = length_s(drawn, cuts, device_cuts)
         assert possible.every_stage_trains(cuts)
-        assert found == pytest.approx(expected, rel=1e-9)
+        assert reached == pytest.approx(expected, rel=1e-9)
         assert float(bounds[-1][row]) == pytest.approx(expected, rel=1e-9)
         assert all(float(bound[row]) <= expected * (1 + 1e-9) for bound in bounds)
         assert float(reward[row]) == pytest.approx(2.0 / expected if np.isfinite(expected) else -1.0, rel=1e-6)
@@ -127,7 +127,7 @@ def test_random_episodes_cost_what_the_cost_model_says_and_bounds_hold(seed: int
 @pytest.mark.parametrize("seed", range(4))
 def test_legal_pivots_make_exactly_the_allowed_plans(seed: int) -> None:
     possible = candidates(problem(seed))
-    pivots, found, waiting = (
+    pivots, reached, waiting = (
         Pivots.from_candidates(possible, 1.0),
         set(),
         [OnlinePipelineEnv().reset(problems=Pivots.from_candidates(possible, 1.0))],
@@ -137,11 +137,11 @@ def test_legal_pivots_make_exactly_the_allowed_plans(seed: int) -> None:
         for action in legal_pivots(pivots, states)[0].nonzero().squeeze(1):
             following = chosen(pivots, states, action.view(1))
             if int(following.step) == possible.problem.stages - 1:
-                found.add(tuple(tuple(each) for each in following.pivots[0].T.tolist()))
+                reached.add(tuple(tuple(part) for part in following.pivots[0].T.tolist()))
             else:
                 waiting.append(following)
     kept = set(possible.cuts.tolist())
-    assert found == {plan for plan in allowed_plans(possible) if set(plan[0]) <= kept}
+    assert reached == {plan for plan in allowed_plans(possible) if set(plan[0]) <= kept}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -164,11 +164,11 @@ def test_pruning_by_a_known_length_keeps_every_shorter_plan(seed: int) -> None:
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
-    asked = problem(0, stages=1)
+    drawn = problem(0, stages=1)
     with pytest.raises(BadInput, match="nothing to cut"):
-        candidates(asked)
+        candidates(drawn)
     with pytest.raises(BadInput, match="radius of -1"):
         candidates(problem(0), -1)
     profile = Profile.create([1.0, 1, 1], [1.0, 1, 1], [1.0, 0, 0])
     with pytest.raises(Infeasible, match="only 1 instruction"):
-        candidates(StagedProblem(profile, asked.cluster, 2))
+        candidates(StagedProblem(profile, drawn.cluster, 2))

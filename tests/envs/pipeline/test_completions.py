@@ -85,10 +85,10 @@ def estimates(problems: Problems, partial: Partial) -> Tensor:
     """[B, P + D_max - 1] the look-ahead's rewards of the actions, of states that all cut the same."""
     first = pipeline.device_cuts(problems, most_devices(problems))
     if int(partial.step[0]) % 2:
-        found = pipeline_features.device_features(problems, partial, first)[2]
-        return torch.nn.functional.pad(found, (problems.points, 0))
-    found = pipeline_features.instruction_features(problems, partial)[2]
-    return torch.nn.functional.pad(found, (0, len(first)))
+        estimates = pipeline_features.device_features(problems, partial, first)[2]
+        return torch.nn.functional.pad(estimates, (problems.points, 0))
+    estimates = pipeline_features.instruction_features(problems, partial)[2]
+    return torch.nn.functional.pad(estimates, (0, len(first)))
 
 
 def act(problems: Problems, partial: Partial, until: Tensor, score: Callable[..., Tensor]) -> Partial:

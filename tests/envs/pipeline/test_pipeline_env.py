@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
@@ -51,15 +52,15 @@ def legal_by_enumeration(problem: StagedProblem, partial: Partial, i: int) -> se
     """Next actions of all complete plans that begin with the decisions of row i."""
     cuts = tuple(cut for cut in partial.cuts[i].tolist() if cut >= 0)
     device_cuts = tuple(cut for cut in partial.device_cuts[i].tolist() if cut >= 0)
-    boundaries, made = problem.stages - 1, len(cuts)
+    boundaries, count = problem.stages - 1, len(cuts)
     if len(device_cuts) == boundaries:
         return set()
-    if made == len(device_cuts):
+    if count == len(device_cuts):
         plans = combinations(problem.grid.cut_points.tolist(), boundaries)
-        return {plan[made] for plan in plans if plan[:made] == cuts}
-    made = len(device_cuts)
+        return {plan[count] for plan in plans if plan[:count] == cuts}
+    count = len(device_cuts)
     plans = combinations(range(1, problem.cluster.devices), boundaries)
-    return {problem.granularity + plan[made] - 1 for plan in plans if plan[:made] == device_cuts}
+    return {problem.granularity + plan[count] - 1 for plan in plans if plan[:count] == device_cuts}
 
 
 @LAW
@@ -224,7 +225,7 @@ def test_both_rewards_order_the_plans_of_a_problem_alike_and_punish_the_same(
 
 
 def test_the_interconnect_matrix_is_the_clusters_over_its_larger_bandwidth() -> None:
-    """The diagonal, infinite in the cluster, counts as inside a node; missing devices have no connection."""
+    """The diagonal counts as inside a node; missing devices have no connection."""
     clusters = [Cluster(2, 3, 10.0, 2.0, 1.0), Cluster(4, 1, 5.0, 1.0, 1.0), Cluster(1, 2, 3.0, 1.0, 1.0)]
     clusters.append(Cluster(3, 2, 1.0, 4.0, 1.0))  # faster between nodes than inside
     profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[0.0, 0.0])
@@ -232,6 +233,8 @@ def test_the_interconnect_matrix_is_the_clusters_over_its_larger_bandwidth() -> 
     ours = pipeline.interconnect_matrix(problems, 7).numpy()
     for matrix, cluster in zip(ours, clusters, strict=True):
         expected = np.zeros((7, 7))
-        bandwidth = np.where(np.isinf(cluster.interconnect), cluster.intra, cluster.interconnect)
-        expected[: cluster.devices, : cluster.devices] = bandwidth / max(cluster.intra, cluster.inter)
+        for a, b in itertools.product(range(cluster.devices), repeat=2):
+            same_node = a // cluster.devices_per_node == b // cluster.devices_per_node
+            bandwidth = cluster.intra if same_node else cluster.inter
+            expected[a, b] = bandwidth / max(cluster.intra, cluster.inter)
         np.testing.assert_allclose(matrix, expected, rtol=1e-6)

@@ -16,13 +16,14 @@ pytest.importorskip("jax")
 pytest.importorskip("flax")
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
 from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.roofline import Device, roofline_times
+from automap_models.cost.kernels import roofline_times
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput

@@ -1,4 +1,6 @@
-"""What the kernels of an instruction graph compute and move once a compiler has fused the elementwise instructions.
+"""The kernels of an instruction graph: what they compute and move once a compiler has fused it, and how long they take.
+
+    instructions ── fusion ──→ kernels: FLOP, bytes ── roofline of a device ──→ seconds of each instruction
 
 An elementwise instruction that ran alone would write its result to memory and the next one would read it again.
 Compilers run chains of them as one kernel and keep what is in between in registers. The model is XLA's in short:
@@ -21,9 +23,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 
 FloatArray = NDArray[np.float64]
+
+WINOGRAD_SAVING = 2.25
+"""How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
+
+_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general"})
 VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
@@ -43,6 +51,60 @@ FUSIBLE_OPCODES = SLICE_OPCODES | frozenset(_ELEMENTWISE.split())
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
     """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
     return _Fusion(graph).costs()
+
+
+def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:
+    """Time of each instruction on a device, [n] seconds.
+
+    Elementwise instructions are fused as a compiler would (see this module): a fused kernel's time is that of the
+    instruction which writes its result, the others in it take none.
+
+    Args:
+        tf32: whether float32 matrix products run in TF32 where the device can, as XLA's do unless a precision is asked.
+
+    Raises:
+        BadInput: the device has no rate for the element type of a matrix product.
+    """
+    flop, moved_bytes = kernel_costs(graph)
+    times_s = device.seconds(flop, moved_bytes)
+    matrix: dict[str, list[int]] = {}
+    for i, opcode in enumerate(graph.opcodes):
+        if opcode in MATRIX_OPCODES:
+            matrix.setdefault(_product_type(graph, i, device, tf32), []).append(i)
+            if device.winograd and _is_winograd(graph, i):
+                flop[i] /= WINOGRAD_SAVING
+    for dtype, members in matrix.items():
+        times_s[members] = device.seconds(flop[members], moved_bytes[members], dtype, "matrix")
+    return times_s
+
+
+def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
+    return graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]
+
+
+def _product_type(graph: InstructionGraph, i: int, device: Device, tf32: bool) -> str:
+    """Element type of a matrix product; integers and booleans are taken for float32."""
+    own = graph.dtypes[_operands(graph, i)[0]]
+    dtype = _DTYPES.get(own, own if own.startswith("f") else "float32")
+    return "tf32" if tf32 and dtype == "float32" and "tf32" in device.matrix else dtype
+
+
+def _is_winograd(graph: InstructionGraph, i: int) -> bool:
+    """Whether a convolution, or a gradient of one, has a 3×3 kernel and stride 1 in float32.
+
+    Told from the three shapes, of which the gradients are permutations: one is a kernel, HWIO or OIHW, and the images
+    of the others differ by no more than the padding in size. (A dilated kernel passes for an ordinary one.)
+    """
+    values = [*_operands(graph, i), graph.result_offsets[i]]
+    shapes = [graph.shapes[v] for v in values]
+    if graph.opcodes[i] != "convolution" or graph.dtypes[values[0]] != "f32" or {len(s) for s in shapes} != {4}:
+        return False
+    for k, kernel in enumerate(shapes):
+        for taps, image in ((kernel[:2], slice(1, 3)), (kernel[2:], slice(2, 4))):
+            if taps == (3, 3):
+                one, other = (shape[image] for shape in shapes[:k] + shapes[k + 1 :])
+                return all(abs(a - b) <= 2 < min(a, b) for a, b in zip(one, other, strict=True))
+    return False
 
 
 class _Fusion:

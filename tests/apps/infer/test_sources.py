@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.core.factory import call_factory
 from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as plan
 from automap_models.infer.app import profile as main
+from automap_models.user_code import call_factory
 
 WIDTH, LAYERS = 16, 3
 PARAMETER_BYTES = 4.0 * LAYERS * (WIDTH * WIDTH + WIDTH)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.core.factory import call_factory, user_code
 from automap_models.errors import BadInput, UserCodeError
 from automap_models.infer.runner import run_command
+from automap_models.user_code import call_factory, user_code
 
 MODULE = """
 from their_package import helper
