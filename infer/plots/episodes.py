@@ -27,7 +27,7 @@ HIGHEST = 1.5
 EXPLORING_COLOUR = "#9A9A9A"
 
 
-def episodes_figure(title: str, told: str) -> tuple[Figure, Axes]:
+def episodes_figure(title: str, quantity: str) -> tuple[Figure, Axes]:
     """An empty figure over episodes; `told` is what its upright axis says."""
     from matplotlib.figure import Figure
 
@@ -35,14 +35,14 @@ def episodes_figure(title: str, told: str) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     figure.suptitle(title, fontsize=12, parse_math=False)
     axes.set_xlabel("episode")
-    axes.set_ylabel(told)
+    axes.set_ylabel(quantity)
     axes.grid(alpha=0.3)
     return figure, axes
 
 
 def first_episodes(rounds: Sequence[Sequence[float]]) -> list[int]:
     """The number, from 1 on, of each round's first episode."""
-    first: list[int] = np.cumsum([1, *(len(each) for each in rounds)])[:-1].tolist()
+    first: list[int] = np.cumsum([1, *(len(scores) for scores in rounds)])[:-1].tolist()
     return first
 
 
@@ -57,9 +57,9 @@ def draw_episodes(
         best: [episodes] so far.
     """
     episode = np.arange(1, best.size + 1)
-    values = np.concatenate([np.asarray(each, dtype=np.float64) for each in rounds]) if rounds else np.zeros(0)
+    values = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in rounds]) if rounds else np.zeros(0)
     axes.plot(episode, values, ".", color=EXPLORING_COLOUR, markersize=3, label="episodes")
-    line = [(at, each) for at, each in zip(first_episodes(rounds), greedy, strict=True) if each is not None]
+    line = [(at, value) for at, value in zip(first_episodes(rounds), greedy, strict=True) if value is not None]
     if line:
         axes.plot(*zip(*line, strict=True), color=COMPUTE_COLOUR, linewidth=1, label="greedy policy")
     axes.step(episode, best, where="post", color=ACTIVATION_COLOUR, linewidth=2, label="best plan so far")
@@ -72,10 +72,10 @@ def draw_search(report: ShardingReport) -> Figure:
     proven, rounds = report.result.bound, report.result.search_log
     if proven is not None:
         axes.axhline(proven.value, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.value:g}")
-    scores = [each.scores for each in rounds]
+    scores = [entry.scores for entry in rounds]
     best = np.maximum.accumulate(np.concatenate(scores))
-    draw_episodes(axes, scores, [each.greedy for each in rounds], best)
-    second = [at for at, each in zip(first_episodes(scores), rounds, strict=True) if each.stage == 2]
+    draw_episodes(axes, scores, [entry.greedy for entry in rounds], best)
+    second = [at for at, entry in zip(first_episodes(scores), rounds, strict=True) if entry.stage == 2]
     if second:
         axes.axvline(second[0], color=WEIGHTS_COLOUR, linestyle=":", label="backtracing begins")
     axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])

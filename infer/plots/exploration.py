@@ -43,12 +43,12 @@ def draw_candidates(exploration: Exploration) -> Figure:
     figure = Figure(figsize=(13.0, 2.2 + 0.5 * len(plans)), layout="constrained")
     times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
     figure.suptitle(title(exploration), fontsize=13, parse_math=False)
-    unit_s, unit = time_unit(max(each.length_s for each in plans))
-    _bars(times, plans, TIMES, unit_s, lambda each: seconds(each.length_s))
+    unit_s, unit = time_unit(max(plan.length_s for plan in plans))
+    _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.length_s))
     times.set_xlabel(f"a step, {unit}")
-    times.set_yticks(np.arange(len(plans)), [_label(each) for each in plans], parse_math=False)
-    unit_bytes, unit = size_unit(max(each.memory_bytes for each in plans))
-    _bars(memory, plans, SIZES, unit_bytes, lambda each: size(each.memory_bytes))
+    times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
+    unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
+    _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes))
     limit = exploration.space.cluster.memory
     memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"a device has {size(limit)}")
     memory.set_xlabel(f"memory of the fullest device, {unit}")
@@ -69,8 +69,8 @@ def title(exploration: Exploration) -> str:
     )
 
 
-def _label(each: Candidate) -> str:
-    return each.name if each.fits else f"{each.name}\n(does not fit)"
+def _label(plan: Candidate) -> str:
+    return plan.name if plan.fits else f"{plan.name}\n(does not fit)"
 
 
 def _bars(
@@ -78,20 +78,20 @@ def _bars(
     plans: tuple[Candidate, ...],
     parts: Mapping[str, tuple[Part, str]],
     unit: float,
-    told: Callable[[Candidate], str],
+    text: Callable[[Candidate], str],
 ) -> None:
     """Stacked bars, the best plan on top, each with its sum beside it."""
     left, places = np.zeros(len(plans)), np.arange(len(plans))
     for name, (part, colour) in parts.items():
-        widths = np.array([part(each.parts) for each in plans]) / unit
+        widths = np.array([part(plan.parts) for plan in plans]) / unit
         bars = axes.barh(places, widths, left=left, color=colour, height=0.7, label=name)
-        for bar, each in zip(bars, plans, strict=True):
-            bar.set_alpha(1.0 if each.fits else FADED)
+        for bar, plan in zip(bars, plans, strict=True):
+            bar.set_alpha(1.0 if plan.fits else FADED)
         left += widths
-    for place, each, end in zip(places, plans, left, strict=True):
+    for place, plan, end in zip(places, plans, left, strict=True):
         behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
         axes.annotate(
-            told(each), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind
+            text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind
         )
     axes.set_xlim(0.0, 1.15 * float(left.max()))
     axes.invert_yaxis()

@@ -63,16 +63,16 @@ def _of_cluster(key: str) -> Quantity:
 
 def layout(rows: Sequence[Row]) -> tuple[Quantity, Quantity, Quantity]:
     """What lies along the axis, what gives the lines, what gives the panels."""
-    numbers = [each for each in map(_of_cluster, (*SIZES, *RATES)) if len(each.values(rows)) > 1]
+    numbers = [quantity for quantity in map(_of_cluster, (*SIZES, *RATES)) if len(quantity.values(rows)) > 1]
     where = numbers[0] if len(numbers) == 1 else CLUSTER
     along = max(
-        (each for each in (where, MICRO_BATCHES, STAGES) if each is not CLUSTER),
-        key=lambda each: len(each.values(rows)),
+        (quantity for quantity in (where, MICRO_BATCHES, STAGES) if quantity is not CLUSTER),
+        key=lambda quantity: len(quantity.values(rows)),
     )
-    rest = [each for each in (STAGES, MICRO_BATCHES, where) if each is not along]
-    rest.sort(key=lambda each: each is CLUSTER)  # clusters make panels, not lines
-    lines = max(rest[:1] if rest[1] is CLUSTER else rest, key=lambda each: len(each.values(rows)))
-    (panels,) = (each for each in rest if each is not lines)
+    rest = [quantity for quantity in (STAGES, MICRO_BATCHES, where) if quantity is not along]
+    rest.sort(key=lambda quantity: quantity is CLUSTER)  # clusters make panels, not lines
+    lines = max(rest[:1] if rest[1] is CLUSTER else rest, key=lambda quantity: len(quantity.values(rows)))
+    (panels,) = (quantity for quantity in rest if quantity is not lines)
     return along, lines, panels
 
 
@@ -123,20 +123,20 @@ class _Drawing:
     Args:
         at, lines: the values along the axis and of the lines.
         along, by: what these are.
-        each: whether a length is that of one micro-batch rather than of the global batch.
+        single: whether a length is that of one micro-batch rather than of the global batch.
         rows: all rows of the sweep.
     """
 
     def __init__(
-        self, at: list[Value], lines: list[Value], along: Quantity, by: Quantity, each: bool, rows: Sequence[Row]
+        self, at: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
     ) -> None:
-        self.at, self.lines, self.along, self.by, self.each = at, lines, along, by, each
+        self.at, self.lines, self.along, self.by, self.single = at, lines, along, by, single
         lengths_s = [self._length_s(row) for row in rows if row.outcome.ok]
         self.unit, self.unit_name = time_unit(max(lengths_s, default=1.0))
         self.logarithmic = bool(lengths_s) and max(lengths_s) > WIDE * min(lengths_s)
 
     def _length_s(self, row: Row) -> float:
-        return (row.length_s or 0.0) / (row.micro_batches if self.each else 1)
+        return (row.length_s or 0.0) / (row.micro_batches if self.single else 1)
 
     def _point(self, row: Row) -> tuple[int, float]:
         return self.at.index(self.along.of(row)), self._length_s(row) / self.unit
@@ -151,8 +151,8 @@ class _Drawing:
             best = min(planned, key=lambda row: row.pace_s)
             at = self._point(best)
             axis.plot(*at, "o", markersize=12, markerfacecolor="none", markeredgecolor="black")
-            told = seconds(self._length_s(best))
-            axis.annotate(told, at, (0, -16), textcoords="offset points", ha="center", fontsize=8.5)
+            text = seconds(self._length_s(best))
+            axis.annotate(text, at, (0, -16), textcoords="offset points", ha="center", fontsize=8.5)
         else:
             axis.text(0.5, 0.5, "no plan", ha="center", va="center", transform=axis.transAxes)
         self._scale(axis)

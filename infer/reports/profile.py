@@ -47,8 +47,8 @@ def origin(profile: Profile) -> str:
     meta = profile.meta
     parts = [f"{len(profile):,} instructions"]
     if "device" in meta:
-        told = f"{meta.get('times', '')} {meta.get('source', '')}"
-        how = "measured on" if "measured per" in told else "by the roofline of" if "roofline" in told else "of"
+        origin = f"{meta.get('times', '')} {meta.get('source', '')}"
+        how = "measured on" if "measured per" in origin else "by the roofline of" if "roofline" in origin else "of"
         parts.append(f"times {how} {meta['device']}")
     source = str(meta.get("source", ""))
     source = str(meta.get("framework", "")) if "roofline" in source else source or str(meta.get("framework", ""))

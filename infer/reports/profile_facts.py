@@ -124,7 +124,7 @@ def _pattern(names: Sequence[str]) -> str:
     """`conv4_2, conv4_3` → `conv4_*`: numbers in which the names differ become `*`."""
     numbers = [_DIGITS.findall(name) for name in names]
     same = iter([len(set(position)) == 1 for position in zip(*numbers, strict=True)])
-    return _DIGITS.sub(lambda found: found[0] if next(same) else "*", names[0])
+    return _DIGITS.sub(lambda number: number[0] if next(same) else "*", names[0])
 
 
 def warnings(profile: Profile) -> Iterator[str]:
@@ -167,8 +167,8 @@ def notes(profile: Profile) -> Iterator[str]:
 
 
 def _items(profile: Profile, key: str) -> list[Mapping[str, object]]:
-    found = profile.meta.get(key)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+    entries = profile.meta.get(key)
+    return [item for item in entries if isinstance(item, Mapping)] if isinstance(entries, list) else []
 
 
 def _shared(profile: Profile, parameter: Mapping[str, object]) -> str:

@@ -40,8 +40,8 @@ def example(key: str) -> Profile:
 
 def test_the_files_read_as_profiles_that_say_where_they_come_from(key: str) -> None:
     profile = example(key)
-    told = {name: profile.meta[name] for name in ("model", "times", "device", "dtype")}
-    assert told == {"model": key, "times": "roofline, not measured", "device": "v100", "dtype": "float32"}
+    described = {name: profile.meta[name] for name in ("model", "times", "device", "dtype")}
+    assert described == {"model": key, "times": "roofline, not measured", "device": "v100", "dtype": "float32"}
     assert profile.meta["fingerprint"] == profile.fingerprint
     assert len(set(profile.names)) == len(profile.layers) == len(profile)
 
@@ -88,9 +88,9 @@ def test_layers_that_do_the_same_cost_the_same(key: str) -> None:
     profile = example(key)
     times: dict[str, dict[int, float]] = {}
     for layer, seconds in zip(profile.layers, profile.C, strict=True):
-        if found := re.match(r"(.*block_)(\d+)", layer):
-            stack = times.setdefault(found[1], {})
-            stack[int(found[2])] = stack.get(int(found[2]), 0.0) + seconds
+        if match := re.match(r"(.*block_)(\d+)", layer):
+            stack = times.setdefault(match[1], {})
+            stack[int(match[2])] = stack.get(int(match[2]), 0.0) + seconds
     for stack in times.values():
         inner = [stack[i] for i in range(1, len(stack) - 1)]
         assert np.allclose(inner, inner[0], rtol=0.02)
@@ -103,7 +103,7 @@ def test_the_command_makes_the_same_file_again(key: str, tmp_path: Path) -> None
         pytest.importorskip(package)
     again = tmp_path / f"{key}.npz"
     assert main([key, "--device", "v100", "-o", str(again)]) == 0
-    made, shipped = read_npz(again), example(key)
+    remade, shipped = read_npz(again), example(key)
     for name in ("C", "A", "W", "C_fwd", "stash"):
-        np.testing.assert_array_equal(getattr(made, name), getattr(shipped, name), err_msg=name)
-    assert (made.names, made.layers, made.meta) == (shipped.names, shipped.layers, shipped.meta)
+        np.testing.assert_array_equal(getattr(remade, name), getattr(shipped, name), err_msg=name)
+    assert (remade.names, remade.layers, remade.meta) == (shipped.names, shipped.layers, shipped.meta)

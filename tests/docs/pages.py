@@ -24,7 +24,7 @@ from automap_models.infer import app
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?:$")
+_FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?[:,]$")
 _USAGE = re.compile(r"[A-Z]{4,}|\[--")
 """What a synopsis holds and a command does not."""
 _TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")
@@ -32,11 +32,15 @@ _TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and the name of the file that the line before announces."""
+    """A fenced block: its language, its text, the name of the file that the line before announces.
+
+    `printed` says that it is what the block before printed: a block without language, not an example of a document.
+    """
 
     language: str
     text: str
     file: str | None
+    printed: bool
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -45,7 +49,8 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in _BLOCK.finditer(text):
         before = text[: match.start()].rstrip().rpartition("\n")[2]
         file = _FILE.search(before)
-        yield Block(match[1], match[2], file and file[1])
+        document = match[2].startswith("{") and not before.startswith("prints")
+        yield Block(match[1], match[2], file and file[1], not match[1] and not document)
 
 
 def commands(block: str) -> Iterator[list[str]]:
@@ -118,7 +123,7 @@ def run_page(page: Path, skip: tuple[str, ...] = (), extra: tuple[str, ...] = ()
             outputs = [run([*words, *(extra if _plans(words) else ())]) for words in commands(block.text)]
             printed = "\n".join(outputs) if outputs else None
             ran.runs += len(outputs)
-        elif not block.language and printed is not None:
+        elif block.printed and printed is not None:
             ran.outputs += 1
             line = missing(block.text, printed)
             if line is not None:

@@ -103,11 +103,11 @@ def test_the_fastest_step_of_two_dense_layers_is_megatrons(
 ) -> None:
     out = tmp_path / "plan.json"
     assert main(["opp", f"{models}mlp", "--topo", "A", "--mesh", "4", "--out", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"wi +1 +\[1024, 4096/4\] +1", told)
-    assert re.search(r"wo +1 +\[4096/4, 1024\] +0", told)
-    assert "no plan on this mesh without resharding is faster" in told
-    assert "no reshard" in told
+    text = capsys.readouterr().out
+    assert re.search(r"wi +1 +\[1024, 4096/4\] +1", text)
+    assert re.search(r"wo +1 +\[4096/4, 1024\] +0", text)
+    assert "no plan on this mesh without resharding is faster" in text
+    assert "no reshard" in text
     document = json.loads(out.read_text())
     assert (document["kind"], document["objective"], document["mesh"]) == ("operator", "time", {"model": 4})
     price = document["price"]
@@ -160,9 +160,9 @@ def test_xla_computes_the_same_with_the_plan_and_reduces_as_many_bytes_as_estima
     verified = document["verified"]
     assert verified["equal"]
     assert max(verified["loss"], verified["arrays"]) <= 1e-4
-    for found in verified["collectives"].values():
-        assert set(found["by_kind"]) == {"all-reduce"}
-        assert found["bytes"] == pytest.approx(found["estimated_bytes"], rel=0.01)
+    for collectives in verified["collectives"].values():
+        assert set(collectives["by_kind"]) == {"all-reduce"}
+        assert collectives["bytes"] == pytest.approx(collectives["estimated_bytes"], rel=0.01)
 
 
 def test_a_plan_that_no_longer_fits_its_module_is_refused(
@@ -210,10 +210,10 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_mistake_costs_one_line(wrong: str, models: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, said = WRONG[wrong]
+    arguments, message = WRONG[wrong]
     assert main(["opp", f"{models}mlp", "--topo", "A", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert (out, err.count("\n")) == ("", 1)
 
 
@@ -263,7 +263,7 @@ BROKEN = {
 def test_a_broken_file_is_refused_in_one_sentence(broken: str, models: str, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     assert main(["opp", f"{models}mlp", "--topo", "A", "--mesh", "4", "--out", str(out)]) == 0
-    changes, said = BROKEN[broken]
+    changes, message = BROKEN[broken]
     out.write_text(json.dumps({**json.loads(out.read_text()), **changes}))
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_sharding_plan(out)

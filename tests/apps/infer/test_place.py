@@ -92,7 +92,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return out
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def placed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(printed(capsys, *arguments, "--json"))
     return document
 
@@ -108,7 +108,7 @@ def test_a_placement_is_printed_for_people(folder: Path, capsys: pytest.CaptureF
 def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = told(capsys, "line.json", "--planner", "greedy", "--out", "placement.json", "--plot", "p.png")
+    plan = placed(capsys, "line.json", "--planner", "greedy", "--out", "placement.json", "--plot", "p.png")
     assert plan == json.loads((folder / "placement.json").read_text(encoding="utf-8"))
     assert (plan["schema"], plan["kind"], plan["objective"], plan["accelerators"]) == (1, "placement", "throughput", 3)
     assert plan["value"] == max(plan["loads_s"])
@@ -120,7 +120,7 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
 def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a line of equal operators the best is two of each on each device: 40 ms and up to 4 transfers of 1 ms."""
     for planner in planner_names("placement"):
-        plan = told(capsys, "line.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
+        plan = placed(capsys, "line.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
         assert plan["planner"] == planner
         assert plan["value"] >= 0.042
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -132,7 +132,7 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
 def test_each_objective_has_a_planner_of_its_own(
     graph: str, objective: str, planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = told(capsys, f"{graph}.json", "--objective", objective, "--time-limit", "60")
+    plan = placed(capsys, f"{graph}.json", "--objective", objective, "--time-limit", "60")
     assert (plan["planner"], plan["status"]) == (planner, "optimal")
 
 
@@ -150,25 +150,25 @@ def test_a_sample_s_latency_is_what_the_model_says(
     planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All six operators on one accelerator are as fast as anything can be: nothing is sent."""
-    plan = told(capsys, "forward.json", "--objective", "latency", "--planner", planner)
+    plan = placed(capsys, "forward.json", "--objective", "latency", "--planner", planner)
     assert plan["value"] == pytest.approx(0.06)
     assert "latency" in printed(capsys, "forward.json", "--objective", "latency", "--planner", planner)
 
 
 def test_devices_and_memory_can_be_other_than_the_graph_s(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--planner", "local-search", "--devices", "6", "--cpus", "0", "--memory", "2e9", "--seed", "5")
-    plan = told(capsys, "line.json", *asked)
+    arguments = ("--planner", "local-search", "--devices", "6", "--cpus", "0", "--memory", "2e9", "--seed", "5")
+    plan = placed(capsys, "line.json", *arguments)
     assert (plan["accelerators"], plan["cpus"], plan["accelerator_bytes"]) == (6, 0, 2e9)
     assert sorted(plan["assignment"].values()) == [d for d in range(6) for _ in range(2)]
     assert plan["provenance"]["seed"] == 5
     assert plan["baselines"]["one_device_s"] is None
-    assert plan == told(capsys, "line.json", *asked) | {"seconds": plan["seconds"]}
+    assert plan == placed(capsys, "line.json", *arguments) | {"seconds": plan["seconds"]}
 
 
 def test_options_of_the_cost_model_change_the_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single = ("line.json", "--planner", "expert", "--memory", "20e9")
-    both, most = told(capsys, *single), told(capsys, *single, "--communication", "max")
-    split = told(capsys, *single, "--split-passes")
+    both, most = placed(capsys, *single), placed(capsys, *single, "--communication", "max")
+    split = placed(capsys, *single, "--split-passes")
     assert both["value"] == max(np.add(both["compute_s"], both["transfer_s"]))
     assert most["value"] == max(np.maximum(most["compute_s"], most["transfer_s"]))
     assert split["split_passes"]
@@ -179,14 +179,14 @@ def test_an_expert_s_split_is_taken_from_its_file(folder: Path, capsys: pytest.C
     held = [[1, 2], [3, 4], [5, 6]]
     split = {"fpgas": [{"nodes": nodes} for nodes in held], "cpus": [{"nodes": []}], "maxLoad": -1}
     Path("split.json").write_text(json.dumps(split), encoding="utf-8")
-    plan = told(capsys, "line.json", "--planner", "expert", "--split", "split.json")
+    plan = placed(capsys, "line.json", "--planner", "expert", "--split", "split.json")
     assert plan["loads_s"] == pytest.approx([0.042, 0.044, 0.042, 0.0])
     assert [plan["assignment"][str(node)] for nodes in held for node in nodes] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_placement_read_back_is_costed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = told(capsys, "line.json", "--planner", "greedy", "--devices", "2", "--out", "p.json")
-    again = told(capsys, "line.json", "--plan", "p.json")
+    first = placed(capsys, "line.json", "--planner", "greedy", "--devices", "2", "--out", "p.json")
+    again = placed(capsys, "line.json", "--plan", "p.json")
     for key in ("planner", "accelerators", "value", "assignment", "loads_s", "status"):
         assert again[key] == first[key]
     assert "costed again" in " ".join(again["notes"])
@@ -194,8 +194,8 @@ def test_a_placement_read_back_is_costed_again(folder: Path, capsys: pytest.Capt
 
 def test_a_model_is_traced_contracted_and_placed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jax")
-    asked = ("their_layers:make_step", "--batch", "1024", "--devices", "3", "--planner", "local-search")
-    assert main([*asked, "--nodes", "12", "--link", "1e12", "--json", "--out", "p.json"]) == 0
+    arguments = ("their_layers:make_step", "--batch", "1024", "--devices", "3", "--planner", "local-search")
+    assert main([*arguments, "--nodes", "12", "--link", "1e12", "--json", "--out", "p.json"]) == 0
     out, err = capsys.readouterr()
     assert "hello from the user's module" in err
     plan = json.loads(out)
@@ -213,7 +213,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
     text = jax.jit(sys.modules["their_layers"].loss).lower(*arguments).as_text(debug_info=True)
     Path("loss.mlir").write_text(text, encoding="utf-8")
     capsys.readouterr()
-    plan = told(capsys, "loss.mlir", "--devices", "1", "--cpus", "1", "--objective", "latency", "--planner", "greedy")
+    plan = placed(capsys, "loss.mlir", "--devices", "1", "--cpus", "1", "--objective", "latency", "--planner", "greedy")
     assert plan["objective"] == "latency"
     assert plan["value"] > 0
 
@@ -275,8 +275,8 @@ def test_files_that_are_no_graphs_are_refused(folder: Path, refused: Callable[..
 
 def test_what_fits_nowhere_is_infeasible(refused: Callable[..., str]) -> None:
     """12 GB of operators, 2 GB a class, on two accelerators of 4 GB."""
-    asked = ("line.json", "--devices", "2", "--cpus", "0", "--memory", "4e9")
-    assert "line" in refused(*asked, "--planner", "greedy", code=3)
+    arguments = ("line.json", "--devices", "2", "--cpus", "0", "--memory", "4e9")
+    assert "line" in refused(*arguments, "--planner", "greedy", code=3)
 
 
 def test_ctrl_c_still_belongs_to_python_after_cp_sat(folder: Path) -> None:

@@ -15,7 +15,7 @@ from automap_models.infer.app import infer as main
 from automap_models.infer.plots import figures
 from automap_models.simulate.schedules import SCHEDULES
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0
 node2 -- Linear(4, 4) -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=4000.0, parameter_size=80.0
 node3 -- Linear(4, 2) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=2000.0, parameter_size=40.0
@@ -68,25 +68,25 @@ def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixtur
 def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = document(capsys, "vgg.npz", "--topo", "B", "--out", "plan.json")
-    assert told == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    assert (told["schema"], told["kind"], told["cluster"]["name"], told["micro_batches"]) == (1, "pipeline", "B", 16)
-    assert told["length_s"] <= told["baselines"]["data_parallel_s"]
-    assert told["length_s"] <= told["baselines"]["uniform_s"]
-    assert told["optimality"]["gap"] >= 0
+    plan = document(capsys, "vgg.npz", "--topo", "B", "--out", "plan.json")
+    assert plan == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert (plan["schema"], plan["kind"], plan["cluster"]["name"], plan["micro_batches"]) == (1, "pipeline", "B", 16)
+    assert plan["length_s"] <= plan["baselines"]["data_parallel_s"]
+    assert plan["length_s"] <= plan["baselines"]["uniform_s"]
+    assert plan["optimality"]["gap"] >= 0
 
 
 def test_single_device_time_is_all_micro_batches_one_after_another(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = document(capsys, "graph.txt", "--topo", "tiny.yaml", "--micro-batches", "5")
-    assert told["baselines"]["single_device_s"] == pytest.approx(5 * 12e-3)
+    plan = document(capsys, "graph.txt", "--topo", "tiny.yaml", "--micro-batches", "5")
+    assert plan["baselines"]["single_device_s"] == pytest.approx(5 * 12e-3)
 
 
 @pytest.mark.parametrize("planner", ["policy", "exact", "uniform"])
 def test_a_named_planner_s_own_plan_is_returned(planner: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = document(capsys, "vgg.npz", "--topo", "A", "--planner", planner)
-    assert (told["planner"], len(told["stages"])) == (planner, 2)
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--planner", planner)
+    assert (plan["planner"], len(plan["stages"])) == (planner, 2)
 
 
 @pytest.mark.parametrize("planner", ["policy", "uniform"])
@@ -94,12 +94,12 @@ def test_the_optimum_is_told_beside_a_named_planner_s_own_plan(
     planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = document(capsys, "vgg.npz", "--topo", "C", "--planner", "exact")
-    asked = ("vgg.npz", "--topo", "C", "--planner", planner)
-    told = document(capsys, *asked, "--certify-budget", "inf")
-    assert (told["planner"], told["optimality"]["proof"]) == (planner, "exact")
-    assert told["optimality"]["bound_s"] == pytest.approx(best["length_s"], rel=1e-9)
-    unproven = document(capsys, *asked, "--certify-budget", "0")
-    assert unproven["cuts"] == told["cuts"]
+    options = ("vgg.npz", "--topo", "C", "--planner", planner)
+    plan = document(capsys, *options, "--certify-budget", "inf")
+    assert (plan["planner"], plan["optimality"]["proof"]) == (planner, "exact")
+    assert plan["optimality"]["bound_s"] == pytest.approx(best["length_s"], rel=1e-9)
+    unproven = document(capsys, *options, "--certify-budget", "0")
+    assert unproven["cuts"] == plan["cuts"]
     assert unproven["optimality"]["proof"] == "relaxation"
     assert unproven["optimality"]["bound_s"] <= best["length_s"]
 
@@ -110,18 +110,21 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
     rng = np.random.default_rng(4)
     C, A, W = rng.uniform(size=(3, 600))
     save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
-    asked = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf")
-    on_grid, refined = document(capsys, *asked, "--no-refine"), document(capsys, *asked, "--refine-budget", "inf")
+    options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf")
+    on_grid, refined = (
+        document(capsys, *options, "--no-refine"),
+        document(capsys, *options, "--refine-budget", "inf"),
+    )
     assert on_grid["coarse_cuts"] is not None
     assert on_grid["optimality"]["bound_s"] == on_grid["length_s"]
     assert refined["coarse_cuts"] is None
     assert refined["length_s"] == refined["optimality"]["bound_s"] < on_grid["length_s"]
     assert refined["optimality"]["grid_bound_s"] == on_grid["optimality"]["grid_bound_s"]
     assert any(note.startswith("refined by single instructions") for note in refined["notes"])
-    printed(capsys, *asked, "--refine-budget", "inf", "--out", "plan.json")
+    printed(capsys, *options, "--refine-budget", "inf", "--out", "plan.json")
     again = document(capsys, "deep.npz", "--plan", "plan.json")
     assert again["optimality"] == refined["optimality"]
-    named = document(capsys, *asked, "--planner", "policy")
+    named = document(capsys, *options, "--planner", "policy")
     assert named["coarse_cuts"] is not None
 
 
@@ -129,8 +132,8 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
 def test_with_a_schedule_its_simulated_length_is_what_gets_shorter(
     schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "inf", "--schedule", schedule)
-    before, after = document(capsys, *asked, "--no-refine"), document(capsys, *asked, "--refine-budget", "inf")
+    options = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "inf", "--schedule", schedule)
+    before, after = document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf")
     assert after["simulated_length_s"][schedule] <= before["simulated_length_s"][schedule]
     assert after["optimality"]["gap"] >= 0
 
@@ -138,9 +141,9 @@ def test_with_a_schedule_its_simulated_length_is_what_gets_shorter(
 def test_the_data_parallel_planner_has_one_stage_without_being_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = document(capsys, "vgg.npz", "--topo", "A", "--planner", "data-parallel")
-    assert (told["planner"], len(told["stages"]), told["cuts"]) == ("data-parallel", 1, [])
-    assert told["length_s"] == told["baselines"]["data_parallel_s"]
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--planner", "data-parallel")
+    assert (plan["planner"], len(plan["stages"]), plan["cuts"]) == ("data-parallel", 1, [])
+    assert plan["length_s"] == plan["baselines"]["data_parallel_s"]
 
 
 def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,19 +154,29 @@ def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture
 def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "96")
-    told = document(capsys, *asked, "--certify-budget", "inf", "--out", "plan.json")
-    (chosen,) = (each for each in told["tried"] if each["chosen"])
-    assert (chosen["stages"], chosen["micro_batches"]) == (len(told["stages"]), told["micro_batches"])
-    assert told["micro_batches"] * told["microbatch_size"] == told["global_batch"] == 96
-    assert told["provenance"]["profile_microbatch_size"] == 32
-    assert told["baselines"]["single_device_s"] == pytest.approx(3 * (0.0652 + 0.1298), rel=1e-3)  # examples/README.md
-    lengths = [each["length_s"] for each in told["tried"] if each["length_s"] is not None]
-    assert told["length_s"] <= min(lengths) * (1 + 1e-9)
+    options = (
+        "vgg.npz",
+        "--topo",
+        "tiny.yaml",
+        "--stages",
+        "auto",
+        "--micro-batches",
+        "auto",
+        "--global-batch",
+        "96",
+    )
+    plan = document(capsys, *options, "--certify-budget", "inf", "--out", "plan.json")
+    (chosen,) = (attempt for attempt in plan["tried"] if attempt["chosen"])
+    assert (chosen["stages"], chosen["micro_batches"]) == (len(plan["stages"]), plan["micro_batches"])
+    assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
+    assert plan["provenance"]["profile_microbatch_size"] == 32
+    assert plan["baselines"]["single_device_s"] == pytest.approx(3 * (0.0652 + 0.1298), rel=1e-3)  # examples/README.md
+    lengths = [attempt["length_s"] for attempt in plan["tried"] if attempt["length_s"] is not None]
+    assert plan["length_s"] <= min(lengths) * (1 + 1e-9)
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
     for key in ("length_s", "micro_batches", "microbatch_size", "global_batch", "cuts", "provenance"):
-        assert again[key] == told[key] or key == "provenance"
-    assert again["provenance"]["profile_fingerprint"] == told["provenance"]["profile_fingerprint"]
+        assert again[key] == plan[key] or key == "provenance"
+    assert again["provenance"]["profile_fingerprint"] == plan["provenance"]["profile_fingerprint"]
 
 
 def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,31 +188,41 @@ def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: p
 
 
 def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("vgg.npz", "--topo", "tiny.yaml", "--stages", "auto", "--micro-batches", "auto", "--global-batch", "64")
-    out = printed(capsys, *asked, "--verbose")
+    options = (
+        "vgg.npz",
+        "--topo",
+        "tiny.yaml",
+        "--stages",
+        "auto",
+        "--micro-batches",
+        "auto",
+        "--global-batch",
+        "64",
+    )
+    out = printed(capsys, *options, "--verbose")
     assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
     assert out.count("longer") >= 3
     assert "in proportion" in out
     assert max(map(len, out.splitlines())) <= 100
-    assert "longer, proven" not in printed(capsys, *asked)
+    assert "longer, proven" not in printed(capsys, *options)
 
 
 def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256")
-    assert (told["micro_batches"], told["microbatch_size"]) == (8, 32)
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256")
+    assert (plan["micro_batches"], plan["microbatch_size"]) == (8, 32)
     halved = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", "--micro-batches", "16")
     assert (halved["micro_batches"], halved["microbatch_size"]) == (16, 16)
-    assert halved["baselines"]["single_device_s"] == pytest.approx(told["baselines"]["single_device_s"])
+    assert halved["baselines"]["single_device_s"] == pytest.approx(plan["baselines"]["single_device_s"])
 
 
 def test_a_silent_profile_is_told_its_micro_batch_size(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("graph.txt", "--topo", "tiny.yaml", "--micro-batches", "auto", "--global-batch", "8")
-    told = document(capsys, *asked, "--microbatch-size", "2", "--out", "plan.json")
-    assert told["global_batch"] == 8
-    assert told["baselines"]["single_device_s"] == pytest.approx(8 / 2 * 12e-3)
-    assert document(capsys, "graph.txt", "--plan", "plan.json")["length_s"] == told["length_s"]
+    arguments = ("graph.txt", "--topo", "tiny.yaml", "--micro-batches", "auto", "--global-batch", "8")
+    plan = document(capsys, *arguments, "--microbatch-size", "2", "--out", "plan.json")
+    assert plan["global_batch"] == 8
+    assert plan["baselines"]["single_device_s"] == pytest.approx(8 / 2 * 12e-3)
+    assert document(capsys, "graph.txt", "--plan", "plan.json")["length_s"] == plan["length_s"]
 
 
 def test_a_short_profile_gets_fewer_stages_than_nodes_and_a_note(
@@ -231,17 +254,17 @@ def test_a_plot_is_the_same_every_time(
 
 
 def test_a_plan_read_back_costs_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = document(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--out", "plan.json")
+    plan = document(capsys, "vgg.npz", "--topo", "C", "--stages", "4", "--out", "plan.json")
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
     for key in ("cuts", "device_cuts", "length_s", "span_s", "pivot", "stages", "simulated_length_s", "planner"):
-        assert again[key] == made[key]
+        assert again[key] == plan[key]
 
 
 def test_a_plan_for_another_profile_is_refused(
     folder: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = document(capsys, "vgg.npz", "--topo", "tiny.yaml", "--stages", "2", "--out", "plan.json")
-    save("other.npz", **{key: np.full(made["stages"][-1]["last"] + 1, 1.0) for key in ("C", "A", "W")})
+    plan = document(capsys, "vgg.npz", "--topo", "tiny.yaml", "--stages", "2", "--out", "plan.json")
+    save("other.npz", **{key: np.full(plan["stages"][-1]["last"] + 1, 1.0) for key in ("C", "A", "W")})
     assert "plan.json" in refused("other.npz", "--plan", "plan.json")
 
 
@@ -267,11 +290,11 @@ BAD_ARRAYS = {
 
 @pytest.mark.parametrize("case", BAD_ARRAYS)
 def test_a_profile_that_cannot_be_is_refused_by_array_and_index(case: str, refused: Callable[..., str]) -> None:
-    changes, told = BAD_ARRAYS[case]
+    changes, message = BAD_ARRAYS[case]
     save("bad.npz", **changes)
     line = refused("bad.npz", "--topo", "C", "--out", "plan.json")
     assert "bad.npz" in line
-    assert re.search(told, line)
+    assert re.search(message, line)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a profile", b"PK\x03\x04 truncated"])
@@ -285,7 +308,7 @@ def test_a_profile_that_is_not_there_is_refused(refused: Callable[..., str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (GRAPH + "\tnode3 -- node1\n", "cycl"),
         (GRAPH + "\tnode3 -- node9\n", "node9"),
@@ -293,13 +316,13 @@ def test_a_profile_that_is_not_there_is_refused(refused: Callable[..., str]) -> 
         ("something else\n", "graph.txt"),
     ],
 )
-def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callable[..., str]) -> None:
+def test_a_graph_that_cannot_be_is_refused(text: str, message: str, refused: Callable[..., str]) -> None:
     Path("graph.txt").write_text(text, encoding="utf-8")
-    assert told in refused("graph.txt", "--topo", "C")
+    assert message in refused("graph.txt", "--topo", "C")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--topo", "Z"), "A, B, C"),
         ((), "--topo"),
@@ -340,8 +363,8 @@ def test_a_graph_that_cannot_be_is_refused(text: str, told: str, refused: Callab
         (("--topo", "C", "--out", "same.json", "--trace", "same.json"), "another name"),
     ],
 )
-def test_a_wrong_argument_is_refused(arguments: tuple[str, ...], told: str, refused: Callable[..., str]) -> None:
-    assert told in refused("vgg.npz", *arguments)
+def test_a_wrong_argument_is_refused(arguments: tuple[str, ...], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("vgg.npz", *arguments)
 
 
 def test_more_stages_than_cut_points_are_refused(refused: Callable[..., str]) -> None:

@@ -94,9 +94,9 @@ def test_unknown_costs_are_warned_of() -> None:
         "loops_of_unknown_length": ["while.3"],
         "not_measured": {"custom_call": 1},
     }
-    said = list(warnings(_profile([1.0, 1.0], **meta)))
+    sentences = list(warnings(_profile([1.0, 1.0], **meta)))
     assert [
-        next(word for word in ("my_kernel (2×)", "while.3", "custom_call (1×)") if word in line) for line in said
+        next(word for word in ("my_kernel (2×)", "while.3", "custom_call (1×)") if word in line) for line in sentences
     ] == [
         "my_kernel (2×)",
         "while.3",
@@ -135,7 +135,7 @@ def test_a_stranger_s_meta_is_passed_over(meta: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meta", "said"),
+    ("meta", "sentence"),
     [
         ({"times": "roofline, not measured", "device": "v100"}, "times by the roofline of v100"),
         ({"source": "roofline over ATen operators", "device": "V100"}, "times by the roofline of V100"),
@@ -144,8 +144,8 @@ def test_a_stranger_s_meta_is_passed_over(meta: dict[str, object]) -> None:
         ({"source": "graph.txt"}, "from graph.txt"),
     ],
 )
-def test_the_origin_never_passes_a_guess_off_as_a_measurement(meta: dict[str, object], said: str) -> None:
-    assert origin(_profile([1.0, 1.0], **meta)) == f"2 instructions, {said}"
+def test_the_origin_never_passes_a_guess_off_as_a_measurement(meta: dict[str, object], sentence: str) -> None:
+    assert origin(_profile([1.0, 1.0], **meta)) == f"2 instructions, {sentence}"
 
 
 def test_every_array_is_drawn_on_its_own_axes() -> None:

@@ -128,10 +128,10 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_mistake_costs_one_line(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, said = WRONG[wrong]
+    arguments, message = WRONG[wrong]
     assert main(arguments) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert (out, err.count("\n")) == ("", 1)
 
 
@@ -226,9 +226,9 @@ def test_what_means_nothing_to_a_planner_is_refused_before_the_model_is_traced(
     wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments, said = MISPLACED[wrong]
+    arguments, message = MISPLACED[wrong]
     assert main(["opp", "t5_11b", "--topo", "C", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert (out, err.count("\n")) == ("", 1)
     assert not list(tmp_path.iterdir())

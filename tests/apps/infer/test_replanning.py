@@ -13,7 +13,7 @@ import pytest
 from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as main
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 REPLAN = ("vgg.npz", "--plan", "plan.json", "--observed", "times.json")
 
 

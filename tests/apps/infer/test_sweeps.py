@@ -20,7 +20,7 @@ from automap_models.infer.sweeps import Row, best_rows
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import Outcome
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SMALL = "{clusters: [A, B], stages: [1, 2, 3], micro_batches: [8, 16]}\n"
 
 
@@ -49,14 +49,14 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(run: Callable[..., str]) -> None:
     rows = json.loads(run("--json"))["rows"]
     assert len(rows) == 12
-    profile, made = (
+    profile, planner_of = (
         read_profile("vgg.npz"),
         {name: make_planner(name) for name in ("data-parallel", "policy", "uniform")},
     )
     for row in rows:
         problem = StagedProblem(profile, read_cluster(row["cluster"]["name"]), row["stages"], row["micro_batches"])
         planners = ("data-parallel",) if row["stages"] == 1 else ("policy", "uniform")
-        lengths = [plan_cost(problem, made[name].plan(problem)).length_s for name in planners]
+        lengths = [plan_cost(problem, planner_of[name].plan(problem)).length_s for name in planners]
         assert row["length_s"] == pytest.approx(min(lengths), rel=1e-12)
         ideal_s = float(profile.C.sum()) * row["micro_batches"] / problem.cluster.devices
         assert row["efficiency"] == pytest.approx(ideal_s / row["length_s"])
@@ -81,14 +81,14 @@ def test_with_a_budget_every_row_is_proven(run: Callable[..., str], folder: Path
 
 
 def test_files_hold_the_same_rows(run: Callable[..., str], folder: Path) -> None:
-    told = json.loads(run("--json", "--out", "rows.json"))
-    assert json.loads((folder / "rows.json").read_text(encoding="utf-8")) == told
+    document = json.loads(run("--json", "--out", "rows.json"))
+    assert json.loads((folder / "rows.json").read_text(encoding="utf-8")) == document
     printed = run("--out", "rows.csv")
     assert "rows: rows.csv" in printed
     with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
         flat = list(csv.DictReader(file))
-    assert [float(row["length_s"]) for row in flat] == [row["length_s"] for row in told["rows"]]
-    assert [row["cuts"] for row in flat] == [" ".join(map(str, row["cuts"])) for row in told["rows"]]
+    assert [float(row["length_s"]) for row in flat] == [row["length_s"] for row in document["rows"]]
+    assert [row["cuts"] for row in flat] == [" ".join(map(str, row["cuts"])) for row in document["rows"]]
     assert (flat[0]["cluster"], flat[0]["nodes"], flat[0]["inter"]) == ("A", "2", "3125000000.0")
 
 
@@ -155,7 +155,7 @@ def test_a_sweep_without_any_plan_is_drawn_and_has_no_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--topo", "C"), "--topo"),
         (("--stages", "2"), "--stages"),
@@ -171,25 +171,25 @@ def test_a_sweep_without_any_plan_is_drawn_and_has_no_best() -> None:
     ],
 )
 def test_a_wrong_argument_is_refused(
-    arguments: tuple[str, ...], told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(folder.iterdir())
     assert main(["vgg.npz", "--sweep", "sweep.yaml", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert told in err
+    assert message in err
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("clusters: [D]", "neither a known cluster"),
         ("{clusters: [A], global_batch: 100}", "no multiple of the 32"),
         ("{clusters: [A], stages: {from: 1, to: 200}, micro_batches: {from: 1, to: 200}}", "at most 10,000"),
     ],
 )
-def test_a_wrong_sweep_is_refused(text: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_sweep_is_refused(text: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sweep.yaml").write_text(text, encoding="utf-8")
     assert main(["vgg.npz", "--sweep", "sweep.yaml"]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
