@@ -21,9 +21,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
 from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_module, hlo_text
 from automap_models.hlo.foreign import FORMS, import_file
-from automap_models.hlo.loops import rounds
-from automap_models.hlo.module import Module, OneOp
-from automap_models.hlo.operation import Operation, Tensor
+from automap_models.hlo.module import Module, OneOp, Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
 
@@ -32,7 +30,7 @@ try:
     from jax.extend.backend import get_backend
     from jaxlib import _jax
 
-    from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated
+    from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, rounds
 except ImportError as error:
     raise BadInput(
         f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
-from automap_models.hlo.operation import Operation, Tensor
+from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.step import TrainingStep
 
 _KEY = re.compile(r"\[\\?'([^\]]*?)\\?'\]|\[\\?\"([^\]]*?)\\?\"\]|\[([^\]]*)\]|\.?([^\[\].]+)")

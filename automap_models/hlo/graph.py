@@ -10,8 +10,8 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.hlo.adapter import Module, cost_of, one_op_modules
 from automap_models.hlo.locations import layers
-from automap_models.hlo.loops import UNKNOWN
-from automap_models.hlo.operation import Operation, producing_operations
+from automap_models.hlo.mlir_walk import UNKNOWN
+from automap_models.hlo.module import Operation, producing_operations
 from automap_models.hlo.phases import phases
 
 KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})

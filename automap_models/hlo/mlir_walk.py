@@ -1,18 +1,24 @@
-"""Reading the entry block of a flat module, each operation once, and taking single operations out of it."""
+"""Walks through a flat module: its operations as records, how often its loops run, and parts of it on their own.
+
+- `EntryReader` reads the entry block, each operation once.
+- `rounds` counts the rounds of a loop whose form tells them.
+- `isolated` takes a single operation out of the module, `part` the operations that some of its values need.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from automap_models.errors import BadInput
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
-from automap_models.hlo.loops import rounds
-from automap_models.hlo.operation import Operation, Tensor
+from automap_models.hlo.module import Module, OneOp, Operation, Tensor
 
 _LOOP = "stablehlo.while"
 
@@ -198,3 +204,131 @@ def _starts(op: Any) -> tuple[Any, ...]:
 def _target(op: Any) -> str:
     """What a custom call calls."""
     return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == "stablehlo.custom_call" else ""
+
+
+UNKNOWN = 0
+
+
+def rounds(op: Any) -> int:
+    """Rounds of a `stablehlo.while` that counts from one constant up to another, as `lax.scan` and `fori_loop` do.
+
+    Returns:
+        1 for every other operation, UNKNOWN for a loop of another form.
+    """
+    if op.name != _LOOP:
+        return 1
+    condition, body = (region.blocks[0] for region in op.regions)
+    test = _producer(_returned(condition)[0])
+    if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
+        return UNKNOWN
+    counter, limit = test.operands
+    position = _position(counter, condition)
+    if position is None:
+        return UNKNOWN
+    start = _integer(op.operands[position])
+    stop = _integer(_from_outside(limit, condition, op))
+    step = _increment(_returned(body)[position], body.arguments[position])
+    if start is None or stop is None or not step or step < 0:
+        return UNKNOWN
+    return max(0, -(-(stop - start) // step)) or UNKNOWN
+
+
+def _returned(block: Any) -> list[Any]:
+    *_, last = block.operations
+    return list(last.operation.operands)
+
+
+def _producer(value: Any) -> Any | None:
+    """The operation that makes a value, or None for a block's argument."""
+    operation = getattr(value.owner, "operation", None)
+    return operation if operation is not None and hasattr(operation, "operands") else None
+
+
+def _position(value: Any, block: Any) -> int | None:
+    return next((i for i, argument in enumerate(block.arguments) if argument == value), None)
+
+
+def _from_outside(value: Any, block: Any, loop: Any) -> Any:
+    """What a loop's argument starts as, if it stays what it is; else the value itself."""
+    position = _position(value, block)
+    if position is None:
+        return value
+    body = loop.regions[1].blocks[0]
+    return loop.operands[position] if _returned(body)[position] == body.arguments[position] else value
+
+
+def _increment(after: Any, before: Any) -> int | None:
+    """The constant that is added to a counter in every round."""
+    add = _producer(after)
+    if add is None or add.name != "stablehlo.add":
+        return None
+    first, second = add.operands
+    return _integer(second) if first == before else _integer(first) if second == before else None
+
+
+def _integer(value: Any) -> int | None:
+    """The number in a constant of one element."""
+    constant = _producer(value)
+    if constant is None or constant.name != "stablehlo.constant":
+        return None
+    elements = constant.attributes["value"]
+    try:
+        return int(elements[0]) if len(elements) == 1 else None
+    except (TypeError, ValueError):
+        return None
+
+
+_OF_THE_WHOLE = ("arg_attrs", "res_attrs", "mhlo.")
+"""Attributes that describe every argument and result, such as layouts: XLA crashes on those of another signature."""
+
+
+def part(module: Module, outputs: Sequence[int]) -> OneOp:
+    """A module that returns these values only, without the arguments and operations that they do not need.
+
+    Args:
+        module: stays as it is.
+        outputs: value ids.
+    """
+    with module.mlir.context:
+        mlir, kept = _cut_down(module.mlir, outputs)
+        written = io.BytesIO()
+        mlir.write_bytecode(written)
+    results = [kind for operation in module.operations for kind in operation.results]
+    kinds = [*module.argument_types, *results]
+    return OneOp(
+        opcode="step",
+        instructions=np.arange(len(module.operations)),
+        operands=tuple(kinds[v] for v in kept),
+        results=tuple(kinds[v] for v in outputs),
+        bytecode=written.getvalue(),
+    )
+
+
+def _cut_down(module: Any, outputs: Sequence[int]) -> tuple[Any, list[int]]:
+    """A copy of a flat `mlir.ir.Module`, cut down, and the positions of the arguments that it still takes."""
+    copy = module.operation.clone()
+    (entry,) = copy.regions[0].blocks[0].operations
+    block = entry.regions[0].blocks[0]
+    *operations, returned = [op.operation for op in block.operations]
+    values = [*block.arguments, *(result for op in operations for result in op.results)]
+    returned_values = [values[v] for v in outputs]
+    with ir.InsertionPoint(returned), ir.Location.unknown():
+        func.ReturnOp(returned_values)
+    returned.erase()
+    _drop_unused(operations)
+    kept = [i for i, argument in enumerate(block.arguments) if any(True for _ in argument.uses)]
+    for i in reversed(range(len(block.arguments))):
+        if i not in kept:
+            block.erase_argument(i)
+    types = [argument.type for argument in block.arguments], [value.type for value in returned_values]
+    entry.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+    for op in (copy, entry.operation):
+        for name in [name for name in op.attributes if name.startswith(_OF_THE_WHOLE)]:
+            del op.attributes[name]
+    return copy, kept
+
+
+def _drop_unused(operations: Sequence[Any]) -> None:
+    for op in reversed(operations):
+        if not any(True for result in op.results for _ in result.uses):
+            op.erase()

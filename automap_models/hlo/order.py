@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from automap_models.core.instruction_graph import Argument, Phase
-from automap_models.hlo.operation import Operation, producing_operations
+from automap_models.hlo.module import Operation, producing_operations
 from automap_models.hlo.phases import phases
 
 _Key = tuple[int, ...]

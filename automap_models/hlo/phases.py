@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import Argument, Phase
 from automap_models.hlo.locations import is_backward, is_differentiated
-from automap_models.hlo.operation import Operation, producing_operations
+from automap_models.hlo.module import Operation, producing_operations
 
 
 def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> NDArray[np.int8]:

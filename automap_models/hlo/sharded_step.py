@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from automap_models.errors import BadInput
-from automap_models.hlo.operation import Tensor
+from automap_models.hlo.module import Tensor
 from automap_models.hlo.step import TrainingStep
 
 try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.instruction_graph import IntArray
-from automap_models.hlo.operation import Tensor
+from automap_models.hlo.module import Tensor
 
 
 class Role(IntFlag):

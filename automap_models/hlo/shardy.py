@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import sdy
 
 from automap_models.hlo.adapter import Module
 from automap_models.hlo.flat_module import nested_operations
-from automap_models.hlo.operation import Tensor
+from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
 
 _SPLIT = "sdy-constant-or-scalar-splitter"

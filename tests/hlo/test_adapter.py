@@ -96,6 +96,7 @@ def test_nothing_is_called_any_more_and_everything_is_made_before_it_is_read(tra
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_module_computes_what_the_function_computes(mlp: TrainingStep) -> None:
     draw = np.random.default_rng(0)
     leaves = [draw.uniform(0.1, 1.0, leaf.shape).astype(leaf.dtype) for leaf in jax.tree.leaves(mlp.arguments)]

@@ -20,10 +20,9 @@ from automap_models.errors import BadInput
 from automap_models.formats.device_yaml import read_device
 from automap_models.hlo import measure
 from automap_models.hlo.adapter import Module, OneOp, compiled, trace
-from automap_models.hlo.clock import Clock
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.measure import measure_times
-from automap_models.hlo.mlir_part import part
+from automap_models.hlo.measure import Clock, measure_times
+from automap_models.hlo.mlir_walk import part
 from automap_models.hlo.step import TrainingStep
 
 RATE = 0.1

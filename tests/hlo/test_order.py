@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.instruction_graph import Argument
-from automap_models.hlo.operation import Operation, Tensor
+from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
 
 F32 = (Tensor((4,), "f32"),)

@@ -8,7 +8,7 @@ import pytest
 from automap_models.core.instruction_graph import Argument, InstructionGraph, Phase
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.operation import Operation, Tensor
+from automap_models.hlo.module import Operation, Tensor
 from automap_models.hlo.phases import phases
 from automap_models.hlo.step import TrainingStep
 
