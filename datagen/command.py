@@ -23,11 +23,10 @@ from automap_models.version import __version__
 from .distributions import build_mixture
 from .generate import Recipe
 from .plots import write_summary
-from .problem import ProblemSettings
-from .settings import parse
+from .settings import ProblemSettings, parse
 from .shards import Job, produce
 
-IDENTITY = ("seed", "groups", "shard_size", "granularity", "cells_per_point", "problem", "dist")
+IDENTITY = ("seed", "groups", "shard_size", "granularity", "bins_per_point", "problem", "dist")
 """The settings that decide what a data set holds."""
 MAX_WIDTH = 16_384
 """Columns of the arrays in which models are drawn, a thousand of them at a time."""
@@ -46,8 +45,8 @@ def job_from(config: DictConfig) -> Job:
     whole = {key: _whole(plain, key, *limits) for key, limits in _LIMITS.items()}
     if whole["part"] >= whole["parts"]:
         raise BadInput(f"is {whole['part']}", where="part", do=f"give 0 … {whole['parts'] - 1}, below parts")
-    if whole["granularity"] * whole["cells_per_point"] > MAX_WIDTH:
-        do = f"give at most {MAX_WIDTH:,} for granularity times cells_per_point"
+    if whole["granularity"] * whole["bins_per_point"] > MAX_WIDTH:
+        do = f"give at most {MAX_WIDTH:,} for granularity times bins_per_point"
         raise BadInput(f"is {whole['granularity']:,}", where="granularity", do=do)
     if whole["shard_size"] * whole["granularity"] > MAX_SHARD_POINTS:
         do = f"give at most {MAX_SHARD_POINTS:,} for shard_size times granularity"
@@ -64,7 +63,7 @@ def job_from(config: DictConfig) -> Job:
         mixture=build_mixture(plain["dist"]),
         problem=problem,
         granularity=whole["granularity"],
-        cells_per_point=whole["cells_per_point"],
+        bins_per_point=whole["bins_per_point"],
     )
     identity = {"automap_version": __version__} | {key: plain[key] for key in IDENTITY}
     return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
@@ -77,7 +76,7 @@ _LIMITS = {
     "parts": (1, MAX_SHARDS),
     "part": (0, MAX_SHARDS),
     "granularity": (2, MAX_GRANULARITY),
-    "cells_per_point": (1, MAX_WIDTH),
+    "bins_per_point": (1, MAX_WIDTH),
 }
 """Setting → its least and its largest value."""
 

@@ -1,6 +1,6 @@
 """What the arrays C, A and W of a random model look like: draws, nothing else.
 
-A distribution fills a batch of cells (cells.py) with raw numbers of no particular unit: C and W summed over each cell,
+A distribution fills a batch of bins (binning.py) with raw numbers of no particular unit: C and W summed over each bin,
 A at its end. Their ratios, the problem around them and the normalisation come later (generate.py).
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from automap_models.errors import BadInput
 
-from .cells import Cells, Raw
+from .binning import Bins, Raw
 from .marginals import MARGINALS, Marginal
 from .settings import FloatArray, PartRange, checked_weights, parse
 from .structured import Cnn, Transformer
@@ -24,7 +24,7 @@ from .texture import Texture
 class Distribution(Protocol):
     """A way to draw batches of models."""
 
-    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+    def draw(self, rng: np.random.Generator, bins: Bins) -> Raw:
         """Raw arrays for these models."""
 
 
@@ -35,21 +35,21 @@ class Independent:
     marginal: Marginal
     texture: Texture
 
-    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+    def draw(self, rng: np.random.Generator, bins: Bins) -> Raw:
         """Raw arrays for these models."""
         texture = self.texture
-        C = self._sparse(rng, cells, texture.zero_compute) * texture.trend.factor(rng, cells)
-        W = self._sparse(rng, cells, texture.no_parameters) * texture.trend.factor(rng, cells)
-        texture.compute_spikes.add(rng, cells, C)
-        texture.parameter_spikes.add(rng, cells, W)
-        A = self.marginal.draw(rng, cells.shape) * texture.trend.factor(rng, cells)
-        narrow = rng.random(cells.shape, dtype=np.float32) < texture.narrow.draw(rng, len(cells))
-        A *= np.where(narrow, texture.narrow_factor.draw(rng, len(cells)), np.float32(1))
+        C = self._sparse(rng, bins, texture.zero_compute) * texture.trend.factor(rng, bins)
+        W = self._sparse(rng, bins, texture.no_parameters) * texture.trend.factor(rng, bins)
+        texture.compute_spikes.add(rng, bins, C)
+        texture.parameter_spikes.add(rng, bins, W)
+        A = self.marginal.draw(rng, bins.shape) * texture.trend.factor(rng, bins)
+        narrow = rng.random(bins.shape, dtype=np.float32) < texture.narrow.draw(rng, len(bins))
+        A *= np.where(narrow, texture.narrow_factor.draw(rng, len(bins)), np.float32(1))
         return Raw(C, A, W)
 
-    def _sparse(self, rng: np.random.Generator, cells: Cells, zeros: PartRange) -> FloatArray:
-        count = cells.how_many(rng, 1 - zeros.draw(rng, len(cells)))
-        return cells.totals(self.marginal.draw(rng, cells.shape), self.marginal.mean, count)
+    def _sparse(self, rng: np.random.Generator, bins: Bins, zeros: PartRange) -> FloatArray:
+        count = bins.how_many(rng, 1 - zeros.draw(rng, len(bins)))
+        return bins.totals(self.marginal.draw(rng, bins.shape), self.marginal.mean, count)
 
 
 class Mixture(NamedTuple):

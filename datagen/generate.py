@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems
 from automap_models.errors import BadInput
 
-from .cells import Cells
+from .binning import Bins
 from .distributions import Distribution, Mixture
-from .problem import MemorySettings, ProblemSettings
-from .settings import FloatArray
+from .settings import FloatArray, MemorySettings, ProblemSettings
 
 Fields = dict[str, NDArray[Any]]
 """Name → array with one entry a group."""
@@ -35,13 +34,13 @@ class Recipe:
         mixture: the distributions of the arrays.
         problem: everything else about a group.
         granularity: points P of the grid.
-        cells_per_point: cells at most per point (cells.py).
+        bins_per_point: bins at most per point (binning.py).
     """
 
     mixture: Mixture
     problem: ProblemSettings
     granularity: int
-    cells_per_point: int
+    bins_per_point: int
 
 
 def draw_groups(recipe: Recipe, rng: np.random.Generator, count: int) -> Fields:
@@ -91,13 +90,13 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
 
 
 def _batches(recipe: Recipe, scalars: Fields) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(distribution, width in cells, rows): groups of one kind and of about one size."""
-    most = recipe.granularity * recipe.cells_per_point
+    """(distribution, width in bins, rows): groups of one kind and of about one size."""
+    most = recipe.granularity * recipe.bins_per_point
     widths = [most]
     while widths[-1] >= 32:
         widths.append(widths[-1] // 2)
     widths.sort()
-    size = np.searchsorted(widths, scalars["instructions"])  # len(widths): more instructions than cells
+    size = np.searchsorted(widths, scalars["instructions"])  # len(widths): more instructions than bins
     for member in range(len(recipe.mixture.members)):
         for bucket, width in enumerate([*widths, most]):
             rows = np.flatnonzero((scalars["distribution"] == member) & (size == bucket))
@@ -109,13 +108,13 @@ def _draw_batch(
     recipe: Recipe, rng: np.random.Generator, member: Distribution, width: int, batch: Fields
 ) -> tuple[FloatArray, FloatArray]:
     """Arrays [B, 5, P] and state_over_memory [B] of groups of one distribution and width."""
-    cells = Cells.create(batch["instructions"], width)
-    point = cells.point_cells(recipe.granularity)
-    raw = member.draw(rng, cells)
-    compute, parameters = (_or_even(values, cells.span) for values in (raw.C, raw.W))
-    forward = compute * _forward_share(recipe.problem, rng, cells)
-    stash = cells.span * raw.A * rng.random(cells.shape, dtype=np.float32)
-    C, F, W, H = (_prefix(values, point) for values in (compute, forward, parameters, _or_even(stash, cells.span)))
+    bins = Bins.create(batch["instructions"], width)
+    point = bins.point_bins(recipe.granularity)
+    raw = member.draw(rng, bins)
+    compute, parameters = (_or_even(values, bins.span) for values in (raw.C, raw.W))
+    forward = compute * _forward_share(recipe.problem, rng, bins)
+    stash = bins.span * raw.A * rng.random(bins.shape, dtype=np.float32)
+    C, F, W, H = (_prefix(values, point) for values in (compute, forward, parameters, _or_even(stash, bins.span)))
     F /= C[:, -1:]
     C, W, H = (sums / sums[:, -1:] for sums in (C, W, H))
     A = np.take_along_axis(raw.A, point, axis=1)
@@ -141,13 +140,13 @@ def _require_finite(arrays: FloatArray) -> None:
         raise BadInput("its numbers leave the range of float32", where="dist", do="give parameters that vary less")
 
 
-def _forward_share(problem: ProblemSettings, rng: np.random.Generator, cells: Cells) -> FloatArray:
-    """[B, m] forward part of each cell's time: around the group's own mean, or 1/3 throughout."""
-    groups = len(cells)
+def _forward_share(problem: ProblemSettings, rng: np.random.Generator, bins: Bins) -> FloatArray:
+    """[B, m] forward part of each bin's time: around the group's own mean, or 1/3 throughout."""
+    groups = len(bins)
     fixed = rng.random((groups, 1)) < problem.forward_fixed
     mean = np.where(fixed, np.float32(1 / 3), problem.forward_share.draw(rng, groups))
     spread = np.where(fixed, np.float32(0), 0.5 * rng.random((groups, 1), dtype=np.float32))
-    share = mean + spread * (rng.random(cells.shape, dtype=np.float32) - np.float32(0.5))
+    share = mean + spread * (rng.random(bins.shape, dtype=np.float32) - np.float32(0.5))
     clipped: FloatArray = np.clip(share, 0, 1)
     return clipped
 

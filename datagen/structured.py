@@ -1,6 +1,6 @@
 """Models with a plan of their own: transformers of equal blocks, CNNs of falling resolution.
 
-In both, the instructions that share a cell (cells.py) are taken to be alike: they are neighbours in one block or level.
+In both, the instructions of one bin (binning.py) are taken to be alike: they are neighbours in one block or level.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import Cells, Raw
+from .binning import Bins, Raw
 from .settings import (
     CountRange,
     FloatArray,
@@ -60,24 +60,24 @@ class Transformer:
     head_parameters: PartRange
     head_compute: PartRange
 
-    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+    def draw(self, rng: np.random.Generator, bins: Bins) -> Raw:
         """Raw arrays for these models."""
-        pick = self._pattern_index(rng, cells)
-        C, A, W = (np.take_along_axis(pattern, pick, axis=1) for pattern in self._patterns(rng, len(cells)))
+        pick = self._pattern_index(rng, bins)
+        C, A, W = (np.take_along_axis(pattern, pick, axis=1) for pattern in self._patterns(rng, len(bins)))
         for values in (C, A, W):
-            self._decode(rng, cells, values)
-        noise = self.noise.draw(rng, len(cells))
-        C = cells.span * C * jitter(rng, cells, noise)
-        W = cells.span * W
-        self._ends(rng, cells, C, A, W)
+            self._decode(rng, bins, values)
+        noise = self.noise.draw(rng, len(bins))
+        C = bins.span * C * jitter(rng, bins, noise)
+        W = bins.span * W
+        self._ends(rng, bins, C, A, W)
         return Raw(C, A, W)
 
-    def _pattern_index(self, rng: np.random.Generator, cells: Cells) -> NDArray[np.int64]:
-        """[B, m] which instruction of the pattern each cell is; 0 ends a block: the residual stream alone crosses."""
-        blocks = np.minimum(self.blocks.draw(rng, len(cells)), cells.n)
-        length = np.maximum(cells.n // blocks, 1)[:, None]
-        offset = rng.integers(0, 4, (len(cells), 1))
-        inside = (cells.first + offset) % length
+    def _pattern_index(self, rng: np.random.Generator, bins: Bins) -> NDArray[np.int64]:
+        """[B, m] which instruction of the pattern each bin is; 0 ends a block: the residual stream alone crosses."""
+        blocks = np.minimum(self.blocks.draw(rng, len(bins)), bins.n)
+        length = np.maximum(bins.n // blocks, 1)[:, None]
+        offset = rng.integers(0, 4, (len(bins), 1))
+        inside = (bins.first + offset) % length
         return (inside * np.minimum(PATTERN, length) // length).astype(np.int64)
 
     def _patterns(self, rng: np.random.Generator, groups: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -90,15 +90,15 @@ class Transformer:
         A[:, 0] = 1
         return C, A, W
 
-    def _decode(self, rng: np.random.Generator, cells: Cells, values: FloatArray) -> None:
-        groups = len(cells)
+    def _decode(self, rng: np.random.Generator, bins: Bins, values: FloatArray) -> None:
+        groups = len(bins)
         start = np.where(rng.random((groups, 1)) < self.decoder_probability, rng.uniform(0.3, 0.7, (groups, 1)), 2.0)
-        values *= np.where(cells.depth > start, self.decoder_factor.draw(rng, groups), np.float32(1))
+        values *= np.where(bins.depth > start, self.decoder_factor.draw(rng, groups), np.float32(1))
 
-    def _ends(self, rng: np.random.Generator, cells: Cells, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
-        groups, rows, last = len(cells), np.arange(len(cells)), cells.last
+    def _ends(self, rng: np.random.Generator, bins: Bins, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
+        groups, rows, last = len(bins), np.arange(len(bins)), bins.last
         inputs = rng.integers(0, 4, groups)
-        before = cells.first < inputs[:, None]
+        before = bins.first < inputs[:, None]
         C[before] *= np.float32(0.01)
         W[before] = 0
         A *= np.where(before, self.input_activation.draw(rng, groups), np.float32(1))
@@ -150,45 +150,45 @@ class Cnn:
     head_activation: LogRange
     compute_spikes: Spikes
 
-    def draw(self, rng: np.random.Generator, cells: Cells) -> Raw:
+    def draw(self, rng: np.random.Generator, bins: Bins) -> Raw:
         """Raw arrays for these models."""
-        groups, shape = len(cells), cells.shape
-        level = self._level(rng, cells)
+        groups, shape = len(bins), bins.shape
+        level = self._level(rng, bins)
         spread = self.spread.draw(rng, groups)
         sparse = rng.random((2, *shape), dtype=np.float32)
-        hump = self.hump.draw(rng, groups) * np.sin(np.pi * cells.depth)
+        hump = self.hump.draw(rng, groups) * np.sin(np.pi * bins.depth)
         busy = sparse[0] >= self.zero_compute.draw(rng, groups)
         C = np.exp(hump + spread * rng.standard_normal(shape, dtype=np.float32)) * busy
-        C = np.asarray(cells.span * C, dtype=np.float32)
+        C = np.asarray(bins.span * C, dtype=np.float32)
         A = self.activation_step.draw(rng, groups) ** level
-        A = A * jitter(rng, cells, self.inner_activation.draw(rng, groups))
-        W = cells.span * self.weight_step.draw(rng, groups) ** level
+        A = A * jitter(rng, bins, self.inner_activation.draw(rng, groups))
+        W = bins.span * self.weight_step.draw(rng, groups) ** level
         W *= sparse[1] < self.parameter_share.draw(rng, groups)
-        self.compute_spikes.add(rng, cells, C)
-        self._head(rng, cells, C, A, W)
+        self.compute_spikes.add(rng, bins, C)
+        self._head(rng, bins, C, A, W)
         return Raw(C, A, W)
 
-    def _level(self, rng: np.random.Generator, cells: Cells) -> FloatArray:
-        """[B, m] how many steps down each cell is."""
-        count = self.levels.draw(rng, len(cells))
-        level = np.zeros(cells.shape, dtype=np.float32)
+    def _level(self, rng: np.random.Generator, bins: Bins) -> FloatArray:
+        """[B, m] how many steps down each bin is."""
+        count = self.levels.draw(rng, len(bins))
+        level = np.zeros(bins.shape, dtype=np.float32)
         for k in range(1, int(self.levels.high)):
-            step = np.where(k < count, rng.random(len(cells)), 2.0)
-            level += cells.depth > step[:, None].astype(np.float32)
+            step = np.where(k < count, rng.random(len(bins)), 2.0)
+            level += bins.depth > step[:, None].astype(np.float32)
         return level
 
-    def _head(self, rng: np.random.Generator, cells: Cells, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
-        groups, rows = len(cells), np.arange(len(cells))
+    def _head(self, rng: np.random.Generator, bins: Bins, C: FloatArray, A: FloatArray, W: FloatArray) -> None:
+        groups, rows = len(bins), np.arange(len(bins))
         present = rng.random(groups) < self.head_probability
-        length = np.minimum(self.head_instructions.draw(rng, groups), cells.n // 3) * present
-        inside = cells.first >= (cells.n - length)[:, None]
+        length = np.minimum(self.head_instructions.draw(rng, groups), bins.n // 3) * present
+        inside = bins.first >= (bins.n - length)[:, None]
         last_cell_only = ~inside.any(axis=1) & present
-        inside[rows[last_cell_only], cells.last[last_cell_only]] = True
-        inside &= cells.span > 0
+        inside[rows[last_cell_only], bins.last[last_cell_only]] = True
+        inside &= bins.span > 0
         A *= np.where(inside, self.head_activation.draw(rng, groups), np.float32(1))
         W *= ~inside
         C *= ~inside
-        layers = inside * rng.standard_exponential(cells.shape, dtype=np.float32) ** 2
+        layers = inside * rng.standard_exponential(bins.shape, dtype=np.float32) ** 2
         layers /= np.maximum(layers.sum(axis=1, keepdims=True), np.float32(1e-30))
         for values, part in ((W, self.head_parameters), (C, self.head_compute)):
             share = part.draw(rng, groups) * present[:, None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import Cells
+from .binning import Bins
 from .settings import CountRange, FloatArray, LogRange, PartRange, Range, Share
 
 
@@ -27,15 +27,15 @@ class Spikes:
     share: PartRange
     at_ends: Share
 
-    def add(self, rng: np.random.Generator, cells: Cells, values: FloatArray) -> None:
-        """Add spikes to an array of cell sums, in place."""
-        groups = len(cells)
+    def add(self, rng: np.random.Generator, bins: Bins, values: FloatArray) -> None:
+        """Add spikes to an array of bin sums, in place."""
+        groups = len(bins)
         count = self.count.draw(rng, groups) * (rng.random(groups) < self.probability)
         share = self.share.draw(rng, groups)[:, 0]
         height = values.sum(axis=1) * share / (1 - share) / np.maximum(count, 1)
         for k in range(int(count.max())):
             rows = np.flatnonzero(count > k)
-            values[rows, self._place(rng, cells.last[rows])] += height[rows] * rng.uniform(0.5, 1.5, rows.size)
+            values[rows, self._place(rng, bins.last[rows])] += height[rows] * rng.uniform(0.5, 1.5, rows.size)
 
     def _place(self, rng: np.random.Generator, last: NDArray[np.int64]) -> NDArray[np.int64]:
         anywhere = rng.integers(0, last + 1)
@@ -56,14 +56,14 @@ class Trend:
     probability: Share
     strength: Range
 
-    def factor(self, rng: np.random.Generator, cells: Cells) -> FloatArray:
-        """The factor at each cell, float32 [B, m]."""
-        groups = len(cells)
+    def factor(self, rng: np.random.Generator, bins: Bins) -> FloatArray:
+        """The factor at each bin, float32 [B, m]."""
+        groups = len(bins)
         slope, bump = (self._amplitude(rng, groups) for _ in range(2))
         centre = rng.random((groups, 1), dtype=np.float32)
         width = 0.05 + 0.4 * rng.random((groups, 1), dtype=np.float32)
-        hump = 1 / (1 + np.square((cells.depth - centre) / width))
-        return np.asarray(np.exp(slope * (cells.depth - 0.5) + bump * hump), dtype=np.float32)
+        hump = 1 / (1 + np.square((bins.depth - centre) / width))
+        return np.asarray(np.exp(slope * (bins.depth - 0.5) + bump * hump), dtype=np.float32)
 
     def _amplitude(self, rng: np.random.Generator, groups: int) -> FloatArray:
         size = self.strength.draw(rng, groups) * rng.choice([np.float32(-1), np.float32(1)], (groups, 1))
@@ -92,6 +92,6 @@ class Texture:
     narrow_factor: LogRange
 
 
-def jitter(rng: np.random.Generator, cells: Cells, sigma: FloatArray) -> FloatArray:
-    """Lognormal noise of median 1 on each cell; sigma [B, 1]."""
-    return np.asarray(np.exp(sigma * rng.standard_normal(cells.shape, dtype=np.float32)), dtype=np.float32)
+def jitter(rng: np.random.Generator, bins: Bins, sigma: FloatArray) -> FloatArray:
+    """Lognormal noise of median 1 on each bin; sigma [B, 1]."""
+    return np.asarray(np.exp(sigma * rng.standard_normal(bins.shape, dtype=np.float32)), dtype=np.float32)

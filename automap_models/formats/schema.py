@@ -247,8 +247,14 @@ def _loader() -> type[yaml.SafeLoader]:
 
         depth = 0
 
+        def fetch_flow_collection_start(self, kind: Any) -> None:
+            """The token of a bracket; PyYAML looks a thousand of them ahead, which takes seconds if none closes."""
+            if self.flow_level >= _DEEPEST_YAML:
+                raise yaml.scanner.ScannerError(None, None, "it is nested too deeply")
+            super().fetch_flow_collection_start(kind)
+
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            """The next node; PyYAML takes seconds for a thousand brackets, which no description has."""
+            """The next node, if it is not in too many others."""
             self.depth += 1
             if self.depth > _DEEPEST_YAML:
                 raise yaml.composer.ComposerError(None, None, "it is nested too deeply")

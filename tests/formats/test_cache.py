@@ -74,4 +74,4 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_fingerprints_tell_documents_apart_and_not_their_order() -> None:
     assert fingerprint({"a": 1, "b": [2, None]}) == fingerprint({"b": [2, None], "a": 1})
     several = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": [1]}, {"b": 1}, {}]
-    assert len({fingerprint(each) for each in several}) == len(several)
+    assert len({fingerprint(content) for content in several}) == len(several)

@@ -39,8 +39,8 @@ def _events(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 
 def test_a_small_timeline_is_told_event_by_event() -> None:
     document = trace_document(TINY)
-    told = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"], e["args"]) for e in _events(document, "X")]
-    assert told == [
+    complete = [(e["name"], e["pid"], e["tid"], e["ts"], e["dur"], e["args"]) for e in _events(document, "X")]
+    assert complete == [
         ("forward 0", 0, 0, 0.0, 1e6, {"micro_batch": 0}),
         ("send-forward 0", 1, 0, 1e6, 0.5e6, {"micro_batch": 0}),
         ("forward 0", 0, 1, 1.5e6, 0.5e6, {"micro_batch": 0}),
@@ -93,8 +93,8 @@ def test_events_of_a_row_follow_each_other_and_add_up(
     for (process, row), events in rows.items():
         events.sort()
         assert all(a + d <= b + 1e-3 for (a, d), (b, _) in pairwise(events))
-        each = 2 * transfer[row] if process else forward[row] + backward[row]
-        busy_s = micro_batches * each + (0 if process else reduce[row])
+        busy = 2 * transfer[row] if process else forward[row] + backward[row]
+        busy_s = micro_batches * busy + (0 if process else reduce[row])
         assert sum(d for _, d in events) == pytest.approx(busy_s * 1e6)
 
 

@@ -65,7 +65,7 @@ def test_auto_stays_auto(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fragment"),
     [
         ("", "document is None"),
         ("[]", "document is []"),
@@ -99,10 +99,10 @@ def test_auto_stays_auto(tmp_path: Path) -> None:
         ("!!python/object/apply:os.system ['true']", "not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, fragment: str) -> None:
     with pytest.raises(BadInput) as refused:
         read(tmp_path, text)
-    assert told in str(refused.value)
+    assert fragment in str(refused.value)
     assert "sweep.yaml" in str(refused.value) or "cluster" in str(refused.value)
 
 

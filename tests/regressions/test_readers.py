@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
+from automap_models.datagen.command import job_from
 from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.dataset import KIND, read_dataset, write_json, write_shard
 from automap_models.formats.files import read_profile
+from automap_models.formats.npz import write_npz
 from automap_models.formats.sweep_yaml import read_sweep
+from automap_models.infer import app
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.feasibility import least_memory_bytes
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.resources import conf_dir
 
 
 @pytest.mark.parametrize(
@@ -154,3 +163,89 @@ def test_deep_nesting_is_no_crash(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text(json.dumps({"nodes": [{"id": 10**400}]}))
     with pytest.raises(BadInput):
         read_profile(tmp_path / "keys.json")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("granularity=1e8", "granularity: is 100000000.0; give a whole number from 2 to 65,536"),
+        ("granularity=100000000", "granularity: is 100000000; give a whole number from 2 to 65,536"),
+        ("granularity=65536", "for granularity times bins_per_point"),
+        ("bins_per_point=1000000", "bins_per_point: is 1000000; give"),
+        ("shard_size=1000000000", "for shard_size times granularity"),
+        ("groups=1000000000000", "groups: is 1000000000000; give"),
+        ("seed=1e400", "seed: is inf; give"),
+    ],
+)
+def test_settings_of_datagen_that_would_fill_the_memory(override: str, words: str) -> None:
+    """`granularity=1e8` laid out 800 GB and was killed."""
+    with (
+        hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"),
+        pytest.raises(BadInput, match=re.escape(words)),
+    ):
+        job_from(hydra.compose("datagen", overrides=[override]))
+
+
+FILE_ARGUMENTS = [
+    ("infer", ["{}", "--topo", "A"]),
+    ("infer", ["good.npz", "--topo", "{}"]),
+    ("infer", ["good.npz", "--topo", "A", "--planner", "policy", "--policy", "{}"]),
+    ("infer", ["good.npz", "--topo", "A", "--plan", "{}"]),
+    ("infer", ["good.npz", "--topo", "A", "--observed", "{}", "--plan", "good.npz"]),
+    ("infer", ["good.npz", "--sweep", "{}"]),
+    ("infer", ["good.npz", "--topo", "A", "--out", "{}"]),
+    ("infer", ["good.npz", "--topo", "A", "--plot", "{}.png"]),
+    ("infer", ["good.npz", "--topo", "A", "--trace", "{}"]),
+    ("plan", ["{}", "--topo", "A"]),
+    ("plan", ["good.npz", "--topo", "A", "--plan", "{}"]),
+    ("plan", ["good.npz", "--topo", "A", "--out", "{}"]),
+    ("place", ["{}"]),
+    ("place", ["{}", "--plan", "{}"]),
+    ("place", ["{}", "--split", "{}"]),
+    ("profile", ["{}"]),
+    ("profile", ["good.npz", "-o", "{}"]),
+    ("profile", ["good.npz", "--plot", "{}.png"]),
+    ("search", ["pp", "{}", "--topo", "A", "--stages", "2"]),
+    ("search", ["opp", "{}", "--topo", "A"]),
+    ("search", ["opp", "t5_base", "--topo", "A", "--rules", "{}"]),
+    ("search", ["pp", "good.npz", "--topo", "{}", "--stages", "2"]),
+    ("search", ["pp", "good.npz", "--topo", "A", "--stages", "2", "--out", "{}"]),
+]
+
+
+@pytest.mark.parametrize(("command", "arguments"), FILE_ARGUMENTS)
+@pytest.mark.parametrize("name", ["x" * 300, f"{'y' * 300}/x.npz"])
+def test_a_file_name_that_no_file_system_takes(
+    command: str,
+    arguments: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`OSError: File name too long` reached the user as a traceback from wherever pathlib met the name first."""
+    monkeypatch.chdir(tmp_path)
+    write_npz("good.npz", Profile.create(np.ones(9), np.ones(9), np.ones(9), meta={"model": "m"}))
+    assert getattr(app, command)([argument.format(name) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"automap-{command}: error: ")
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["good.npz"]
+
+
+@pytest.mark.parametrize("size", [1e18, 1e200, 1e307])
+def test_the_least_memory_of_any_finite_parameters_is_found(size: float) -> None:
+    """From 1e154 on the product of the two ends of the bisection was infinite, and its middle never came closer.
+
+    Such a profile can only be put together by hand: `Profile.create` refuses it. The least memory is the training state
+    of the one instruction that has parameters, for replicas do not share it.
+    """
+    ones = np.ones(8)
+    parameters = np.where(np.arange(8) == 3, size, 0.0)
+    profile = Profile(ones, ones, parameters, ones / 3, np.zeros(8))
+    problem = StagedProblem(profile, Cluster(2, 2, 1e9, 1e9, 1e9), 2, granularity=8)
+    began = time.monotonic()
+    with np.errstate(over="ignore"):
+        least = least_memory_bytes(tables_of(problem))
+    assert time.monotonic() - began < 5
+    assert least == pytest.approx(problem.state_factor * size, rel=2e-3)
