@@ -81,8 +81,9 @@ def optimum_s(problem: StagedProblem) -> float:
 def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
     """One row: count, mean, median, p99, maximum, plans that do not fit."""
     fits = ratios[np.isfinite(ratios)]
-    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max())
-    table.add_row(label, str(len(ratios)), *(f"{v:.4f}" for v in values), str(len(ratios) - len(fits)))
+    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max()) if fits.size else ()
+    cells = [f"{value:.4f}" for value in values] or ["–"] * 4
+    table.add_row(label, str(len(ratios)), *cells, str(len(ratios) - len(fits)))
 
 
 def processor_time(budget_s: float = float("inf")) -> Deadline:

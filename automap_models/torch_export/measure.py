@@ -50,7 +50,7 @@ def measure_module(
     modules) and where autograd turns to a node of another instruction (hooks of its nodes), so that the parts make up
     the whole; on CUDA these are events of the stream, on the CPU with one thread (`torch.set_num_threads`) it is the
     thread's processor time, for which it does not matter what else the machine does, with several the wall time:
-    `meta["clock"]` says so. An Adam update is measured as a whole and only recorded, see `profile_module`.
+    `meta["clock"]` says so. An Adam update is measured as a whole and only told, see `profile_module`.
     `meta["forward_and_backward_s"]` is the median of steps without hooks, and `meta["parts_over_whole"]` how many
     times as long the sum of the instructions' medians is.
 
@@ -81,7 +81,7 @@ def measure_module(
         parts_s = np.median([parts for _, parts in runs], axis=0)
         update_s = float(np.median(step.updates(warmup + repeats)[warmup:]))
     forward_s, backward_s = parts_s.reshape(2, len(structure))
-    facts = {
+    timings = {
         "times": "measured per module",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
@@ -96,7 +96,7 @@ def measure_module(
         "parts_over_whole": float(parts_s.sum()) / whole_s,
     }
     meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
-    return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **facts})
+    return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **timings})
 
 
 @dataclass

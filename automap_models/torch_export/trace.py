@@ -74,16 +74,16 @@ def _inputs(graph_module: fx.GraphModule) -> list[Any]:
 
 @dataclass
 class _Life:
-    """A value: its size, the index of the operator that makes it and that of the last one that reads it."""
+    """A value: its size, the operator that makes it and the last one that reads it."""
 
     size_bytes: int
-    first_call: int
+    maker: int
     last_read: int
 
 
 @dataclass
 class _Values:
-    """The views of one storage that operators make, distinguished by what they show of it."""
+    """The views of one storage that operators make, told apart by what they show of it."""
 
     storage_bytes: int
     views: dict[tuple[Any, ...], _Life] = field(default_factory=dict)
@@ -131,11 +131,11 @@ class _Run(fx.Interpreter):
         return tensor
 
     def _note(self, node: fx.Node, tensor: Tensor) -> None:
-        storage, first_call = storage_id(tensor), self.index[node]
-        last_read = max((self.index.get(user, first_call) for user in node.users), default=first_call)
+        storage, maker = storage_id(tensor), self.index[node]
+        last_read = max((self.index.get(user, maker) for user in node.users), default=maker)
         values = self.values.setdefault(storage, _Values(tensor.untyped_storage().nbytes()))
         shown = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), first_call, first_call))
+        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), maker, maker))
         life.last_read = max(life.last_read, last_read)
 
 
@@ -176,12 +176,12 @@ def _crossing_bytes(values: Mapping[int, _Values], calls: int) -> FloatArray:
     """[calls] bytes alive after each operator; views of one storage never count for more than the storage."""
     crossing = np.zeros(calls)
     for of_storage in values.values():
-        lives = [life for life in of_storage.views.values() if life.last_read > life.first_call]
+        lives = [life for life in of_storage.views.values() if life.last_read > life.maker]
         if not lives:
             continue
-        first, last = min(life.first_call for life in lives), max(life.last_read for life in lives)
+        first, last = min(life.maker for life in lives), max(life.last_read for life in lives)
         alive = np.zeros(last - first)
         for life in lives:
-            alive[life.first_call - first : life.last_read - first] += life.size_bytes
+            alive[life.maker - first : life.last_read - first] += life.size_bytes
         crossing[first:last] += np.minimum(alive, of_storage.storage_bytes)
     return crossing
