@@ -87,7 +87,7 @@ def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
 
 def count_processor_time() -> None:
     """From now on every budget is of processor time: what else runs on the machine does not count."""
-    Deadline.__init__.__defaults__ = (float("inf"), time.process_time)
+    Deadline.__init__.__defaults__ = (float("inf"), time.process_time, None)
 
 
 def features(problem: StagedProblem) -> dict[str, float]:
