@@ -38,13 +38,13 @@ def test_the_parts_add_up_to_what_meta_says(
 ) -> None:
     model, kwargs = builders["gpt2"]()
     profile = measure_module(model, kwargs=kwargs, repeats=3, warmup=1)
-    told = profile.meta
-    assert profile.C_fwd.sum() == pytest.approx(told["forward_s"])
-    assert profile.C.sum() == pytest.approx(told["forward_s"] + told["backward_s"])
-    parts_s = told["forward_s"] + told["backward_s"]
-    assert told["parts_over_whole"] == pytest.approx(parts_s / told["forward_and_backward_s"])
-    assert told["times"] == "measured per module"
-    assert told["threads"] == torch.get_num_threads()
+    meta = profile.meta
+    assert profile.C_fwd.sum() == pytest.approx(meta["forward_s"])
+    assert profile.C.sum() == pytest.approx(meta["forward_s"] + meta["backward_s"])
+    parts_s = meta["forward_s"] + meta["backward_s"]
+    assert meta["parts_over_whole"] == pytest.approx(parts_s / meta["forward_and_backward_s"])
+    assert meta["times"] == "measured per module"
+    assert meta["threads"] == torch.get_num_threads()
 
 
 class Heavy(nn.Module):
@@ -130,7 +130,7 @@ class Waits(Heavy):
 @pytest.mark.usefixtures("one_thread")
 def test_what_one_thread_waits_for_others_does_not_count() -> None:
     """Wall times on a busy machine, medians apart, once made the parts two thirds of the whole."""
-    told = measure_module(Waits(), (torch.ones(4, 32),), repeats=2, warmup=1).meta
-    assert told["clock"] == "processor time"
-    assert told["forward_and_backward_s"] < 0.1
-    assert told["forward_s"] < 0.1
+    meta = measure_module(Waits(), (torch.ones(4, 32),), repeats=2, warmup=1).meta
+    assert meta["clock"] == "processor time"
+    assert meta["forward_and_backward_s"] < 0.1
+    assert meta["forward_s"] < 0.1
