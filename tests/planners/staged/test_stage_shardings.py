@@ -39,7 +39,7 @@ from automap_models.hlo.sharding_work import step_times, work_of
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 from automap_models.hlo.step_classes import StepClasses
-from automap_models.planners.staged.stage_shardings import degrees, ways
+from automap_models.planners.staged.stage_shardings import degrees, stage_shardings
 from automap_models.workloads import build
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import training_step
@@ -118,7 +118,9 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
         axis_of = np.full(len(work), UNUSED)
         axis_of[list(chosen)] = 0
         prices.append(sharding_price(work, axes, axis_of))
-    found = [price_of(step, DEVICE, CLUSTER, way) for way in ways(*step, DEVICE, CLUSTER) if way.degree == degree]
+    found = [
+        price_of(step, DEVICE, CLUSTER, way) for way in stage_shardings(*step, DEVICE, CLUSTER) if way.degree == degree
+    ]
     assert len(prices) > 10 and found
     assert found[0].time_s == pytest.approx(min(each.time_s for each in prices))
     assert found[-1].memory_bytes == pytest.approx(min(each.memory_bytes for each in prices), rel=1.1e-3)
@@ -134,7 +136,7 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
 def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -> None:
     """Two models of one step, made apart: sums over instructions here, over classes in cost.sharding."""
     step = small(name)
-    found = ways(*step, DEVICE, CLUSTER, across_nodes=True)
+    found = stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True)
     assert {way.degree for way in found} == {2, 4, 8}
     for way in found:
         nodes = max(1, way.degree // 4)
@@ -158,7 +160,7 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
 
 
 def test_names_tell_the_degree_and_what_is_least() -> None:
-    found = ways(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
+    found = stage_shardings(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
     names = [way.name for way in found]
     assert len(set(names)) == len(names)
     for way in found:
@@ -189,13 +191,13 @@ def test_degrees_divide_a_node_or_are_nodes_that_divide_the_cluster(
 def test_where_nothing_divides_there_is_no_way() -> None:
     odd = VggConfig(blocks=((3, 1), (5, 1)), width=15, classes=7, image=4)
     step = prepared(training_step("odd", odd, (4,), "float32"), DEVICE)
-    assert ways(*step, DEVICE, CLUSTER, across_nodes=True) == ()
+    assert stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True) == ()
 
 
 def test_a_way_divides_something_even_where_that_is_slower() -> None:
     """Between nodes so slow, every all-reduce takes longer than the whole step."""
     crawling = replace(CLUSTER, intra=1.0, inter=1.0)
-    found = ways(*small("vgg"), DEVICE, crawling, across_nodes=True)
+    found = stage_shardings(*small("vgg"), DEVICE, crawling, across_nodes=True)
     assert found and all(way.dims and way.C.sum() < small("vgg").profile.C.sum() for way in found)
 
 
@@ -203,10 +205,10 @@ def test_times_of_another_making_are_divided_likewise() -> None:
     step = small("vgg")
     measured_s = 2 * roofline_times(step.graph, DEVICE)
     profile = profile_from_graph(step.graph, measured_s)
-    for way in ways(step.module, step.sharding, step.graph, profile, DEVICE, CLUSTER, measured_s):
+    for way in stage_shardings(step.module, step.sharding, step.graph, profile, DEVICE, CLUSTER, measured_s):
         assert profile.C.sum() / way.degree < way.C.sum() < profile.C.sum()
     with pytest.raises(BadInput, match="other instructions or times"):
-        ways(step.module, step.sharding, step.graph, step.profile, DEVICE, CLUSTER, measured_s)
+        stage_shardings(step.module, step.sharding, step.graph, step.profile, DEVICE, CLUSTER, measured_s)
 
 
 @pytest.mark.slow
@@ -214,7 +216,7 @@ def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
     """Shoeybi et al., arXiv 1909.08053; by 8 only the feed-forward layers and the vocabulary do not stay whole."""
     device, cluster = read_device("v100"), read_cluster("A")
     step = prepared(build("t5_base"), device)
-    found = {way.name: way for way in ways(*step, device, cluster, across_nodes=True)}
+    found = {way.name: way for way in stage_shardings(*step, device, cluster, across_nodes=True)}
     assert {"2-way", "4-way", "8-way"} <= set(found)
     for way in found.values():
         whole = price_of(step, device, cluster, way)
