@@ -121,8 +121,9 @@ class Search(ABC):
 class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
     """Returns the best plan of a search, with the proven optimum as its bound.
 
-    The optimum is proven before the search begins. The search itself uses it only with `stop_at_optimum`. The facts of the result are
-    `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if nothing is drawn).
+    The optimum is proven before the search begins. The search itself uses it only with `stop_at_optimum`. The facts of
+    the result are `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if
+    nothing is drawn).
     """
 
     def __init__(self, config: ConfigT | None = None) -> None:
