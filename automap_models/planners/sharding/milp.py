@@ -78,7 +78,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
 
     def __init__(self, config: ShardingMilpConfig | None = None) -> None:
         super().__init__(config)
-        import scipy.optimize  # noqa: F401  (takes half a second, which no deadline of a problem shall pay for)
+        import scipy.optimize  # noqa: F401  (the import takes half a second: pay for it before any deadline runs)
 
     def solve(
         self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
