@@ -1,6 +1,6 @@
 """What static plans lose on drifting and straggling devices, and what re-planning at run time wins back.
 
-    python benchmarks/replanning.py --plot docs/images/adjusting.png
+    python benchmarks/replanning.py --plot docs/images/replanning.png
 
 A seeded simulation. Time runs in windows of so many steps. In each window every device has a speed. It drifts (a
 mean-reverting random walk of its logarithm, per device and per node, as temperature and neighbours make it). Devices
