@@ -63,7 +63,7 @@ def rescaled(profile: Profile, samples: int) -> Profile:
 
     Raises:
         BadInput: the profile does not say how many samples it describes, or a figure of it gets larger or smaller than
-            any model's (core.limits).
+            any model's (core.profile).
     """
     own = required_size(profile)
     require_samples(samples, "micro-batch size")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.report import PlanReport
-    from automap_models.simulate.timeline import Timeline
+    from automap_models.simulate.engine import Timeline
 
     from ..replanning import Replanned
     from ..sweeps import Sweep

@@ -161,7 +161,7 @@ def run(request: PlaceRequest) -> PlacementResult:
 def _placed(request: PlaceRequest) -> PlacementResult:
     from automap_models.core.placement import PlacementProblem
     from automap_models.cost.placement import one_device_s
-    from automap_models.planners.deadline import NEVER, Deadline
+    from automap_models.planners.base import NEVER, Deadline
     from automap_models.planners.registry import make_planner
 
     from ..reports.progress import Steps

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from automap_models.core.report import PlanReport
-from automap_models.simulate.timeline import Timeline
+from automap_models.simulate.engine import Timeline
 
 from ..reports.units import counted, rounds, seconds, size, size_unit, span
 from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
 
-    from automap_models.planners.watch import Progress
+    from automap_models.planners.base import Progress
 
 
 class Steps:
@@ -36,7 +36,7 @@ class Steps:
         self._progress.update(self._task, description=what, completed=done, total=total)
 
     def watch(self, news: Progress) -> None:
-        """What a planner tells while it works (planners.watch)."""
+        """What a planner tells while it works (planners.base)."""
         self.advance(news.done or 0, news.total, news.what)
 
 

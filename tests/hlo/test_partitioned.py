@@ -27,7 +27,7 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.microbatch import rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile, require_alike
+from automap_models.core.profiled_model import ShardedProfile, require_alike
 from automap_models.core.sharding import UNUSED
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.errors import BadInput
