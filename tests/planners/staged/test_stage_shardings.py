@@ -118,17 +118,18 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
         axis_of = np.full(len(work), UNUSED)
         axis_of[list(chosen)] = 0
         prices.append(sharding_price(work, axes, axis_of))
-    found = [
+    frontier = [
         price_of(step, DEVICE, CLUSTER, way) for way in stage_shardings(*step, DEVICE, CLUSTER) if way.degree == degree
     ]
-    assert len(prices) > 10 and found
-    assert found[0].time_s == pytest.approx(min(each.time_s for each in prices))
-    assert found[-1].memory_bytes == pytest.approx(min(each.memory_bytes for each in prices), rel=1.1e-3)
-    for each in found:
+    assert len(prices) > 10 and frontier
+    assert frontier[0].time_s == pytest.approx(min(sharding.time_s for sharding in prices))
+    assert frontier[-1].memory_bytes == pytest.approx(min(sharding.memory_bytes for sharding in prices), rel=1.1e-3)
+    for sharding in frontier:
         assert not any(
-            other.time_s < each.time_s * (1 - 1e-9) and other.memory_bytes <= each.memory_bytes for other in prices
+            other.time_s < sharding.time_s * (1 - 1e-9) and other.memory_bytes <= sharding.memory_bytes
+            for other in prices
         )
-    for faster, smaller in pairwise(found):
+    for faster, smaller in pairwise(frontier):
         assert faster.time_s < smaller.time_s and faster.memory_bytes > smaller.memory_bytes
 
 
@@ -136,9 +137,9 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
 def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -> None:
     """Two models of one step, made apart: sums over instructions here, over classes in cost.sharding."""
     step = small(name)
-    found = stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True)
-    assert {way.degree for way in found} == {2, 4, 8}
-    for way in found:
+    shardings = stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True)
+    assert {way.degree for way in shardings} == {2, 4, 8}
+    for way in shardings:
         nodes = max(1, way.degree // 4)
         cluster = replace(CLUSTER, nodes=nodes, devices_per_node=way.degree // nodes, memory=1e12)
         problem = StagedProblem(
@@ -160,13 +161,13 @@ def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -
 
 
 def test_names_tell_the_degree_and_what_is_least() -> None:
-    found = stage_shardings(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
-    names = [way.name for way in found]
+    shardings = stage_shardings(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
+    names = [way.name for way in shardings]
     assert len(set(names)) == len(names)
-    for way in found:
-        said = r"-way(, least time|, less memory( \d)?|, least memory)?"
-        assert re.fullmatch(f"{way.degree}{said}", way.name)
-    assert [way.degree for way in found] == sorted(way.degree for way in found)
+    for way in shardings:
+        suffix = r"-way(, least time|, less memory( \d)?|, least memory)?"
+        assert re.fullmatch(f"{way.degree}{suffix}", way.name)
+    assert [way.degree for way in shardings] == sorted(way.degree for way in shardings)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +198,8 @@ def test_where_nothing_divides_there_is_no_way() -> None:
 def test_a_way_divides_something_even_where_that_is_slower() -> None:
     """Between nodes so slow, every all-reduce takes longer than the whole step."""
     crawling = replace(CLUSTER, intra=1.0, inter=1.0)
-    found = stage_shardings(*small("vgg"), DEVICE, crawling, across_nodes=True)
-    assert found and all(way.dims and way.C.sum() < small("vgg").profile.C.sum() for way in found)
+    shardings = stage_shardings(*small("vgg"), DEVICE, crawling, across_nodes=True)
+    assert shardings and all(way.dims and way.C.sum() < small("vgg").profile.C.sum() for way in shardings)
 
 
 def test_times_of_another_making_are_divided_likewise() -> None:
@@ -216,9 +217,9 @@ def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
     """Shoeybi et al., arXiv 1909.08053; by 8 only the feed-forward layers and the vocabulary do not stay whole."""
     device, cluster = read_device("v100"), read_cluster("A")
     step = prepared(build("t5_base"), device)
-    found = {way.name: way for way in stage_shardings(*step, device, cluster, across_nodes=True)}
-    assert {"2-way", "4-way", "8-way"} <= set(found)
-    for way in found.values():
+    shardings = {way.name: way for way in stage_shardings(*step, device, cluster, across_nodes=True)}
+    assert {"2-way", "4-way", "8-way"} <= set(shardings)
+    for way in shardings.values():
         whole = price_of(step, device, cluster, way)
         assert way.C.sum() == pytest.approx(whole.compute_s)
         assert way.reduced_fwd.sum() + way.reduced_bwd.sum() == pytest.approx(whole.activation_bytes[0])
@@ -228,10 +229,10 @@ def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
         for variable in step.sharding.classes.variables:
             *_, parent, leaf = variable.name.split("/")
             if variable.kind == "parameter" and parent in roles and leaf == "kernel":
-                assert found[name].dims[variable.name] == roles[parent]
+                assert shardings[name].dims[variable.name] == roles[parent]
     # §3 of the paper: an all-reduce after attention and one after the feed-forward layer, a decoder's one more.
     activation = 4.0 * 16 * 512 * 768
-    reduced = reduced_by_block(step.profile, found["4-way"].reduced_fwd)
+    reduced = reduced_by_block(step.profile, shardings["4-way"].reduced_fwd)
     expected = {f"encoder/block_{i}": 2 for i in range(12)} | {f"decoder/block_{i}": 3 for i in range(12)}
     assert {block: nbytes / activation for block, nbytes in reduced.items() if "block" in block} == expected
 
