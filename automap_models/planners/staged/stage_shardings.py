@@ -1,4 +1,4 @@
-"""Shardings of a stage: for each number of devices, choices of what to partition, from the fastest to the smallest."""
+"""The shardings by which the devices of a stage can share its operators: for each degree, from fast to small."""
 
 from __future__ import annotations
 
@@ -137,5 +137,5 @@ def _named(degree: int, front: tuple[_Choice, ...]) -> list[tuple[str, _Choice]]
     if len(front) < 2:
         return [(f"{degree}-way", choice) for choice in front]
     between = ["less memory"] if len(front) == 3 else [f"less memory {i}" for i in range(1, len(front) - 1)]
-    suffixes = ["least time", *between, "least memory"]
-    return [(f"{degree}-way, {suffix}", choice) for suffix, choice in zip(suffixes, front, strict=True)]
+    labels = ["least time", *between, "least memory"]
+    return [(f"{degree}-way, {what}", choice) for what, choice in zip(labels, front, strict=True)]

@@ -46,6 +46,8 @@ class Scripted(Planner[StagedProblem, StagedPlan, NoConfig]):
         return self.outside
 
 
+MAKERS = Makers.with_policy()
+"""The shipped policy is read once."""
 AS_PLANNED = AutoConfig(certify_s=0.0, refine_s=0.0)
 """Proof and refinement may change a plan; some tests are about what is there before."""
 
@@ -56,7 +58,7 @@ def choose(
     """The portfolio over these problems; raises where nothing fits."""
     config = config or AutoConfig()
     budget = Budget(config.certify_s, config.refine_s, config.schedule)
-    result = compete(problems, makers or Makers.with_policy(), budget, Deadline())
+    result = compete(problems, makers or MAKERS, budget, Deadline())
     result.required_plan()
     return result
 
@@ -196,7 +198,8 @@ def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule(
         options = AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
         by_length = choose([replace(asked, stages=1), asked], replace(options, schedule=None))
         by_schedule = choose([replace(asked, stages=1), asked], options)
-        data_parallel = length(replace(asked, stages=1), make_planner("data-parallel").plan(asked))
+        one = replace(asked, stages=1)
+        data_parallel = length(one, make_planner("data-parallel").plan(one))
         assert rated(by_schedule, "1f1b") <= data_parallel * (1 + 1e-12)
         found += by_length.plan.stages > by_schedule.plan.stages
     assert found >= 1
