@@ -178,7 +178,7 @@ class ShardingPlan:
         mesh: the axes; together they partition different classes.
         variables: of the problem, all v of them.
         dims: [axes][v] the dimension of each variable that is partitioned across the axis, or -1 where none is.
-        planner: who made it.
+        planner: name of the planner that made it.
     """
 
     mesh: Mesh
@@ -193,7 +193,7 @@ class ShardingPlan:
         Args:
             problem: whose classes they are.
             axis_of: [k] the axis that shards each class, UNUSED for none.
-            planner: who made it.
+            planner: name of the planner that made it.
         """
         classes, axes = problem.classes, range(len(problem.mesh))
         dims = tuple(classes.dims(np.flatnonzero(axis_of == a).tolist()) for a in axes)

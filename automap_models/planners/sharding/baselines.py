@@ -1,4 +1,4 @@
-"""What a learning search for a sharding plan has to beat: partitioning whatever can be, and random decisions."""
+"""The searches that the learning agent is compared with: greedy decisions and random ones."""
 
 from __future__ import annotations
 

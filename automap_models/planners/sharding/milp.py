@@ -78,7 +78,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
 
     def __init__(self, config: ShardingMilpConfig | None = None) -> None:
         super().__init__(config)
-        import scipy.optimize  # noqa: F401  (takes half a second, which no deadline of a problem shall pay for)
+        import scipy.optimize  # noqa: F401  (the import takes half a second: pay for it before any deadline runs)
 
     def solve(
         self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
@@ -344,11 +344,7 @@ class _Program:
     def _constraints(self) -> list[tuple[Any, FloatArray]]:
         """Conflicts along each axis, one axis for each class, and products: rows and what they are at most."""
         n, m, columns = self.axis.size, self.first.size, self.variables
-        adjacency = self.problem.classes.adjacency
-        i, j = np.triu_indices(n, 1)
-        same_axis = (self.axis[i] == self.axis[j]) & adjacency[self.classes[i], self.classes[j]]
-        exclude = same_axis | (self.classes[i] == self.classes[j])
-        i, j, y = i[exclude], j[exclude], n + np.arange(m)
+        (i, j), y = self._exclusive(), n + np.arange(m)
         z = np.repeat(n + m + np.arange(len(self.merged)), [len(merged.over) for merged in self.merged])
         over = np.array([x for merged in self.merged for x in merged.over], dtype=np.int64)
         return [
@@ -359,6 +355,18 @@ class _Program:
             (_rows([(z, 1.0), (over, -1.0)], columns), np.zeros(z.size)),
             *(self._divided(at, merged.others) for at, merged in enumerate(self.merged) if merged.others),
         ]
+
+    def _exclusive(self) -> IntArray:
+        """[2, e] pairs i < j of x that cannot both be 1, sorted: a conflict on one axis, or one class on both axes."""
+        problem = self.problem
+        column = np.full(problem.allowed.shape, -1)
+        column[self.axis, self.classes] = np.arange(self.axis.size)
+        pairs = [of_axis[problem.classes.conflicts] for of_axis in column]
+        if len(column) == 2:
+            pairs.append(column.T)
+        together = np.concatenate(pairs)
+        together = together[(together >= 0).all(axis=1)]
+        return together[np.lexsort((together[:, 1], together[:, 0]))].T
 
     def _divided(self, at: int, others: list[int]) -> tuple[Any, FloatArray]:
         """v ≥ z + Σx - 1 for a merge; the other axis shards at most one class of a sum's dimensions."""

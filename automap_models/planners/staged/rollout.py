@@ -58,6 +58,6 @@ def _transfer_s_per_byte(tables: StageTables, d: IntArray) -> FloatArray:
     """[P, S-1] over each boundary; the few different neighbourhoods of device cuts are looked up once each."""
     triples = np.stack((d[:, :-2], d[:, 1:-1], d[:, 2:]), axis=-1)
     kinds, which = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
-    each = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
-    looked_up: FloatArray = each[which.reshape(triples.shape[:2])]
+    rates = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
+    looked_up: FloatArray = rates[which.reshape(triples.shape[:2])]
     return looked_up
