@@ -79,11 +79,11 @@ def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words
 
 
 def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:
-    told = dict(facts(report()))["speed-up"]
+    speed_up = dict(facts(report()))["speed-up"]
     length_s = report().cost.length_s
-    assert "data parallelism does not fit the memory" in told
-    assert f"{100 / length_s:.2f}× over uniform cuts" in told
-    assert f"{32 / length_s:.2f}× over one device" in told
+    assert "data parallelism does not fit the memory" in speed_up
+    assert f"{100 / length_s:.2f}× over uniform cuts" in speed_up
+    assert f"{32 / length_s:.2f}× over one device" in speed_up
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
