@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from exact_planner import random_problem
-from policy_quality import ROOT, fresh_problems
+from policy_quality import ROOT, fresh_problems, processor_time
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -70,7 +70,7 @@ def row(
         if not isinstance(plan, StagedPlan):
             continue
         planned_s.append(taken_s)
-        within = certify(problem, plan, Deadline(BUDGET_S))
+        within = certify(problem, plan, processor_time(BUDGET_S))
         proven += within.bound.proof == "exact"
         length_s = plan_cost(problem, within.plan or plan).length_s
         gaps.append(length_s / within.bound.value - 1)
@@ -138,7 +138,7 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
             cluster = read_cluster(name)
             problem = StagedProblem(profile, cluster, stages=cluster.nodes)
             start = time.process_time()
-            result = planner.solve(problem)
+            result = planner.solve(problem, deadline=processor_time())
             if result.plan is None or result.bound is None:
                 table.add_row(path.stem, name, "fits no memory", "", "", "", "")
                 continue

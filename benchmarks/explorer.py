@@ -34,40 +34,40 @@ GLOBAL_BATCH = 256
 PURE: tuple[PlanKind, ...] = ("data", "operator", "pipeline")
 
 
-def best_of(found: Exploration, *kinds: PlanKind) -> Candidate | None:
-    return next((each for each in found.candidates if each.kind in kinds and each.fits), None)
+def best_of(exploration: Exploration, *kinds: PlanKind) -> Candidate | None:
+    return next((candidate for candidate in exploration.candidates if candidate.kind in kinds and candidate.fits), None)
 
 
-def shape(each: Candidate) -> str:
+def shape(candidate: Candidate) -> str:
     """`4 × (2 × 4)`, or each stage's d × t where they differ; M micro-batches."""
-    degrees = [f"{d}×{t}" for d, t in each.degrees]
+    degrees = [f"{d}×{t}" for d, t in candidate.degrees]
     stages = degrees[0] if len(set(degrees)) == 1 else " ".join(degrees)
-    return f"{len(degrees)} stage(s) of {stages}, M = {each.plan.micro_batches}"
+    return f"{len(degrees)} stage(s) of {stages}, M = {candidate.plan.micro_batches}"
 
 
-def why(found: Exploration) -> str:
+def why(exploration: Exploration) -> str:
     """The best plan, and why the best pure plan of another sort loses."""
-    best = found.best
-    rival = best_of(found, *PURE) if best.kind == "hybrid" else None
-    return f"{shape(best)}" + (f"; {rival.name}: {found.why(rival)}" if rival else "")
+    best = exploration.best
+    rival = best_of(exploration, *PURE) if best.kind == "hybrid" else None
+    return f"{shape(best)}" + (f"; {rival.name}: {exploration.why(rival)}" if rival else "")
 
 
-def row(model: str, cluster: str, found: Exploration, seconds: float) -> tuple[str, ...]:
-    pure = [best_of(found, kind) for kind in PURE]
-    hybrid, best_pure = best_of(found, "hybrid"), best_of(found, *PURE)
+def row(model: str, cluster: str, exploration: Exploration, seconds: float) -> tuple[str, ...]:
+    pure = [best_of(exploration, kind) for kind in PURE]
+    hybrid, best_pure = best_of(exploration, "hybrid"), best_of(exploration, *PURE)
     gain = best_pure.length_s / hybrid.length_s if hybrid and best_pure else None
-    lengths = [f"{each.length_s:.3g}" if each else "–" for each in (*pure, hybrid)]
-    told = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
-    bound = f"{found.proven.value:.3g}{'' if found.proven.proof == 'relaxation' else ' (exact)'}"
-    return model, cluster, *lengths, told, bound, why(found), f"{seconds:.0f}"
+    lengths = [f"{candidate.length_s:.3g}" if candidate else "–" for candidate in (*pure, hybrid)]
+    shown_gain = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
+    bound = f"{exploration.proven.value:.3g}{'' if exploration.proven.proof == 'relaxation' else ' (exact)'}"
+    return model, cluster, *lengths, shown_gain, bound, why(exploration), f"{seconds:.0f}"
 
 
 def main() -> None:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("models", nargs="*", metavar="MODEL")
-    made.add_argument("--cluster", action="append", choices=tuple(CLUSTERS))
-    made.add_argument("--budget", type=float, default=20.0)
-    arguments = made.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--cluster", action="append", choices=tuple(CLUSTERS))
+    parser.add_argument("--budget", type=float, default=20.0)
+    arguments = parser.parse_args()
     table = Table(box=None)
     for heading in ("model", "cluster", *PURE, "hybrid", "gain", "bound", "best plan", "s"):
         table.add_column(heading)
@@ -84,11 +84,11 @@ def main() -> None:
                     PlanningSpace(model, cluster, GLOBAL_BATCH)
                 )
                 result.required_plan()
-                found = result.facts["exploration"]
+                exploration = result.facts["exploration"]
             except (BadInput, Infeasible) as nothing:
                 table.add_row(name, topo, *["–"] * 6, str(nothing), "")
             else:
-                table.add_row(*row(name, topo, found, time.perf_counter() - begun))
+                table.add_row(*row(name, topo, exploration, time.perf_counter() - begun))
             console.print(" ".join(str(list(column.cells)[-1]) for column in table.columns), style="dim")
     console.print(table)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,17 +22,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from policy_quality import count_processor_time, drawn, features, worst
+from policy_quality import drawn, features, processor_time, worst
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Makers
+from automap_models.planners.portfolio.engine import Makers, StagedPlanner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import local_search
@@ -72,14 +70,6 @@ def length_of(problem: StagedProblem, plan: StagedPlan | None) -> float:
     return cost.length_s if cost.feasible else float("inf")
 
 
-def planned(problem: StagedProblem, plan: Callable[[StagedProblem], StagedPlan]) -> StagedPlan | None:
-    """A plan, or None where the planner finds none that fits."""
-    try:
-        return plan(problem)
-    except Infeasible:
-        return None
-
-
 @cache
 def policy(path: Path | None, beam: int) -> PolicyPlanner:
     """The policy, its file read once a process."""
@@ -94,7 +84,7 @@ def label(budget_s: float) -> str:
 
 def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: float) -> float:
     """L of the best plan that a long search finds from the starts, which cut on the grid, in turns."""
-    tables, deadline = stage_tables(problem), Deadline(seconds)
+    tables, deadline = stage_tables(problem), processor_time(seconds)
     best = start = min((route_of(tables, plan, length_of(problem, plan)) for plan in starts), key=lambda r: r.length_s)
     routes, seed = [route_of(tables, plan, length_of(problem, plan)) for plan in starts], 1
     while not deadline.passed:
@@ -103,27 +93,22 @@ def long_search(problem: StagedProblem, starts: Sequence[StagedPlan], seconds: f
         best, seed = min(best, route, key=lambda r: r.length_s), seed + 1
     cuts, device_cuts = best.cuts(tables)
     plan = StagedPlan(cuts, device_cuts, problem.micro_batches, "long search", problem.grid.to_points(cuts))
-    return length_of(problem, refine(problem, plan, Deadline(seconds / 5)))
+    return length_of(problem, refine(problem, plan, processor_time(seconds / 5)))
 
 
 def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measured:
     """Plan a problem in every way, all budgets being of processor time."""
-    count_processor_time()
     beam, one = PolicyConfig().beam, policy(path, 1)
     several = policy(path, beam)
 
-    ways: dict[str, Callable[[StagedProblem], StagedPlan]] = {
-        "uniform": UniformPlanner().plan,
-        "greedy": one.plan,
-        f"beam {beam}": several.plan,
-    }
+    planners: dict[str, StagedPlanner] = {"uniform": UniformPlanner(), "greedy": one, f"beam {beam}": several}
     for budget_s in BUDGETS_S:
-        planner = AutoPlanner(AutoConfig(certify_s=budget_s, refine_s=budget_s / 3), Makers(several))
-        ways[label(budget_s)] = planner.plan
+        config = AutoConfig(certify_s=budget_s, refine_s=budget_s / 3)
+        planners[label(budget_s)] = AutoPlanner(config, Makers(several))
     plans, taken_s = {}, {}
-    for name, way in ways.items():
+    for name, planner in planners.items():
         start = time.process_time()
-        plans[name] = planned(problem, way)
+        plans[name] = planner.solve(problem, deadline=processor_time()).plan
         taken_s[name] = time.process_time() - start
     length_s = {name: length_of(problem, plan) for name, plan in plans.items()}
     starts = [plan for plan in plans.values() if plan is not None and plan.coarse_cuts is not None]

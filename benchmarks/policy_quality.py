@@ -81,13 +81,14 @@ def optimum_s(problem: StagedProblem) -> float:
 def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
     """One row: count, mean, median, p99, maximum, plans that do not fit."""
     fits = ratios[np.isfinite(ratios)]
-    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max())
-    table.add_row(label, str(len(ratios)), *(f"{v:.4f}" for v in values), str(len(ratios) - len(fits)))
+    values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max()) if fits.size else ()
+    cells = [f"{value:.4f}" for value in values] or ["–"] * 4
+    table.add_row(label, str(len(ratios)), *cells, str(len(ratios) - len(fits)))
 
 
-def count_processor_time() -> None:
-    """From now on every budget is of processor time: what else runs on the machine does not count."""
-    Deadline.__init__.__defaults__ = (float("inf"), time.process_time)
+def processor_time(budget_s: float = float("inf")) -> Deadline:
+    """A deadline by processor time, its parts included: what else runs on the machine does not count."""
+    return Deadline(budget_s, time.process_time)
 
 
 def features(problem: StagedProblem) -> dict[str, float]:
@@ -126,7 +127,7 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "refining", console=Console(stderr=True)
     )
     plans[f"beam {SHIPPED_BEAM}, refined"] = [
-        refine(problem, plan, Deadline(AutoConfig().refine_s)) if plan_cost(problem, plan).feasible else plan
+        refine(problem, plan, processor_time(AutoConfig().refine_s)) if plan_cost(problem, plan).feasible else plan
         for problem, plan in refined
     ]
     budget_s = AutoConfig().certify_s
@@ -153,9 +154,9 @@ def as_shipped(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> Sta
     """What the default planner makes of the policy's plan, if the number of stages is given."""
     if not plan_cost(problem, plan).feasible:
         return plan
-    certificate = certify(problem, plan, Deadline(budget_s))
+    certificate = certify(problem, plan, processor_time(budget_s))
     proven = certificate.bound.proof == "exact"
-    return refine(problem, certificate.plan or plan, Deadline(AutoConfig().refine_s), proven=proven)
+    return refine(problem, certificate.plan or plan, processor_time(AutoConfig().refine_s), proven=proven)
 
 
 def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequence[Path]) -> None:
@@ -190,7 +191,6 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
     arguments = parser.parse_args()
     console = Console()
-    count_processor_time()
     profiles = sorted((ROOT / "examples").glob("*.npz"))
     if arguments.profiles:
         profiles += sorted(arguments.profiles.glob("*.txt")) + sorted(arguments.profiles.glob("*.npz"))

@@ -151,8 +151,8 @@ def main() -> None:
             row = pool.apply(measured, (model, kind, devices, given.rules))
             screen.print(f"{model}, {kind}, {devices} devices: {', '.join(row.lines)}", highlight=False)
             counts = (row.variables, row.dims, row.classes)
-            found = f"{row.partitioned}{' (proven)' if row.proven else ''}"
-            ends = (found, paper.partition(" in ")[0], row.as_printed, str(row.reshards), str(row.all_reduces))
+            partitioned = f"{row.partitioned}{' (proven)' if row.proven else ''}"
+            ends = (partitioned, paper.partition(" in ")[0], row.as_printed, str(row.reshards), str(row.all_reduces))
             quality.add_row(model, kind, str(devices), *map(str, counts), *ends)
             spent = (f"{row.cpu_s:.1f} s", f"{1e3 * row.search_s:.0f} ms", f"{1e6 * row.step_s:.1f} µs")
             reached = (f"{row.traced_s:.1f} s", f"{row.plan_s:.1f} s", claim, paper.partition(" in ")[2])

@@ -50,7 +50,8 @@ def profiled_once(
     """
     with contextlib.redirect_stdout(sys.stderr):
         if source.kind is SourceKind.PROFILE:
-            key, model = _digest(Path(source.what).read_bytes()), ProfiledModel(read_profile(source.what))
+            model = ProfiledModel(read_profile(source.what))  # before the digest: a device such as /dev/zero never ends
+            key = _digest(Path(source.what).read_bytes())
         else:
             key, model = _traced_model(source, device, cluster, cache, steps)
     return key, _sized(model, microbatch_size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray
@@ -14,9 +15,9 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.json_fields import Fields, finite, read_json
 from automap_models.formats.observed_json import read_observed
-from automap_models.formats.plan_json import read_plan
+from automap_models.formats.plan_json import AdjustmentDocument, read_plan
+from automap_models.formats.schema import Foreign, read_json, wrong
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.evaluate import evaluate
 
@@ -60,31 +61,29 @@ def replanned(request: ReplanRequest) -> Replanned:
     return Replanned(result, evaluate(healthy), observed)
 
 
+class _AdjustedPlan(Foreign):
+    """What a plan.json says about the devices of the running job, if it was adjusted to them."""
+
+    adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
 def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
-    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns.
+    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
 
     Raises:
         BadInput: the adjustment in the file is none of this plan.
     """
-    document = read_json(path)
-    if "adjustment" not in document:
+    earlier = read_json(path, _AdjustedPlan).adjustment
+    if earlier is UNSET:
         return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
-    earlier = document.object("adjustment")
-    order, idle = earlier.wholes("device_order"), earlier.wholes("idle")
+    at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)
     if sorted(order) != list(range(devices)):
-        earlier.refuse("device_order", f"each of the devices 0 to {devices - 1} once")
+        raise wrong(str(path), f"{at}.device_order", order, f"each of the devices 0 to {devices - 1} once")
     if not set(idle) <= set(order):
-        earlier.refuse("idle", f"some of the devices 0 to {devices - 1}")
+        raise wrong(str(path), f"{at}.idle", idle, f"some of the devices 0 to {devices - 1}")
     running = PlacedPlan(plan, order, idle)
     if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
-        earlier.refuse("idle", "devices that leave every stage one that works")
-    return running, _slowdowns(earlier, devices)
-
-
-def _slowdowns(earlier: Fields, devices: int) -> FloatArray:
-    """[D] slowdowns that an earlier adjustment found."""
-    written = earlier.any("slowdown")
-    values = [finite(value) for value in written] if isinstance(written, list) else []
-    if len(values) != devices or any(value is None or value <= 0 for value in values):
-        earlier.refuse("slowdown", f"{devices} positive numbers")
-    return np.array(values, dtype=np.float64)
+        raise wrong(str(path), f"{at}.idle", idle, "devices that leave every stage one that works")
+    if len(earlier.slowdown) != devices:
+        raise wrong(str(path), f"{at}.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    return running, np.array(earlier.slowdown, dtype=np.float64)

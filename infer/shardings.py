@@ -178,7 +178,7 @@ def _inserted_by_shardy(module: Module, plan: ShardingPlan, steps: Steps) -> dic
 
 
 def _count_notes(result: Result[ShardingProblem, ShardingPlan], inserted: Mapping[str, Inserted]) -> tuple[str, ...]:
-    notes = []
+    notes = list(result.notes)
     if result.facts.get("interrupted"):
         notes.append(f"interrupted after {result.facts['episodes']:,} episodes: the best plan until then")
     if reshards := inserted.get("reshard"):
@@ -197,7 +197,7 @@ def _price_report(request: SearchRequest, problem: ShardingProblem, begun: float
     return ShardingReport(
         result=result,
         planning_s=time.perf_counter() - begun,
-        notes=_price_notes(problem, result.cost),
+        notes=(*result.notes, *_price_notes(problem, result.cost)),
         replicated=replicated_price(problem),
         data_parallel=plan_price(problem, parallel) if parallel else None,
     )

@@ -11,6 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.result import TIE
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, read_sweep, require_few
@@ -20,8 +21,6 @@ from automap_models.planners.staged.batch import Outcome, plan_batch
 from .planning import sized_profile, staged_planner
 from .reports.progress import Steps
 from .requests import AUTO, PlannerRequest, SweepRequest
-
-TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,3 +177,14 @@ def draw_sharding_problem(seed: int, classes: tuple[int, int] = (1, 10)) -> Shar
     )
     drawn = ShardingClasses(variables, own, divisors, np.array(pairs, dtype=np.int64).reshape(-1, 2))
     return ShardingProblem("drawn", drawn, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("model", 4),))
+
+
+@pytest.fixture(scope="session")
+def hard_sharding_problem() -> ShardingProblem:
+    """600 classes in 12,000 conflicts: nothing but greedy decisions comes to a good plan within seconds."""
+    random, k = np.random.default_rng(0), 600
+    conflicts = np.unique(np.sort(random.integers(0, k, (12_000, 2)), axis=1), axis=0)
+    conflicts = conflicts[conflicts[:, 0] < conflicts[:, 1]]
+    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(k))
+    classes = ShardingClasses(variables, np.arange(k), np.full(k, 4), conflicts)
+    return ShardingProblem("hard", classes, Cluster(1, 8, 1e9, 1e9, 1e9), (MeshAxis("model", 4),))

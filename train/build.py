@@ -107,7 +107,10 @@ def build_module(config: DictConfig) -> RainbowModule:
 def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, Any]:
     """Settings as a plain mapping with the keys and types of a record."""
     try:
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(record), *settings))
+        resolved = [
+            OmegaConf.to_container(own, resolve=True) for own in settings
+        ]  # `${out}/…` is known above them only
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(record), *resolved))
     except OmegaConfBaseException as error:
         key = f"{where}.{error.full_key}" if error.full_key else where
         raise BadInput(str(error).splitlines()[0], where=key, do="see conf/train.yaml") from None

@@ -23,17 +23,21 @@ class Phase(IntEnum):
     UPDATE = 2
 
 
+ArgumentKind = Literal["parameter", "state", "input"]
+"""A trainable parameter, state of the optimiser or the like, or an input of this step."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """An argument of a training step.
 
     Attributes:
         name: path in the step's arguments, such as `params/encoder/block_3/kernel`.
-        kind: a trainable `parameter`, `state` of the optimiser or the like, or an `input` of this step.
+        kind: see `ArgumentKind`.
     """
 
     name: str
-    kind: Literal["parameter", "state", "input"]
+    kind: ArgumentKind
 
 
 @dataclass(frozen=True, eq=False)

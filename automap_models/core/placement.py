@@ -36,9 +36,6 @@ MAX_PIECES = 64
 ROUNDING = 1e-9
 """Sums of bytes and of times may pass a limit by this share, which is floating-point rounding."""
 
-TIE = 1e-9
-"""Values that differ relatively by no more are equal."""
-
 
 @dataclass(frozen=True, eq=False)
 class PlacementGraph:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.instruction_graph import ArgumentKind, FloatArray, IntArray
 from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text
 from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, ShardingWork, Variable
 from automap_models.core.sharding_specs import partition_specs, placements
@@ -30,7 +30,7 @@ Objective = Literal["count", "time", "memory"]
 """What a plan is chosen by: as many partitioned variables as possible (Auto-MAP's; of equally many, the most bytes),
 the least time of a step within the memory of a device, or the least memory of a device (and of those the fastest)."""
 
-CANDIDATES: dict[PlanKind, str] = {"operator": "parameter", "data": "input"}
+CANDIDATES: dict[PlanKind, ArgumentKind] = {"operator": "parameter", "data": "input"}
 """Kind of plan → kind of variables that it decides on: operator partitioning decides on trainable parameters, auto data
 parallelism on inputs (Auto-MAP §3.2, §3.3)."""
 
@@ -178,7 +178,7 @@ class ShardingPlan:
         mesh: the axes; together they partition different classes.
         variables: of the problem, all v of them.
         dims: [axes][v] the dimension of each variable that is partitioned across the axis, or -1 where none is.
-        planner: who made it.
+        planner: name of the planner that made it.
     """
 
     mesh: Mesh
@@ -193,7 +193,7 @@ class ShardingPlan:
         Args:
             problem: whose classes they are.
             axis_of: [k] the axis that shards each class, UNUSED for none.
-            planner: who made it.
+            planner: name of the planner that made it.
         """
         classes, axes = problem.classes, range(len(problem.mesh))
         dims = tuple(classes.dims(np.flatnonzero(axis_of == a).tolist()) for a in axes)

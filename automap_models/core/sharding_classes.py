@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.instruction_graph import ArgumentKind, FloatArray, IntArray
 
 REPLICATED = -1
 """In place of a dimension: the variable is not partitioned."""
@@ -37,7 +37,7 @@ class Variable:
     shape: tuple[int, ...]
     dtype: str
     nbytes: float
-    kind: Literal["parameter", "state", "input"]
+    kind: ArgumentKind
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a sharding plan is worth: variables that it partitions, time of a step and memory of a device on a cluster.
+"""The cost of a sharding plan: variables that it partitions, time of a step and memory of a device on a cluster.
 
 - An instruction that follows a class which is sharded by an axis of n devices takes 1/n of its time; launches stay.
 - A result that is summed over a sharded class is all-reduced along the axis, at its own sharding along the other one.
@@ -41,7 +41,7 @@ class AxisCost(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardingPrice:
-    """What a step costs on every device under a plan.
+    """The cost of a step on every device under a plan.
 
     Attributes:
         compute_s: all instructions, launches among them.
@@ -70,7 +70,7 @@ class ShardingCount(NamedTuple):
 
 
 def sharding_cost(problem: ShardingProblem, plan: ShardingPlan) -> ShardingPrice | ShardingCount:
-    """What the plan is worth by the problem's objective: its price, or what it partitions.
+    """The cost of a plan by the problem's objective: its price, or the number of variables that it partitions.
 
     Args:
         problem: one that the plan solves.
@@ -86,7 +86,7 @@ def objective_value(problem: ShardingProblem, cost: ShardingPrice | ShardingCoun
 
 
 def sharding_count(plan: ShardingPlan) -> ShardingCount:
-    """What the plan partitions."""
+    """Number and bytes of the variables that the plan partitions."""
     split = [v for a in range(len(plan.mesh)) for v, dim in plan.candidates(a).items() if dim != REPLICATED]
     return ShardingCount(len(split), sum(variable.nbytes for variable in split))
 
@@ -118,7 +118,7 @@ def classes_price(problem: ShardingProblem, axis_of: IntArray, sizes: Sequence[i
 
 
 def replicated_price(problem: ShardingProblem) -> ShardingPrice:
-    """What it costs when every device does everything."""
+    """The price of the plan in which every device does everything."""
     return classes_price(problem, np.full(len(problem.classes), UNUSED))
 
 

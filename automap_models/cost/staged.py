@@ -80,20 +80,20 @@ def span_and_length(
     Pseudo-stages e_0 … e_{2S-2}: T = max_e (Σ_{j<e} u_j + M·u_e); L = max_s (T - Σ_{j<2s} B_j + AR_s).
 
     Args:
-        forward_s, backward_s, all_reduce_s: [..., S].
-        transfer_s: [..., S-1].
+        forward_s, backward_s, all_reduce_s: [S, …], stages first.
+        transfer_s: [S-1, …].
         micro_batches: M.
 
     Returns:
-        [...] each of T, L and the index of the pseudo-stage that sets T; scalars for one pipeline.
+        […] each of T, L and the index of the pseudo-stage that sets T; scalars for one pipeline.
     """
-    both, back = np.zeros((2, *forward_s.shape[:-1], 2 * forward_s.shape[-1] - 1))
-    both[..., 0::2], both[..., 1::2] = forward_s + backward_s, 2.0 * transfer_s
-    back[..., 0::2], back[..., 1::2] = backward_s, transfer_s
-    candidates = both.cumsum(-1) - both + micro_batches * both
-    span = candidates.max(-1)
-    hidden = (back.cumsum(-1) - back)[..., 0::2]
-    return span, (span[..., None] - hidden + all_reduce_s).max(-1), candidates.argmax(-1)
+    both, back = np.zeros((2, 2 * len(forward_s) - 1, *forward_s.shape[1:]))
+    both[0::2], both[1::2] = forward_s + backward_s, 2.0 * transfer_s
+    back[0::2], back[1::2] = backward_s, transfer_s
+    candidates = both.cumsum(0) - both + micro_batches * both
+    span = candidates.max(0)
+    hidden = (back.cumsum(0) - back)[0::2]
+    return span, (span - hidden + all_reduce_s).max(0), candidates.argmax(0)
 
 
 def before_transfer(
@@ -166,7 +166,7 @@ def plan_cost(
     compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
     weights, stash = np.add.reduceat(profile.W, first), np.add.reduceat(profile.stash, first)
     forward, backward = compute_fwd / replicas, compute_bwd / replicas
-    compute, reduce, gather = (compute_fwd + compute_bwd) / replicas, np.zeros(stages), np.zeros(stages)
+    compute, (reduce, gather) = (compute_fwd + compute_bwd) / replicas, np.zeros((2, stages))
     transfer = np.array(
         [
             profile.A[cut] * transfer_s_per_byte(cluster, bounds[s], bounds[s + 1], bounds[s + 2])
@@ -175,9 +175,9 @@ def plan_cost(
         dtype=np.float64,
     )
     all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
-    in_flight = np.minimum(plan.micro_batches, np.arange(stages, 0, -1))
+    in_flight = np.array([min(plan.micro_batches, stages - s) for s in range(stages)])
     memory = stage_memory_bytes(weights, stash, replicas, in_flight, problem.state_factor)
-    for s in np.flatnonzero(plan.shardings).tolist():
+    for s in [s for s, index in enumerate(plan.shardings) if index]:
         stop = int(first[s + 1]) if s + 1 < stages else len(profile)
         devices = (bounds[s], bounds[s + 1])
         stage = _sharded_stage(problem, plan.shardings[s], slice(int(first[s]), stop), devices, int(in_flight[s]))

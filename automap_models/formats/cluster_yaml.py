@@ -13,15 +13,27 @@ RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
 
 
-class ClusterDocument(Document):
+class ClusterDocument(Document, kw_only=True):
     """A cluster as YAML files and plans write it; the keys are the attributes of `core.cluster.Cluster`."""
 
+    name: Text = ""
     nodes: Whole
     devices_per_node: Whole
     intra: float
     inter: float
     memory: float
-    name: Text = ""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> ClusterDocument:
+        """The document that describes a cluster."""
+        return cls(
+            name=cluster.name,
+            nodes=int(cluster.nodes),
+            devices_per_node=int(cluster.devices_per_node),
+            intra=float(cluster.intra),
+            inter=float(cluster.inter),
+            memory=float(cluster.memory),
+        )
 
     def cluster(self, where: str, name: str = "cluster") -> Cluster:
         """The cluster, under the given name where the document has none.
@@ -35,6 +47,23 @@ class ClusterDocument(Document):
             )
         except BadInput as error:
             raise BadInput(error.what, where=where, do=error.do) from None
+
+    def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
+        """The document describes this cluster, perhaps under another name.
+
+        Args:
+            cluster: to compare with.
+            where, at: the file, and the path to the document in it, for messages.
+            do: what the user should do otherwise.
+
+        Raises:
+            BadInput: it describes another one; the message names the first key that differs.
+        """
+        expected = ClusterDocument.of(cluster)
+        for key in (*SIZES, *RATES):
+            written, value = getattr(self, key), getattr(expected, key)
+            if written != value:
+                raise BadInput(f"{at}.{key} is {written}, but cluster {cluster.name} has {value}", where=where, do=do)
 
 
 def known_clusters() -> list[str]:

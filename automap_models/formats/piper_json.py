@@ -14,16 +14,13 @@ format is documented in the README.md of msr-fiddle/piper.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import msgspec
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 from automap_models.formats.json_graph import Edge, Node, positions_of_ends, require_acyclic, sorted_nodes
-from automap_models.formats.schema import Amount, Foreign, decode_json, read_bytes
+from automap_models.formats.schema import Amount, Foreign, decode_json
 
 DO = "give JSON of Piper"
 
@@ -62,20 +59,15 @@ class PiperDocument(Foreign):
     edges: list[PiperEdge]
 
 
-def read_piper_json(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a Piper JSON file: one micro-batch on one device.
+def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
+    """The profile in the content of a Piper JSON file, which `where` names: one micro-batch on one device.
 
     The nodes are put into the topological order with the fewest bytes crossing all cuts. `names` are the node ids,
     `layers` the names.
 
     Raises:
-        BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
+        BadInput: the content is none, or a value in it makes no sense, naming the node or edge at fault.
     """
-    return parse_piper(read_bytes(path), where=str(path), model=Path(path).stem)
-
-
-def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
-    """The profile in the content of a file, which `where` names; see `read_piper_json`."""
     parsed = decode_json(content, PiperDocument, where=where, do=DO)
     ways = [_fastest(i, node, where) for i, node in enumerate(parsed.nodes)]
     way_of = {node.id: way for node, way in zip(parsed.nodes, ways, strict=True)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -27,8 +27,6 @@ from automap_models.core.placement import (
 from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
-from automap_models.formats.plan_json import dumps
 from automap_models.formats.schema import Amount, Document, Index, Whole, read_json, wrong
 from automap_models.version import __version__
 
@@ -123,20 +121,6 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
     )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins
-
-
-def write_placement_plan(path: str | os.PathLike[str], result: PlacementResult) -> None:
-    """Write placement.json; see `placement_document`.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    text = dumps(placement_document(result)) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
 
 
 def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> PlacementResult:

@@ -35,6 +35,7 @@ from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedP
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_atomically
+from automap_models.formats.cluster_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
 from automap_models.version import __version__
 
@@ -45,17 +46,6 @@ FORMER = "hybrid-pipeline"
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 STALE = "plan again for this profile and cluster"
-
-
-class ClusterDocument(Document):
-    """The cluster as plan.json keeps it."""
-
-    name: str
-    nodes: int
-    devices_per_node: int
-    intra: float
-    inter: float
-    memory: float
 
 
 class StageDocument(Document):
@@ -130,6 +120,36 @@ class ShardingDocument(Document):
     dims: dict[str, int]
 
 
+class ScaleDocument(Document):
+    """How much longer a stage's passes take than the profile says."""
+
+    forward: float
+    backward: float
+
+
+class MovingDocument(Document):
+    """What the change from one plan to the next costs."""
+
+    received_bytes: float
+    between_nodes_bytes: float
+    moving_s: float
+    restart_s: float
+
+
+class AdjustmentDocument(Document, kw_only=True):
+    """The devices that a plan was adjusted to, as their measured times show them."""
+
+    stage_scale: list[ScaleDocument] = msgspec.field(default_factory=list)
+    slowdown: list[Positive]
+    slowdown_error: list[float] = msgspec.field(default_factory=list)
+    device_order: list[Index]
+    idle: list[Index]
+    running_length_s: float | None = None
+    length_s: float | None = None
+    moving: MovingDocument | None = None
+    pays_after_steps: float | None = None
+
+
 class PlanDocument(Document):
     """plan.json."""
 
@@ -160,6 +180,7 @@ class PlanDocument(Document):
     launch_s: float | UnsetType = UNSET
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
     partitionings: dict[str, ShardingDocument] | UnsetType = UNSET
+    adjustment: AdjustmentDocument | UnsetType = UNSET
 
 
 class _Kind(Foreign):
@@ -240,17 +261,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
     """The cluster as plan.json keeps it."""
-    document: dict[str, Any] = msgspec.to_builtins(
-        ClusterDocument(
-            name=cluster.name,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            intra=float(cluster.intra),
-            inter=float(cluster.inter),
-            memory=float(cluster.memory),
-        )
-    )
-    return document
+    return msgspec.structs.asdict(ClusterDocument.of(cluster))
 
 
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:
@@ -382,18 +393,10 @@ def _profile(document: PlanDocument, profile: Profile, where: str) -> Profile:
 
 def _cluster(document: PlanDocument, cluster: Cluster | None, where: str) -> Cluster:
     """The cluster in the file, which must be the given one but for its name."""
-    written = msgspec.structs.asdict(document.cluster)
-    try:
-        own = Cluster(**written)
-    except BadInput as error:
-        raise BadInput(error.what, where=f"{where}, $.cluster", do=error.do) from None
+    own = document.cluster.cluster(f"{where}, $.cluster")
     if cluster is None:
         return own
-    theirs = cluster_document(cluster)
-    for key, value in written.items():
-        if key != "name" and value != theirs[key]:
-            what = f"$.cluster.{key} is {value}, but cluster {cluster.name} has {theirs[key]}"
-            raise BadInput(what, where=where, do=STALE)
+    document.cluster.require_same(cluster, where, "$.cluster", STALE)
     return cluster
 
 

@@ -29,12 +29,13 @@ import math
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import Meta
 
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir, exists
@@ -247,8 +248,14 @@ def _loader() -> type[yaml.SafeLoader]:
 
         depth = 0
 
+        def fetch_flow_collection_start(self, kind: Any) -> None:
+            """The token of a bracket; PyYAML looks a thousand of them ahead, which takes seconds if none closes."""
+            if self.flow_level >= _DEEPEST_YAML:
+                raise yaml.scanner.ScannerError(None, None, "it is nested too deeply")
+            super().fetch_flow_collection_start(kind)
+
         def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-            """The next node; PyYAML takes seconds for a thousand brackets, which no description has."""
+            """The next node, if it is not in too many others."""
             self.depth += 1
             if self.depth > _DEEPEST_YAML:
                 raise yaml.composer.ComposerError(None, None, "it is nested too deeply")
@@ -298,18 +305,17 @@ def _values(document: object, known: dict[int, int]) -> int:
 def _misfit(error: msgspec.ValidationError, document: object, kind: object, where: str, do: str) -> BadInput:
     """msgspec's message as our sentence, with the value at fault where the document is at hand."""
     what, path = _split(str(error))
-    if match := re.fullmatch(r"Object missing required field `(.*)`", what, re.DOTALL):
-        return BadInput(f"{path}.{match[1]} is missing", where=where, do=do)
-    if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
-        owner = "the document" if path == "$" else path
-        return BadInput(f"{owner} has the unknown key {_SHORT.repr(match[1])}", where=where, do=do)
     if path.startswith("key in "):
         owner = path.removeprefix("key in ")
         return BadInput(f"a key of {owner} is not {_expected(what)}", where=where, do=do)
-    choices = sorted(map(str, _choices(inspect.type_info(kind), path))) if what.startswith("Invalid enum") else []
-    expected = " or ".join(choices) or _expected(what)
-    path, value = _at(document, path, what)
+    path, value, declared = _at(document, path, what, kind)
+    if match := re.fullmatch(r"Object missing required field `(.*)`", what, re.DOTALL):
+        return BadInput(f"{path}.{match[1]} is missing", where=where, do=do)
     path = "the document" if path == "$" else path
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        return BadInput(f"{path} has the unknown key {_SHORT.repr(match[1])}", where=where, do=do)
+    choices = sorted(str(value) for part in declared if get_origin(part) is Literal for value in get_args(part))
+    expected = (" or ".join(choices) if what.startswith("Invalid enum") else "") or _expected(what)
     if value is msgspec.UNSET:
         return BadInput(f"{path} is not {expected}", where=where, do=do)
     return BadInput(f"{path} is {_SHORT.repr(value)}, not {expected}", where=where, do=do)
@@ -335,53 +341,63 @@ def _expected(what: str) -> str:
     return f"{kinds} {limit}".removesuffix(".0").strip()
 
 
-def _at(document: object, path: str, what: str) -> tuple[str, object]:
-    """The path with the key that msgspec leaves out of mappings' values, and the value there; UNSET if unknown."""
-    value, shown = document, "$"
-    for key, index in re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", path.removeprefix("$")):
-        shown += f".{key}" if key else f"[{index}]"
-        if key and isinstance(value, Mapping) and key in value:
-            value = value[key]
-        elif index.isdigit() and isinstance(value, list) and int(index) < len(value):
-            value = value[int(index)]
-        elif index == "..." and isinstance(value, Mapping) and (name := _of_kind(value, what)) is not None:
-            shown, value = f"{shown.removesuffix('[...]')}.{name}", value[name]
+def _at(document: object, path: str, what: str, kind: object) -> tuple[str, object, list[object]]:
+    """Where msgspec's path leads: to which value (UNSET if unknown), of which declared types.
+
+    msgspec writes `[...]` for a key of a mapping. The path that is returned has that key as far as the document is at
+    hand.
+    """
+    value, shown, declared = document, "$", list(_alternatives(kind))
+    steps = re.findall(r"\.([^.\[]+)|\[([^\]]*)\]", path.removeprefix("$"))
+    for number, (key, index) in enumerate(steps):
+        step = f".{key}" if key else f"[{index}]"
+        parts = [part for owner in declared for part in _parts(owner, key)]
+        if key:
+            value = value.get(key, msgspec.UNSET) if isinstance(value, Mapping) else msgspec.UNSET
+        elif index == "..." and isinstance(value, Mapping):
+            rest = "".join(f".{name}" if name else f"[{place}]" for name, place in steps[number + 1 :])
+            name = _key_at_fault(value, parts, f"${rest}", what)
+            step = step if name is None else f".{name}"
+            value = msgspec.UNSET if name is None else value[name]
         else:
-            return path, msgspec.UNSET
-    return shown, value
+            items = value if isinstance(value, list) else []
+            value = items[int(index)] if index.isdigit() and int(index) < len(items) else msgspec.UNSET
+        shown, declared = shown + step, [alternative for part in parts for alternative in _alternatives(part)]
+    return shown, value, declared
 
 
-def _choices(declared: object, path: str) -> set[object]:
-    """The values that a declared type allows at a path, where it lists them."""
-    kinds = [declared]
-    for key in re.findall(r"\.([^.\[]+)|\[[^\]]*\]", path.removeprefix("$")):
-        kinds = [part for kind in _alternatives(kinds) for part in _parts(kind, key)]
-    return {value for kind in _alternatives(kinds) for value in getattr(kind, "values", ())}
+def _key_at_fault(values: Mapping[Any, object], declared: list[object], path: str, what: str) -> object:
+    """The first key whose value, decoded alone, leads to the same message at the rest of the path; None if none."""
+    for kind in declared:
+        for name, value in values.items():
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                if _split(str(error)) == (what, path):
+                    return name
+            except (ValueError, RecursionError):
+                continue
+    return None
 
 
-def _alternatives(kinds: Iterable[object]) -> Iterator[object]:
-    for kind in kinds:
-        yield from (
-            _alternatives(kind.types)
-            if isinstance(kind, inspect.UnionType)
-            else [kind.type if isinstance(kind, inspect.Metadata) else kind]
-        )
+def _alternatives(kind: object) -> Iterator[object]:
+    """The types that a declared type is made of: those of a union, without what `Annotated` adds."""
+    if get_origin(kind) is Annotated:
+        yield from _alternatives(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        yield from (part for alternative in get_args(kind) for part in _alternatives(alternative))
+    else:
+        yield kind
 
 
-def _parts(kind: object, key: str) -> list[object]:
-    """The types of what stands under a key, or at any index, of a type."""
-    if isinstance(kind, inspect.StructType):
-        return [field.type for field in kind.fields if field.encode_name == key]
-    if isinstance(kind, inspect.TupleType):
-        return list(kind.item_types)
-    return [getattr(kind, "value_type" if isinstance(kind, inspect.DictType) else "item_type", None)]
-
-
-def _of_kind(values: Mapping[Any, object], what: str) -> str | None:
-    """The first key whose value has the type that the message speaks of."""
-    match = re.search(r"got `([^`]*)`", what)
-    names = {"int": int, "float": float, "str": str, "bool": bool, "array": list, "object": dict, "null": type(None)}
-    return next((key for key, value in values.items() if match and type(value) is names.get(match[1])), None)
+def _parts(kind: object, key: str) -> list[Any]:
+    """The declared types of what stands under a key, or at any index or key, of a type."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return [field.type for field in msgspec.structs.fields(kind) if field.encode_name == key]
+    arguments = get_args(kind)
+    if get_origin(kind) in (dict, Mapping):
+        return list(arguments[1:])
+    return [] if get_origin(kind) is Literal else [part for part in arguments if part is not ...]
 
 
 def _reason(error: Exception) -> str:

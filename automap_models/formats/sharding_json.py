@@ -1,52 +1,176 @@
 """plan.json of sharding plans, schema 1: kinds "operator" and "data" (one axis) and "hybrid" (two); see formats.md.
 
-`variables` holds what the plan decides on along an axis, `arguments` the step's other arguments, which follow by
-propagation: the optimiser's moments are partitioned as their parameter is. `dim` is the partitioned dimension, -1 where
-none is. With two axes, `plans` holds such a document for each axis by name.
+`variables` holds what the plan decides on along an axis. `arguments` holds the step's other arguments, which follow by
+propagation: the optimiser's moments are partitioned as their parameter is. `dim` is the partitioned dimension, or -1 if
+the variable is replicated. With two axes, `plans` holds such a document for each axis by name.
 
-Plans for the least time or memory also have `mesh`, `objective`, `price`, `baselines` (prices of other plans on the
-same devices, null where one does not exist) and what is proven (`price_optimality`: no plan is below `bound`, in
-seconds or bytes).
+Plans for the least time or memory also have `mesh`, `price`, `baselines` (prices of other plans on the same devices,
+null where one does not exist) and `price_optimality`: no plan is below its `bound`, in seconds or bytes.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
-from automap_models.core.cluster import Cluster
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from automap_models.core.instruction_graph import ArgumentKind
 from automap_models.core.mesh import AXES, Mesh, MeshAxis, mesh_text
-from automap_models.core.result import Bound, Result
-from automap_models.core.sharding import CANDIDATES, ShardingPlan, ShardingProblem
+from automap_models.core.result import Proof, Result
+from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.json_fields import Fields, read_json
-from automap_models.formats.plan_json import cluster_document, dumps
+from automap_models.formats.cluster_yaml import ClusterDocument
+from automap_models.formats.plan_json import dumps
+from automap_models.formats.schema import (
+    LARGEST_WHOLE,
+    Amount,
+    Document,
+    Foreign,
+    Index,
+    decode_json,
+    read_bytes,
+    wrong,
+)
 from automap_models.version import __version__
 
-SCHEMA = 1
-HYBRID = "hybrid"
-ARGUMENT_KINDS = ("parameter", "state", "input")
 TOLERANCE = 1e-6
-"""Relative difference at which the gap and the figures that make it disagree."""
+"""Absolute difference at which the gap and the figures that make it disagree."""
 
 _STALE = "plan again for this model and cluster"
 _PARALLEL: Mesh = (MeshAxis("data", 0),)
 """The one axis of data parallelism; its size is that of the mesh."""
 
+AxisSize = Annotated[int, Meta(ge=2, le=LARGEST_WHOLE)]
+Dim = Annotated[int, Meta(ge=REPLICATED, le=LARGEST_WHOLE)]
+
+
+class VariableDocument(Document):
+    """A variable, and which of its dimensions is partitioned."""
+
+    shape: list[Index]
+    dtype: str
+    bytes: Amount
+    dim: Dim
+
+
+class ArgumentDocument(VariableDocument):
+    """A variable that the plan does not decide on."""
+
+    kind: ArgumentKind
+
+
+class OptimalityDocument(Document):
+    """What is proven about all plans, and how far this one is from it."""
+
+    bound: float
+    proof: Proof
+    gap: float
+
+
+class PriceDocument(Document):
+    """What a step costs; all-reduces by the name of their axis."""
+
+    time_s: Amount
+    compute_s: Amount
+    all_reduce_s: dict[str, float]
+    activation_bytes: dict[str, float]
+    gradient_bytes: dict[str, float]
+    memory_bytes: Amount
+
+
+class BaselinesDocument(Document):
+    """Prices of other plans on the same devices."""
+
+    replicated: PriceDocument | None
+    data_parallel: PriceDocument | None
+
+
+class ProvenanceDocument(Document):
+    """Where the plan comes from."""
+
+    automap_version: str
+    seed: int | None
+
+
+class AxisDocument(Document, kw_only=True):
+    """What is decided along one axis."""
+
+    schema: Literal[1]
+    kind: Literal["operator", "data"]
+    model: str
+    planner: str
+    objective: Objective
+    rules: str
+    cluster: ClusterDocument
+    devices: AxisSize
+    variables: dict[str, VariableDocument]
+    arguments: dict[str, ArgumentDocument]
+    partitioned: Index
+    decided_by_propagation: Index
+    conflicts: Literal[0]
+    reward: float
+    search_s: Amount
+    episodes: Index
+    interrupted: bool = False
+    optimality: OptimalityDocument | None
+    planning_s: Amount
+    notes: list[str]
+    provenance: ProvenanceDocument
+
+
+class OneAxisDocument(AxisDocument, kw_only=True):
+    """The whole file of a plan along one axis; where variables are counted it has no price."""
+
+    mesh: dict[str, AxisSize] | UnsetType = UNSET
+    price: PriceDocument | UnsetType = UNSET
+    baselines: BaselinesDocument | UnsetType = UNSET
+    price_optimality: OptimalityDocument | UnsetType | None = UNSET
+
+
+class TwoAxesDocument(Document, kw_only=True):
+    """The whole file of a plan along two axes; where variables are counted it has `optimality`, else a price."""
+
+    schema: Literal[1]
+    kind: Literal["hybrid"]
+    model: str
+    planner: str
+    rules: str
+    cluster: ClusterDocument
+    devices: AxisSize
+    plans: dict[str, AxisDocument]
+    search_s: Amount
+    planning_s: Amount
+    provenance: ProvenanceDocument
+    optimality: OptimalityDocument | UnsetType | None = UNSET
+    objective: Objective
+    mesh: dict[str, AxisSize]
+    price: PriceDocument | UnsetType = UNSET
+    baselines: BaselinesDocument | UnsetType = UNSET
+    price_optimality: OptimalityDocument | UnsetType | None = UNSET
+    notes: list[str]
+
+
+class _Header(Foreign):
+    """What tells files of one axis and of two apart."""
+
+    schema: Literal[1]
+    kind: Literal["operator", "data", "hybrid"]
+
 
 @dataclass(frozen=True)
 class ShardingReport:
-    """Everything that is said about a sharding plan.
+    """A sharding plan with everything that people read about it.
 
     Attributes:
-        result: the problem, its plan, what it is worth and what is proven; there is a plan.
-        planning_s: from the model to the plan.
+        result: with a plan.
+        planning_s: time from the model to the plan.
         notes: sentences for people.
         replicated: price of doing everything on every device; None where variables are counted.
         data_parallel: price of partitioning the batch across all devices of the mesh; None where they do not divide it.
@@ -71,14 +195,9 @@ class ShardingReport:
 
 def sharding_document(report: ShardingReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
-    counts, several = report.problem.objective == "count", len(report.plan.mesh) > 1
-    if several:
-        whole = _hybrid_document(report)
-    else:
-        whole = _axis_document(report, 0, _optimality_document(report) if counts else None, report.result.facts)
-    beside = {} if counts and not several else {"mesh": {axis.name: int(axis.size) for axis in report.plan.mesh}}
-    priced = {} if counts else _price_documents(report)
-    return {**whole, "objective": report.problem.objective, **beside, **priced, "notes": list(report.notes)}
+    document = _one_axis(report) if len(report.plan.mesh) == 1 else _two_axes(report)
+    builtins: dict[str, Any] = msgspec.to_builtins(document)
+    return builtins
 
 
 def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) -> None:
@@ -96,33 +215,32 @@ def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) ->
 
 
 def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | None = None) -> ShardingPlan:
-    """The plan in a file, of one axis or two, whoever made it and for whatever objective.
+    """The plan in a file, of one axis or two, whichever planner made it and for whatever objective.
 
     Args:
         path: a plan.json of kind operator, data or hybrid.
-        problem: what it shall solve, against which it is checked by propagation; without one the file has to agree
-            with itself, which is enough for `partition_specs` and `placements`.
+        problem: the problem that the plan shall solve. The plan is checked against it by propagation. Without a problem
+            the file only has to agree with itself, which is enough for `partition_specs` and `placements`.
 
     Raises:
         BadInput: the file is no sharding plan or contradicts itself, belongs to another model, cluster or mesh, or
             propagation on the module leads to a conflict.
     """
-    fields = read_json(path)
-    if fields.any("schema") != SCHEMA:
-        fields.refuse("schema", f"{SCHEMA}, the one that this version reads")
-    mesh = _mesh(fields)
+    document, where = _read(path), str(path)
+    mesh = _mesh(document, where)
     if problem is not None and mesh != problem.mesh:
         what = f"is a plan for the mesh {mesh_text(mesh)}, not {mesh_text(problem.mesh)}"
-        raise BadInput(what, where=fields.where, do=_STALE)
-    documents = [_axis_fields(fields, axis, len(mesh)) for axis in mesh]
-    dims_along = [_axis_dims(document) for document in documents]
-    _require_agreement(fields, dims_along)
+        raise BadInput(what, where=where, do=_STALE)
+    dims_along = []
+    for axis, (at, decided) in zip(mesh, _axis_documents(document, mesh, where).items(), strict=True):
+        dims_along.append(_dims(decided, axis, at, where))
+        if problem is not None:
+            decided.cluster.require_same(problem.cluster, where, f"{at}.cluster", _STALE)
+    _require_agreement(dims_along, where)
     variables = tuple(dims_along[0])
     dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
-    plan = ShardingPlan(mesh, variables, dims, fields.text("planner"))
-    for axis, document in enumerate(documents):
-        _check_figures(document, plan.partitioned(axis))
-    return plan if problem is None else _fitted(plan, documents, fields, problem)
+    plan = ShardingPlan(mesh, variables, dims, document.planner)
+    return plan if problem is None else _fitted(plan, problem, where)
 
 
 def mesh_of(path: str | os.PathLike[str]) -> Mesh:
@@ -131,27 +249,68 @@ def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     Raises:
         BadInput: the file is no sharding plan.
     """
-    return _mesh(read_json(path))
+    return _mesh(_read(path), str(path))
 
 
-def _axis_document(
-    report: ShardingReport, axis: int, optimality: dict[str, Any] | None, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What is decided along one axis."""
-    problem, plan = report.problem, report.plan
+def _one_axis(report: ShardingReport) -> OneAxisDocument:
+    problem, optimality, notes = report.problem, _optimality(report), list(report.notes)
+    if problem.objective == "count":
+        return OneAxisDocument(**_along(report, 0), objective="count", optimality=optimality, notes=notes)
+    return OneAxisDocument(
+        **_along(report, 0),
+        objective=problem.objective,
+        optimality=None,
+        notes=notes,
+        mesh=_sizes(report.plan.mesh),
+        price=_price(report.result.cost, report.plan.mesh),
+        baselines=_baselines(report),
+        price_optimality=optimality,
+    )
+
+
+def _two_axes(report: ShardingReport) -> TwoAxesDocument:
+    problem, plan, optimality = report.problem, report.plan, _optimality(report)
+    counts = problem.objective == "count"
+    return TwoAxesDocument(
+        schema=1,
+        kind="hybrid",
+        model=problem.model,
+        planner=plan.planner,
+        rules=problem.rules,
+        cluster=ClusterDocument.of(problem.cluster),
+        devices=math.prod(axis.size for axis in plan.mesh),
+        plans={
+            axis.name: AxisDocument(**_along(report, a), objective="count", optimality=None, notes=[])
+            for a, axis in enumerate(plan.mesh)
+        },
+        search_s=float(report.result.taken_s),
+        planning_s=float(report.planning_s),
+        provenance=ProvenanceDocument(__version__, report.result.facts.get("seed")),
+        optimality=optimality if counts else UNSET,
+        objective=problem.objective,
+        mesh=_sizes(plan.mesh),
+        price=UNSET if counts else _price(report.result.cost, plan.mesh),
+        baselines=UNSET if counts else _baselines(report),
+        price_optimality=UNSET if counts else optimality,
+        notes=list(report.notes),
+    )
+
+
+def _along(report: ShardingReport, axis: int) -> dict[str, Any]:
+    """What a file of one axis and each part of a file of two axes have in common."""
+    problem, plan, facts = report.problem, report.plan, report.result.facts
     decided = plan.candidates(axis)
     others = {variable: dim for variable, dim in plan.by_variable(axis).items() if variable not in decided}
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "kind": plan.mesh[axis].kind,
         "model": problem.model,
         "planner": plan.planner,
-        "objective": "count",
         "rules": problem.rules,
-        "cluster": cluster_document(problem.cluster),
+        "cluster": ClusterDocument.of(problem.cluster),
         "devices": int(plan.mesh[axis].size),
-        "variables": {variable.name: _variable_document(variable, dim) for variable, dim in decided.items()},
-        "arguments": {v.name: {**_variable_document(v, dim), "kind": v.kind} for v, dim in others.items()},
+        "variables": {v.name: VariableDocument(*_variable_fields(v, dim)) for v, dim in decided.items()},
+        "arguments": {v.name: ArgumentDocument(*_variable_fields(v, dim), v.kind) for v, dim in others.items()},
         "partitioned": int(plan.partitioned(axis)),
         "decided_by_propagation": int(facts["decided_by_propagation"][axis]),
         "conflicts": 0,
@@ -159,203 +318,143 @@ def _axis_document(
         "search_s": float(report.result.taken_s),
         "episodes": int(facts.get("episodes", 0)),
         "interrupted": bool(facts.get("interrupted", False)),
-        "optimality": optimality,
         "planning_s": float(report.planning_s),
-        "notes": [],
-        "provenance": {"automap_version": __version__, "seed": facts.get("seed")},
+        "provenance": ProvenanceDocument(__version__, facts.get("seed")),
     }
 
 
-def _hybrid_document(report: ShardingReport) -> dict[str, Any]:
-    """A plan along two axes, without its price."""
-    problem, plan, facts = report.problem, report.plan, report.result.facts
-    return {
-        "schema": SCHEMA,
-        "kind": HYBRID,
-        "model": problem.model,
-        "planner": plan.planner,
-        "rules": problem.rules,
-        "cluster": cluster_document(problem.cluster),
-        "devices": math.prod(axis.size for axis in plan.mesh),
-        "plans": {axis.name: _axis_document(report, a, None, facts) for a, axis in enumerate(plan.mesh)},
-        "search_s": float(report.result.taken_s),
-        "planning_s": float(report.planning_s),
-        "provenance": {"automap_version": __version__, "seed": facts.get("seed")},
-    } | ({"optimality": _optimality_document(report)} if problem.objective == "count" else {})
+def _variable_fields(variable: Variable, dim: int) -> tuple[list[int], str, float, int]:
+    return [int(size) for size in variable.shape], variable.dtype, float(variable.nbytes), int(dim)
 
 
-def _variable_document(variable: Variable, dim: int) -> dict[str, Any]:
-    shape = [int(size) for size in variable.shape]
-    return {"shape": shape, "dtype": variable.dtype, "bytes": float(variable.nbytes), "dim": int(dim)}
+def _sizes(mesh: Mesh) -> dict[str, int]:
+    return {axis.name: int(axis.size) for axis in mesh}
 
 
-def _price_documents(report: ShardingReport) -> dict[str, Any]:
-    """The plan's price, those beside it, and what is proven."""
-    mesh, parallel = report.plan.mesh, report.data_parallel
-    return {
-        "price": _price_document(report.result.cost, mesh),
-        "baselines": {
-            "replicated": report.replicated and _price_document(report.replicated, mesh),
-            "data_parallel": parallel and _price_document(parallel, _PARALLEL),
-        },
-        "price_optimality": _optimality_document(report),
-    }
+def _baselines(report: ShardingReport) -> BaselinesDocument:
+    replicated, parallel = report.replicated, report.data_parallel
+    return BaselinesDocument(
+        None if replicated is None else _price(replicated, report.plan.mesh),
+        None if parallel is None else _price(parallel, _PARALLEL),
+    )
 
 
-def _price_document(price: ShardingPrice, mesh: Mesh) -> dict[str, Any]:
+def _price(price: ShardingPrice, mesh: Mesh) -> PriceDocument:
     def by_axis(values: tuple[float, ...]) -> dict[str, float]:
         return {axis.name: float(value) for axis, value in zip(mesh, values, strict=True)}
 
-    return {
-        "time_s": float(price.time_s),
-        "compute_s": float(price.compute_s),
-        "all_reduce_s": by_axis(price.all_reduce_s),
-        "activation_bytes": by_axis(price.activation_bytes),
-        "gradient_bytes": by_axis(price.gradient_bytes),
-        "memory_bytes": float(price.memory_bytes),
-    }
+    return PriceDocument(
+        time_s=float(price.time_s),
+        compute_s=float(price.compute_s),
+        all_reduce_s=by_axis(price.all_reduce_s),
+        activation_bytes=by_axis(price.activation_bytes),
+        gradient_bytes=by_axis(price.gradient_bytes),
+        memory_bytes=float(price.memory_bytes),
+    )
 
 
-def _optimality_document(report: ShardingReport) -> dict[str, Any] | None:
-    """The bound, and by how much the plan is off it, relatively: less than it of variables, more of time or memory."""
-    bound: Bound | None = report.result.bound
+def _optimality(report: ShardingReport) -> OptimalityDocument | None:
+    """The bound, and the relative distance from it: fewer variables than it, or more time or memory."""
+    bound = report.result.bound
     if bound is None:
         return None
     reached = objective_value(report.problem, report.result.cost)
     gap = _gap(reached, bound.value) if report.problem.objective == "count" else reached / bound.value - 1.0
-    return {"bound": float(bound.value), "proof": bound.proof, "gap": float(gap)}
+    return OptimalityDocument(float(bound.value), bound.proof, float(gap))
 
 
 def _gap(partitioned: float, bound: float) -> float:
     return 1.0 - partitioned / bound if bound else 0.0
 
 
-def _mesh(fields: Fields) -> Mesh:
-    """The axes in a file; a plan made by counting has none written, and one all the same."""
-    if "mesh" in fields:
-        written = fields.object("mesh")
-        mesh = tuple(MeshAxis(str(name), written.whole(str(name))) for name in written.document)
+def _read(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
+    content, where = read_bytes(path), str(path)
+    if decode_json(content, _Header, where=where, do=_STALE).kind == "hybrid":
+        return decode_json(content, TwoAxesDocument, where=where, do=_STALE)
+    return decode_json(content, OneAxisDocument, where=where, do=_STALE)
+
+
+def _mesh(document: OneAxisDocument | TwoAxesDocument, where: str) -> Mesh:
+    """The axes in a file. A plan that was made by counting along one axis names only its kind."""
+    if document.mesh is not UNSET:
+        if not 1 <= len(document.mesh) <= len(AXES) or not set(document.mesh) <= set(AXES):
+            raise wrong(where, "$.mesh", document.mesh, f"a mesh of {' and '.join(AXES)}", _STALE)
+        if len(document.mesh) > 1 and document.kind != "hybrid":
+            raise wrong(where, "$.kind", document.kind, "hybrid, as its mesh has two axes", _STALE)
+        return tuple(MeshAxis(name, size) for name, size in document.mesh.items())
+    return tuple(MeshAxis(name, document.devices) for name, kind in AXES.items() if kind == document.kind)
+
+
+def _axis_documents(document: OneAxisDocument | TwoAxesDocument, mesh: Mesh, where: str) -> dict[str, AxisDocument]:
+    """The path to the document of each axis → the document, in the mesh's order."""
+    if isinstance(document, AxisDocument):
+        by_path: dict[str, AxisDocument] = {"$": document}
     else:
-        kind = fields.text("kind")
-        if kind not in CANDIDATES:
-            fields.refuse("kind", " or ".join(CANDIDATES))
-        mesh = tuple(MeshAxis(name, _at_least(2, fields, "devices")) for name, of in AXES.items() if of == kind)
-    if not 1 <= len(mesh) <= len(AXES) or not {axis.name for axis in mesh} <= set(AXES):
-        fields.refuse("mesh", f"a mesh of {' and '.join(AXES)}")
-    return mesh
+        if unknown := document.plans.keys() - {axis.name for axis in mesh}:
+            raise BadInput(f"$.plans has the unknown key {min(unknown)!r}", where=where, do=_STALE)
+        for axis in mesh:
+            if axis.name not in document.plans:
+                raise BadInput(f"$.plans.{axis.name} is missing", where=where, do=_STALE)
+        by_path = {f"$.plans.{axis.name}": document.plans[axis.name] for axis in mesh}
+    for axis, (at, along) in zip(mesh, by_path.items(), strict=True):
+        for key, written, expected in (("kind", along.kind, axis.kind), ("devices", along.devices, axis.size)):
+            if written != expected:
+                raise wrong(where, f"{at}.{key}", written, f"{expected}, as the axis {axis.name} has it", _STALE)
+    return by_path
 
 
-def _axis_fields(fields: Fields, axis: MeshAxis, axes: int) -> Fields:
-    """The document of one axis."""
-    document = fields if axes == 1 else fields.object("plans").object(axis.name)
-    for key, expected in (("kind", axis.kind), ("devices", axis.size)):
-        if document.any(key) != expected:
-            document.refuse(key, f"{expected}, as the axis {axis.name} has it")
-    _at_least(2, document, "devices")
-    return document
+def _dims(document: AxisDocument, axis: MeshAxis, at: str, where: str) -> dict[Variable, int]:
+    """Each variable of the document of one axis with its partitioned dimension."""
+    dims: dict[Variable, int] = {}
+    decided: ArgumentKind = CANDIDATES[axis.kind]
+    for key, variables in (("variables", document.variables), ("arguments", document.arguments)):
+        for name, entry in variables.items():
+            if entry.dim >= len(entry.shape):
+                expected = f"-1 or one of the {len(entry.shape)} dimensions"
+                raise wrong(where, f"{at}.{key}.{name}.dim", entry.dim, expected, _STALE)
+            kind = entry.kind if isinstance(entry, ArgumentDocument) else decided
+            dims[Variable(name, tuple(entry.shape), entry.dtype, entry.bytes, kind)] = entry.dim
+    partitioned = sum(variable.kind == decided and dim != REPLICATED for variable, dim in dims.items())
+    if document.partitioned != partitioned:
+        expected = f"{partitioned}, the number of variables with a dim"
+        raise wrong(where, f"{at}.partitioned", document.partitioned, expected, _STALE)
+    if document.optimality is not None:
+        _check_optimality(document.optimality, partitioned, f"{at}.optimality", where)
+    return dims
 
 
-def _axis_dims(fields: Fields) -> dict[Variable, int]:
-    """Everything that the document of one axis lists, with its partitioned dimension."""
-    return dict(_written(fields, CANDIDATES[AXES[_axis_name(fields)]]))
+def _check_optimality(written: OptimalityDocument, partitioned: int, at: str, where: str) -> None:
+    if written.bound < partitioned:
+        raise wrong(where, f"{at}.bound", written.bound, f"at least {partitioned}, which the plan partitions", _STALE)
+    if not math.isclose(written.gap, _gap(partitioned, written.bound), abs_tol=TOLERANCE):
+        raise wrong(where, f"{at}.gap", written.gap, "1 - partitioned / bound", _STALE)
 
 
-def _axis_name(fields: Fields) -> str:
-    kind = fields.text("kind")
-    return next(name for name, of in AXES.items() if of == kind)
-
-
-def _written(fields: Fields, kind: str) -> Iterator[tuple[Variable, int]]:
-    """See `_axis_dims`; `kind` is that of the variables decided on."""
-    for key in ("variables", "arguments"):
-        listed = fields.object(key)
-        for name in listed.document:
-            entry = listed.object(str(name))
-            variable = Variable(
-                name=str(name),
-                shape=entry.wholes("shape"),
-                dtype=entry.text("dtype"),
-                nbytes=entry.number("bytes"),
-                kind=_kind(entry) if key == "arguments" else kind,  # type: ignore[arg-type]
-            )
-            dim = entry.whole("dim")
-            if not REPLICATED <= dim < len(variable.shape):
-                entry.refuse("dim", f"-1 or one of the {len(variable.shape)} dimensions")
-            yield variable, dim
-
-
-def _kind(entry: Fields) -> str:
-    kind = entry.text("kind")
-    return kind if kind in ARGUMENT_KINDS else entry.refuse("kind", f"one of {', '.join(ARGUMENT_KINDS)}")
-
-
-def _require_agreement(fields: Fields, dims_along: list[dict[Variable, int]]) -> None:
+def _require_agreement(dims_along: list[dict[Variable, int]], where: str) -> None:
     """The plans along the axes are about the same variables, and none partitions a dimension that another does."""
     first, *others = dims_along
     for other in others:
+        for variable in (*first, *other):
+            if variable not in first or variable not in other:
+                what = f"$.plans are about different variables ({variable.name} is in one alone)"
+                raise BadInput(what, where=where, do=_STALE)
         for variable, dim in other.items():
-            if variable not in first:
-                fields.refuse("plans", f"plans of the same variables ({variable.name} is in one alone)")
-            if dim == first[variable] >= 0:
-                fields.refuse("plans", f"plans that partition different dimensions of {variable.name}")
-        if len(other) != len(first):
-            fields.refuse("plans", "plans of the same variables")
+            if dim == first[variable] != REPLICATED:
+                raise BadInput(f"$.plans both partition dimension {dim} of {variable.name}", where=where, do=_STALE)
 
 
-def _check_figures(fields: Fields, partitioned: int) -> None:
-    """The figures of one axis agree with its plan and with one another."""
-    if fields.whole("partitioned") != partitioned:
-        fields.refuse("partitioned", f"{partitioned}, the number of variables with a dim")
-    if fields.whole("conflicts") != 0:
-        fields.refuse("conflicts", "0")
-    for key in ("decided_by_propagation", "episodes"):
-        _at_least(0, fields, key)
-    for key in ("reward", "search_s"):
-        fields.number(key)
-    if "interrupted" in fields:
-        fields.flag("interrupted")
-    if fields.any("optimality") is not None:
-        _check_optimality(fields.object("optimality"), partitioned)
-
-
-def _check_optimality(written: Fields, partitioned: int) -> None:
-    bound, proof = written.number("bound"), written.text("proof")
-    if proof not in ("exact", "relaxation"):
-        written.refuse("proof", "exact or relaxation")
-    if bound < partitioned:
-        written.refuse("bound", f"at least {partitioned}, which the plan partitions")
-    if not math.isclose(written.number("gap"), _gap(partitioned, bound), abs_tol=TOLERANCE):
-        written.refuse("gap", "1 less partitioned over bound")
-
-
-def _at_least(least: int, fields: Fields, key: str) -> int:
-    number = fields.whole(key)
-    return number if number >= least else fields.refuse(key, f"a whole number ≥ {least}")
-
-
-def _fitted(plan: ShardingPlan, documents: list[Fields], fields: Fields, problem: ShardingProblem) -> ShardingPlan:
+def _fitted(plan: ShardingPlan, problem: ShardingProblem, where: str) -> ShardingPlan:
     """The plan with the problem's variables, in their order, after propagation has led to the same."""
-    for document in documents:
-        _require_same_cluster(document.object("cluster"), problem.cluster)
     written, variables = set(plan.variables), problem.classes.variables
-    for some, others, whose in ((variables, written, "the plan"), (plan.variables, set(variables), problem.model)):
+    for some, others, owner in ((variables, written, "the plan"), (plan.variables, set(variables), problem.model)):
         for variable in some:
             if variable not in others:
-                what = f"{whose} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
-                raise BadInput(what, where=fields.where, do=_STALE)
+                what = f"{owner} has no {variable.kind} {variable.name} {variable.dtype}{list(variable.shape)}"
+                raise BadInput(what, where=where, do=_STALE)
     dims_along = [plan.by_variable(axis) for axis in range(len(plan.mesh))]
     dims = tuple(tuple(along[variable] for variable in variables) for along in dims_along)
     fitted = ShardingPlan(plan.mesh, variables, dims, plan.planner)
-    valid, why = fitted.check_valid(problem)
+    valid, objection = fitted.check_valid(problem)
     if not valid:
-        raise BadInput(why, where=fields.where, do=_STALE)
+        raise BadInput(objection, where=where, do=_STALE)
     return fitted
-
-
-def _require_same_cluster(written: Fields, cluster: Cluster) -> None:
-    """The cluster in the file is the problem's but for its name."""
-    for key, value in cluster_document(cluster).items():
-        if key != "name" and written.number(key) != value:
-            raise BadInput(
-                f"{key} is {written.any(key)}, but cluster {cluster.name} has {value}", where=written.where, do=_STALE
-            )

@@ -29,13 +29,13 @@ def argument_name(raw: str) -> str:
 
 def step_arguments(step: TrainingStep, sizes: Sequence[int], raw_names: Sequence[str]) -> tuple[Argument, ...]:
     """The arguments of a traced step: `sizes[i]` leaves belong to the i-th pytree."""
-    made: list[Argument] = []
+    arguments: list[Argument] = []
     for position, size in enumerate(sizes):
         kind = "parameter" if position == step.trainable else "input" if position in step.inputs else "state"
         for leaf in range(size):
-            name = argument_name(raw_names[len(made)]) or f"arg{position}/{leaf}"
-            made.append(Argument(name, kind))  # type: ignore[arg-type]
-    return tuple(made)
+            name = argument_name(raw_names[len(arguments)]) or f"arg{position}/{leaf}"
+            arguments.append(Argument(name, kind))  # type: ignore[arg-type]
+    return tuple(arguments)
 
 
 def file_arguments(
@@ -73,11 +73,11 @@ def file_arguments(
     chosen = _both(chosen, floating)
     if not any(chosen):
         raise _no_parameters(names, types, trainable, source)
-    made: list[Argument] = []
+    arguments: list[Argument] = []
     for name, is_parameter, partners in zip(names, chosen, updated, strict=True):
         is_state = partners > 0 or _says(name) in {"parameter", "state"}
-        made.append(Argument(name, "parameter" if is_parameter else "state" if is_state else "input"))
-    return tuple(made)
+        arguments.append(Argument(name, "parameter" if is_parameter else "state" if is_state else "input"))
+    return tuple(arguments)
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> list[bool]:
@@ -99,16 +99,16 @@ def _updated(types: Sequence[Tensor], operations: Sequence[Operation], outputs: 
     reach = [1 << i for i in range(len(types))]
     kinds = list(types)
     for op in operations:
-        found = 0
+        sources = 0
         for value in op.operands:
-            found |= reach[value]
-        reach += [found] * len(op.results)
+            sources |= reach[value]
+        reach += [sources] * len(op.results)
         kinds += op.results
     results: dict[Tensor, int] = {}
     for value in outputs:
         results[kinds[value]] = results.get(kinds[value], 0) | (reach[value] if value >= len(types) else 0)
     return [
-        sum(found >> i & 1 for found in results.values()) if results.get(kind, 0) >> i & 1 else 0
+        sum(sources >> i & 1 for sources in results.values()) if results.get(kind, 0) >> i & 1 else 0
         for i, kind in enumerate(types)
     ]
 

@@ -20,11 +20,11 @@ from automap_models.hlo.liveness import NEVER, Liveness
 
 def homes(liveness: Liveness) -> IntArray:
     """[n] position of the forward instruction that each instruction belongs to; NEVER where none can be told."""
-    found = _Homes(liveness)
-    found.backward()
-    found.update()
-    found.from_readers()
-    return found.home
+    assigned = _Homes(liveness)
+    assigned.backward()
+    assigned.update()
+    assigned.from_readers()
+    return assigned.home
 
 
 class _Homes:
@@ -36,9 +36,7 @@ class _Homes:
         self.reads = [operands[start:end] for start, end in pairwise(offsets)]
         self.storage = liveness.storage.tolist()
         self.producers = graph.producers.tolist()
-        self.of_phase = {
-            phase: [i for i, found in enumerate(graph.phases.tolist()) if found == phase] for phase in Phase
-        }
+        self.of_phase = {phase: [i for i, own in enumerate(graph.phases.tolist()) if own == phase] for phase in Phase}
 
     def backward(self) -> None:
         """By layer, opcode and what is read; else by dataflow."""
@@ -89,8 +87,8 @@ class _Homes:
     def _from_operands(self, i: int) -> int:
         """The home of the largest operand that has one; of equal ones, the last of the step."""
         sizes, producers = self.graph.value_bytes, self.producers
-        made = [(sizes[v], producers[v]) for v in self.reads[i] if producers[v] >= 0]
-        housed = [(size, p) for size, p in made if self.home[p] != NEVER]
+        operands = [(sizes[v], producers[v]) for v in self.reads[i] if producers[v] >= 0]
+        housed = [(size, p) for size, p in operands if self.home[p] != NEVER]
         return int(self.home[max(housed)[1]]) if housed else NEVER
 
     def _updated_parameters(self) -> dict[int, int]:

@@ -102,7 +102,7 @@ def without_marks(message: str) -> str:
 def _marked(line: re.Match[str]) -> str:
     head, name, rest = line[1], line[2], line[3]
     mark = f"<${name}>"
-    named, count = _OP_NAME.subn(lambda found: found[1] + mark, rest, count=1)
+    named, count = _OP_NAME.subn(lambda prefix: prefix[1] + mark, rest, count=1)
     if not count:
         metadata = f'op_name="{mark}"'
         named = (

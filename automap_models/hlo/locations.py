@@ -42,15 +42,15 @@ def scopes(path: str) -> tuple[str, ...]:
     >>> scopes("jit(train_step)/transpose(jvp(T5))/enc_0/self/q/dot_general")
     ('T5', 'enc_0', 'self', 'q')
     """
-    found: list[str] = []
+    path_scopes: list[str] = []
     parts = split(path)
     for before, part in zip(["", *parts], parts[:-1], strict=False):
         for scope in split(_unwrapped(part)):
             if not _is_scope(scope, before):
                 continue
-            if not found or found[-1] != scope:
-                found.append(scope)
-    return tuple(found)
+            if not path_scopes or path_scopes[-1] != scope:
+                path_scopes.append(scope)
+    return tuple(path_scopes)
 
 
 def layers(paths: Sequence[str]) -> tuple[str, ...]:

@@ -193,12 +193,12 @@ def measure_times(
     graph = graph or instruction_graph(module)
     clock, tell = Clock(repeats, warmup, seed), progress or (lambda done, total, what: None)
     single = [one for one in one_op_modules(module) if one.opcode not in VIEW_OPCODES]
-    found: list[float | None] = []
+    alone_times_s: list[float | None] = []
     for i, one in enumerate(single):
         tell(i, len(single) + len(Phase), f"{one.opcode}, {one.instructions.size} times")
-        found.append(clock.seconds(one, _SCRATCH * sum(kind.nbytes for kind in (*one.operands, *one.results))))
-    call_s = min((time_s for time_s in found if time_s is not None), default=0.0)
-    alone_s = _spread(graph, single, found, call_s)
+        alone_times_s.append(clock.seconds(one, _SCRATCH * sum(kind.nbytes for kind in (*one.operands, *one.results))))
+    call_s = min((time_s for time_s in alone_times_s if time_s is not None), default=0.0)
+    alone_s = _spread(graph, single, alone_times_s, call_s)
     up_to_s: dict[Phase, float | None] = {}
     for i, phase in enumerate(Phase):
         tell(len(single) + i, len(single) + len(Phase), f"the step up to its {phase.name.lower()} phase")
@@ -206,7 +206,7 @@ def measure_times(
         up_to_s[phase] = clock.seconds(needed, _peak_bytes(graph)) if needed.results else None
     believed = _rising(up_to_s)
     missing = Counter[str]()
-    for one, time_s in zip(single, found, strict=True):
+    for one, time_s in zip(single, alone_times_s, strict=True):
         if time_s is None:
             missing[one.opcode] += one.instructions.size
     return Measured(
@@ -226,8 +226,8 @@ def _results_up_to(graph: InstructionGraph, phase: Phase) -> list[int]:
         return [int(v) for v in graph.outputs]
     updating = graph.phases[graph.consumers] == Phase.UPDATE
     wanted = np.unique(np.concatenate([graph.outputs, graph.operands[updating]]))
-    made = wanted[graph.producers[wanted] >= 0]
-    return [int(v) for v in made[graph.phases[graph.producers[made]] <= phase]]
+    computed = wanted[graph.producers[wanted] >= 0]
+    return [int(v) for v in computed[graph.phases[graph.producers[computed]] <= phase]]
 
 
 def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:
@@ -241,12 +241,12 @@ def _rising(up_to_s: Mapping[Phase, float | None]) -> dict[Phase, float]:
 
 
 def _spread(
-    graph: InstructionGraph, single: Sequence[OneOp], found: Sequence[float | None], call_s: float
+    graph: InstructionGraph, single: Sequence[OneOp], alone_times_s: Sequence[float | None], call_s: float
 ) -> FloatArray:
     """[n] times from those of the distinct operations; rooflines where there is none, scaled like with like."""
     times_s, measured = np.zeros(len(graph)), np.zeros(len(graph), bool)
     ran = np.zeros(len(graph), bool)
-    for one, time_s in zip(single, found, strict=True):
+    for one, time_s in zip(single, alone_times_s, strict=True):
         ran[one.instructions] = True
         if time_s is not None:
             times_s[one.instructions] = max(time_s - call_s, 0.0)

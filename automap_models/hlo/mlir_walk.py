@@ -113,8 +113,8 @@ def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
             copy = op.clone()
             _replace_operands(copy, inner)
             func.ReturnOp(list(copy.results))
-    read, made = ([_tensor(value.type, "") for value in values] for values in (outer, op.results))
-    return module, tuple(read), tuple(made)
+    read, returned = ([_tensor(value.type, "") for value in values] for values in (outer, op.results))
+    return module, tuple(read), tuple(returned)
 
 
 def inner_loops(op: Any) -> Iterator[Any]:

@@ -56,11 +56,11 @@ def _depend_on_parameters_and_inputs(operations: Sequence[Operation], arguments:
     depends = [{"parameter": _PARAMETER, "input": _INPUT, "state": 0}[argument.kind] for argument in arguments]
     mixed = []
     for op in operations:
-        found = 0
+        sources = 0
         for value in op.operands:
-            found |= depends[value]
-        depends += [found] * len(op.results)
-        mixed.append(found == _PARAMETER | _INPUT)
+            sources |= depends[value]
+        depends += [sources] * len(op.results)
+        mixed.append(sources == _PARAMETER | _INPUT)
     return mixed
 
 

@@ -59,7 +59,7 @@ class DivisibleProfile:
         time_s = work_s + self.times.launch_s
         divided = meets(self.step.of_values, chosen)
         A, sizes, liveness = self.profile.A, self.step.graph.value_bytes, self.step.liveness
-        on_each = np.where(divided, sizes / degree, sizes)
+        sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = self._sums(chosen)
@@ -70,8 +70,8 @@ class DivisibleProfile:
             C_fwd=time_s[liveness.forward],
             A=A,
             held=A / degree + replicated * (1.0 - 1.0 / degree),
-            W=liveness.first_using(on_each),
-            stash=liveness.keeping(on_each),
+            W=liveness.first_using(sharded_sizes),
+            stash=liveness.keeping(sharded_sizes),
             reduced_fwd=self._bytes(forward),
             reduced_bwd=self._bytes(backward),
             starts_fwd=self._starts(forward),
@@ -84,18 +84,18 @@ class DivisibleProfile:
         """The sums over these classes: in the forward pass, after it, and those that only the update reads."""
         due = self.step.sums_over(chosen)
         forward = self.step.graph.phases == Phase.FORWARD
-        waited = [each for each in due if not each.late]
+        waited = [total for total in due if not total.late]
         return (
-            [each for each in waited if forward[each.operation]],
-            [each for each in waited if not forward[each.operation]],
-            [each for each in due if each.late],
+            [total for total in waited if forward[total.operation]],
+            [total for total in waited if not forward[total.operation]],
+            [total for total in due if total.late],
         )
 
     def _bytes(self, sums: Iterable[Sum]) -> FloatArray:
-        return self._at_home(self._of_operations((each.operation, each.nbytes) for each in sums))
+        return self._at_home(self._of_operations((total.operation, total.nbytes) for total in sums))
 
     def _starts(self, sums: Iterable[Sum]) -> FloatArray:
-        return self._at_home(self._of_operations((each.operation, 1.0) for each in sums))
+        return self._at_home(self._of_operations((total.operation, 1.0) for total in sums))
 
     def _of_operations(self, amounts: Iterable[tuple[int, float]]) -> FloatArray:
         """[n] totals of amounts by operation."""
@@ -107,8 +107,8 @@ class DivisibleProfile:
     def _at_home(self, amounts: FloatArray) -> FloatArray:
         """[m] amounts of all instructions, [n], at the forward instructions that these belong to."""
         housed: NDArray[np.bool_] = self._home != NEVER
-        found = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
-        return np.asarray(found + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
+        at_home = np.bincount(self._home[housed], amounts[housed], minlength=len(self.profile))
+        return np.asarray(at_home + amounts[~housed].sum() * (self.profile.C / self.profile.C.sum()))
 
     def _dims(self, chosen: frozenset[int]) -> dict[str, int]:
         classes = self.step.sharding.classes

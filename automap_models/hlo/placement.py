@@ -220,26 +220,26 @@ def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) ->
 
     training = bool((liveness.graph.phases != Phase.FORWARD).any())
     fits, too_many = 1, (most // 2 if training else most) + 1
-    found = layout(fits)
+    best = layout(fits)
     while fits + 1 < too_many:
         groups = (fits + too_many) // 2
         tried = layout(groups)
         if tried.total <= most:
-            fits, found = groups, tried
+            fits, best = groups, tried
         else:
             too_many = groups
-    return found
+    return best
 
 
-def _with_senders(found: Parts, reads: Reads, values: int) -> _Layout:
+def _with_senders(parts: Parts, reads: Reads, values: int) -> _Layout:
     """Parts as nodes, each followed by the nodes through which its values leave it if these are more than one set."""
     bundles: dict[int, dict[tuple[int, ...], list[int]]] = {}
-    for value, (part, groups) in _readers_elsewhere(found, reads).items():
+    for value, (part, groups) in _readers_elsewhere(parts, reads).items():
         bundles.setdefault(part, {}).setdefault(groups, []).append(value)
     sender = np.full(values, NEVER)
     maker: list[int] = []
     node_of_part = []
-    for part in range(int(found.parts.max()) + 1):
+    for part in range(int(parts.parts.max()) + 1):
         node = len(maker)
         node_of_part.append(node)
         sets = list(bundles.get(part, {}).values())
@@ -247,15 +247,15 @@ def _with_senders(found: Parts, reads: Reads, values: int) -> _Layout:
         maker += [node] * (1 + apart * len(sets))
         for at, sent in enumerate(sets, start=1):
             sender[sent] = node + at * apart
-    return _Layout(np.array(node_of_part)[found.parts], found.groups, sender, np.array(maker))
+    return _Layout(np.array(node_of_part)[parts.parts], parts.groups, sender, np.array(maker))
 
 
-def _readers_elsewhere(found: Parts, reads: Reads) -> dict[int, tuple[int, tuple[int, ...]]]:
+def _readers_elsewhere(parts: Parts, reads: Reads) -> dict[int, tuple[int, tuple[int, ...]]]:
     """Value → the part that makes it and the other groups that read it, for values that other groups read."""
-    leaves = found.groups[reads.producers] != found.groups[reads.readers]
+    leaves = parts.groups[reads.producers] != parts.groups[reads.readers]
     values, producers = reads.values[leaves], reads.producers[leaves]
-    elsewhere = found.groups[reads.readers[leaves]]
-    part = dict(zip(values.tolist(), found.parts[producers].tolist(), strict=True))
+    elsewhere = parts.groups[reads.readers[leaves]]
+    part = dict(zip(values.tolist(), parts.parts[producers].tolist(), strict=True))
     readers: dict[int, list[int]] = {}
     for value, group in np.unique(np.stack([values, elsewhere], axis=1), axis=0).tolist():
         readers.setdefault(value, []).append(group)
@@ -265,9 +265,9 @@ def _readers_elsewhere(found: Parts, reads: Reads) -> dict[int, tuple[int, tuple
 def _edges(reads: Reads, layout: _Layout) -> IntArray:
     """Maker → reader inside a group, maker → sender → reader between groups."""
     leaves = layout.groups[reads.producers] != layout.groups[reads.readers]
-    made, read = layout.nodes[reads.producers], layout.nodes[reads.readers]
-    sent = np.where(leaves, layout.sender[reads.values], made)
-    ends = np.concatenate([np.stack([made, sent], axis=1), np.stack([sent, read], axis=1)])
+    makers, read = layout.nodes[reads.producers], layout.nodes[reads.readers]
+    sent = np.where(leaves, layout.sender[reads.values], makers)
+    ends = np.concatenate([np.stack([makers, sent], axis=1), np.stack([sent, read], axis=1)])
     return np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0).astype(np.int64)
 
 

@@ -140,8 +140,8 @@ def _covers(restriction: Restriction, module: Module, use: Use, of_phase: NDArra
 def _stands_in(path: str, pattern: str) -> bool:
     if pattern == "*":
         return True
-    found = scopes(path)
-    return fnmatchcase("/".join(found), pattern) or any(fnmatchcase(scope, pattern) for scope in found)
+    path_scopes = scopes(path)
+    return fnmatchcase("/".join(path_scopes), pattern) or any(fnmatchcase(scope, pattern) for scope in path_scopes)
 
 
 def _restriction(item: RestrictionDocument, path: str, where: str) -> Restriction:

@@ -60,8 +60,8 @@ class Along:
         return [self._spec(dims) for dims in of_leaf]
 
     def _spec(self, dims: Sequence[int]) -> PartitionSpec:
-        found = dict(zip(dims, self.sizes, strict=True))
-        return PartitionSpec(*(found.get(dim) for dim in range(1 + max(found))))  # type: ignore[no-untyped-call]
+        axis_of_dim = dict(zip(dims, self.sizes, strict=True))
+        return PartitionSpec(*(axis_of_dim.get(dim) for dim in range(1 + max(axis_of_dim))))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,11 @@ def on_one_device(step: TrainingStep, seed: int) -> tuple[list[np.ndarray], list
 def differences(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> tuple[float, float]:
     """Largest relative difference among scalars (the loss), and among arrays (in the Euclidean norm)."""
     scalars, arrays = [0.0], [0.0]
-    for found, right in zip(results, expected, strict=True):
+    for result, right in zip(results, expected, strict=True):
         if _floating(right):
-            found64, right64 = found.astype(np.float64), right.astype(np.float64)
+            result64, right64 = result.astype(np.float64), right.astype(np.float64)
             scale = float(np.linalg.norm(right64.ravel())) or 1.0
-            (arrays if right.ndim else scalars).append(float(np.linalg.norm((found64 - right64).ravel())) / scale)
+            (arrays if right.ndim else scalars).append(float(np.linalg.norm((result64 - right64).ravel())) / scale)
     return max(scalars), max(arrays)
 
 

@@ -91,9 +91,9 @@ def _variables(module: Module) -> tuple[Variable, ...]:
 
 def _numbered(kept: IntArray, components: int) -> IntArray:
     """[components] class of each component: numbered as their first dimensions come, -1 for the others."""
-    found, first = np.unique(kept, return_index=True)
+    distinct, first = np.unique(kept, return_index=True)
     number = np.full(components, NO_CLASS)
-    number[found[np.argsort(first)]] = np.arange(found.size)
+    number[distinct[np.argsort(first)]] = np.arange(distinct.size)
     return number
 
 
@@ -111,8 +111,8 @@ def _together(rules: ShardingRules, of_node: IntArray) -> csr_array:
     owners = np.concatenate([_owners(rules.dim_offsets), len(rules.tensors) + _owners(rules.factor_offsets)])
     kept = of_node != NO_CLASS
     shape = len(rules.tensors) + len(rules.uses), int(of_node.max(initial=-1)) + 1
-    found = coo_array((np.ones(int(kept.sum()), np.int64), (owners[kept], of_node[kept])), shape)
-    return found.tocsr()
+    counts = coo_array((np.ones(int(kept.sum()), np.int64), (owners[kept], of_node[kept])), shape)
+    return counts.tocsr()
 
 
 def _owners(offsets: IntArray) -> IntArray:

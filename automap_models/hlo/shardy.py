@@ -78,13 +78,15 @@ def _annotate(mlir: Any, tensors: Sequence[Tensor], along: Sequence[tuple[Sequen
     function = _entry(mlir).owner.operation
     of_argument = zip(*(dims for dims, _ in along), strict=True)
     shardings = [_sharding(len(tensor.shape), dims) for tensor, dims in zip(tensors, of_argument, strict=True)]
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get({_SHARDING: each}) for each in shardings])
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(
+        [ir.DictAttr.get({_SHARDING: sharding}) for sharding in shardings]
+    )
 
 
 def _sharding(rank: int, sharded: Sequence[int]) -> Any:
     """A value's sharding; `sharded` is the dimension that each axis partitions."""
     axes = [[sdy.AxisRefAttr.get(f"{_AXIS}_{i}") for i, of in enumerate(sharded) if of == dim] for dim in range(rank)]
-    return sdy.TensorShardingAttr.get(_MESH, [sdy.DimensionShardingAttr.get(each, True) for each in axes])
+    return sdy.TensorShardingAttr.get(_MESH, [sdy.DimensionShardingAttr.get(axis, True) for axis in axes])
 
 
 def _run(mlir: Any, passes: Sequence[str]) -> None:

@@ -104,8 +104,8 @@ class StepClasses:
     def of_values(self) -> tuple[Classes, ...]:
         """[v] classes of each value."""
         arguments = len(self.graph.arguments)
-        made = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
-        return (*(self._of_rules_value(v) for v in range(arguments)), *made)
+        results = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
+        return (*(self._of_rules_value(v) for v in range(arguments)), *results)
 
     @property
     def sums(self) -> tuple[Sum, ...]:

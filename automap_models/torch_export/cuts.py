@@ -78,7 +78,7 @@ def _names(calls: Sequence[fx.Node], model: nn.Module) -> dict[int, list[str]]:
         return [prefix + path for _, path in frame if times[id(model.get_submodule(path))] == 1]
 
     names = {i: once(frames[i][shared[i + 1] :]) + once(started[i + 1], BEFORE) for i in range(len(frames) - 1)}
-    return {i: found for i, found in names.items() if found}
+    return {i: options for i, options in names.items() if options}
 
 
 def _frames(calls: Sequence[fx.Node]) -> list[Frame]:

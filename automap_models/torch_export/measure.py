@@ -81,7 +81,7 @@ def measure_module(
         parts_s = np.median([parts for _, parts in runs], axis=0)
         update_s = float(np.median(step.updates(warmup + repeats)[warmup:]))
     forward_s, backward_s = parts_s.reshape(2, len(structure))
-    told = {
+    timings = {
         "times": "measured per module",
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
@@ -96,7 +96,7 @@ def measure_module(
         "parts_over_whole": float(parts_s.sum()) / whole_s,
     }
     meta = describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size)
-    return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **told})
+    return build_profile(structure, forward_s, forward_s + backward_s, {**meta, **timings})
 
 
 @dataclass

@@ -67,7 +67,7 @@ def profile_module(
     structure = analyse(model, args, kwargs, name=name)
     times_s = kernel_times(structure.kernels, device)
     forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
-    told = {
+    timings = {
         "times": "roofline per operator",
         "device": device.name,
         "forward_s": float(forward_s.sum()),
@@ -78,7 +78,7 @@ def profile_module(
         structure,
         forward_s,
         forward_s + backward_s,
-        {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **told},
+        {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **timings},
     )
 
 

@@ -77,7 +77,7 @@ class _Life:
     """A value: its size, the operator that makes it and the last one that reads it."""
 
     size_bytes: int
-    made: int
+    maker: int
     last_read: int
 
 
@@ -131,11 +131,11 @@ class _Run(fx.Interpreter):
         return tensor
 
     def _note(self, node: fx.Node, tensor: Tensor) -> None:
-        storage, made = storage_id(tensor), self.index[node]
-        last_read = max((self.index.get(user, made) for user in node.users), default=made)
+        storage, maker = storage_id(tensor), self.index[node]
+        last_read = max((self.index.get(user, maker) for user in node.users), default=maker)
         values = self.values.setdefault(storage, _Values(tensor.untyped_storage().nbytes()))
         shown = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), made, made))
+        life = values.views.setdefault(shown, _Life(tensor_bytes(tensor), maker, maker))
         life.last_read = max(life.last_read, last_read)
 
 
@@ -176,12 +176,12 @@ def _crossing_bytes(values: Mapping[int, _Values], calls: int) -> FloatArray:
     """[calls] bytes alive after each operator; views of one storage never count for more than the storage."""
     crossing = np.zeros(calls)
     for of_storage in values.values():
-        lives = [life for life in of_storage.views.values() if life.last_read > life.made]
+        lives = [life for life in of_storage.views.values() if life.last_read > life.maker]
         if not lives:
             continue
-        first, last = min(life.made for life in lives), max(life.last_read for life in lives)
+        first, last = min(life.maker for life in lives), max(life.last_read for life in lives)
         alive = np.zeros(last - first)
         for life in lives:
-            alive[life.made - first : life.last_read - first] += life.size_bytes
+            alive[life.maker - first : life.last_read - first] += life.size_bytes
         crossing[first:last] += np.minimum(alive, of_storage.storage_bytes)
     return crossing

@@ -39,7 +39,7 @@ def satisfies(begin: Sequence[int], layers: Sequence[str], pins: Sequence[Pin], 
     stage = [sum(i >= first for first in begin) - 1 for i in range(len(layers))]
     pinned = all(stage[i] == pin.stage for pin in pins for i, layer in enumerate(layers) if layer == pin.layer)
     return pinned and all(
-        len({stage[i] for i, each in enumerate(layers) if each == pattern}) == 1 for pattern in together
+        len({stage[i] for i, layer in enumerate(layers) if layer == pattern}) == 1 for pattern in together
     )
 
 

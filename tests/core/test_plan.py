@@ -49,9 +49,9 @@ def test_cuts_off_the_grid_are_valid_without_points() -> None:
     ],
 )
 def test_every_kind_of_wrong_plan_is_told_apart(change: dict[str, Any], why: str) -> None:
-    valid, told = replace(PLAN, **change).check_valid(PROBLEM)
+    valid, reason = replace(PLAN, **change).check_valid(PROBLEM)
     assert not valid
-    assert told.startswith(why)
+    assert reason.startswith(why)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -17,7 +17,7 @@ CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=1e9, inter=1e8, memory=1e9,
 
 
 @pytest.mark.parametrize(
-    ("change", "where", "told"),
+    ("change", "where", "message"),
     [
         ({"micro_batches": 0}, "--micro-batches", "0 micro-batches"),
         ({"micro_batches": -3}, "--micro-batches", "-3 micro-batches"),
@@ -33,11 +33,11 @@ CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=1e9, inter=1e8, memory=1e9,
         ({"stages": 4, "granularity": 3}, "--stages", "4 stages, but the profile can be cut in 2 place(s)"),
     ],
 )
-def test_a_number_out_of_range_is_refused_by_its_option(change: dict[str, Any], where: str, told: str) -> None:
+def test_a_number_out_of_range_is_refused_by_its_option(change: dict[str, Any], where: str, message: str) -> None:
     with pytest.raises(BadInput) as refusal:
         StagedProblem(PROFILE, CLUSTER, **{"stages": 2, **change})
     assert refusal.value.where == where
-    assert told in refusal.value.what
+    assert message in refusal.value.what
     assert refusal.value.do
 
 

@@ -32,7 +32,7 @@ def test_zeros_are_legal_but_not_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"C": [1.0, np.nan, 3.0]}, "C[1] = nan is NaN"),
         ({"A": [1.0, 1.0, np.inf]}, "A[2] = inf is infinite"),
@@ -58,8 +58,8 @@ def test_zeros_are_legal_but_not_everywhere() -> None:
         ({"A": [True, False, True]}, "array A has dtype bool"),
     ],
 )
-def test_a_wrong_array_is_refused_by_name_and_index(change: dict[str, object], told: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(told)) as refusal:
+def test_a_wrong_array_is_refused_by_name_and_index(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)) as refusal:
         Profile.create(**{**GOOD, **change}, source="some.npz")  # type: ignore[arg-type]
     assert refusal.value.exit_code == 2
     assert str(refusal.value).startswith("some.npz: ")

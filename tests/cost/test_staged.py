@@ -40,17 +40,17 @@ def test_a_stage_on_its_own_costs_the_same_to_the_last_bit(seed: int, cuts: set[
     """The two ways in which a stage is costed, all stages at once and one by one with shardings, agree where t = 1."""
     devices = data.draw(st.sets(st.integers(1, 7), min_size=len(cuts), max_size=len(cuts)))
     problem = StagedProblem(draw(seed), CLUSTER, stages=len(cuts) + 1, micro_batches=5)
-    made = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
-    assert made.check_valid(problem) == (True, "")
-    assert_stages_alone_cost_the_same(problem, made)
+    drawn_plan = plan(tuple(sorted(cuts)), tuple(sorted(devices)), (0,) * (len(cuts) + 1), 5)
+    assert drawn_plan.check_valid(problem) == (True, "")
+    assert_stages_alone_cost_the_same(problem, drawn_plan)
 
 
 def test_a_stage_on_its_own_costs_the_same_on_every_reference_vector(vectors: dict[str, list[dict[str, Any]]]) -> None:
     for case in vectors["cost"]:
         cuts, profile = tuple(case["cuts"]), Profile.create(**case["profile"])
         problem = StagedProblem(profile, Cluster(**case["cluster"]), len(cuts) + 1, case["micro_batches"])
-        made = StagedPlan(cuts, tuple(case["device_cuts"]), problem.micro_batches, "given")
-        assert_stages_alone_cost_the_same(problem, made)
+        reference_plan = StagedPlan(cuts, tuple(case["device_cuts"]), problem.micro_batches, "given")
+        assert_stages_alone_cost_the_same(problem, reference_plan)
 
 
 def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) -> None:

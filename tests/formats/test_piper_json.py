@@ -17,7 +17,7 @@ from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.graph_txt import parse_graph_txt
-from automap_models.formats.piper_json import parse_piper, read_piper_json
+from automap_models.formats.piper_json import parse_piper
 
 Document = dict[str, Any]
 
@@ -166,14 +166,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("spoil", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_a_mistake_in_the_file_is_named_in_one_sentence(
-    spoil: Callable[[Document], None], message: str, tmp_path: Path
-) -> None:
+def test_a_mistake_in_the_file_is_named_in_one_sentence(spoil: Callable[[Document], None], message: str) -> None:
     document = copy.deepcopy(GOOD)
     spoil(document)
-    (tmp_path / "p.json").write_text(json.dumps(document))
     with pytest.raises(BadInput, match=message) as refusal:
-        read_piper_json(tmp_path / "p.json")
+        parse_piper(json.dumps(document).encode(), where="p.json", model="p")
     assert "\n" not in str(refusal.value)
 
 

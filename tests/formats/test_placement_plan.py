@@ -16,7 +16,8 @@ from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.placement_json import parse_placement
-from automap_models.formats.placement_plan import placement_document, read_placement_plan, write_placement_plan
+from automap_models.formats.placement_plan import placement_document, read_placement_plan
+from automap_models.formats.plan_json import dumps
 
 DOCUMENT = {
     "maxSizePerFPGA": 100,
@@ -71,7 +72,7 @@ def test_the_document_says_what_the_plan_is_worth() -> None:
 
 @pytest.mark.parametrize("result", [throughput_result(), latency_result()], ids=["throughput", "latency"])
 def test_what_is_written_is_read_back(result: PlacementResult, tmp_path: Path) -> None:
-    write_placement_plan(tmp_path / "p.json", result)
+    (tmp_path / "p.json").write_text(dumps(placement_document(result)), "utf-8")
     again = read_placement_plan(tmp_path / "p.json", GRAPH)
     again = replace(again, facts=result.facts, taken_s=result.taken_s)
     assert placement_document(again) == placement_document(result)
@@ -111,7 +112,7 @@ REFUSED = [
     (_set("assignment", "3", to=1.5), r"\$\.assignment\.3 is 1\.5, not a whole number"),
     (
         _set("assignment", "3", to=10**30),
-        r"\$\.assignment.* is not a whole number ≤ 9007199254740992",
+        rf"\$\.assignment\.3 is {10**30}, not a whole number ≤ 9007199254740992",
     ),
     (_set("assignment", "3", to=7), r"node 3 is on a device outside 0\.\.2"),
     (_set("assignment", "3", to=0), r"\$\.value is 0\.009.*, not 0\.006.* as its assignment makes it"),

@@ -41,6 +41,7 @@ class Whole(Document):
     name: Text = "x"
     sizes: dict[str, float] = msgspec.field(default_factory=dict)
     parts: list[Part] = msgspec.field(default_factory=list)
+    named: dict[str, Part] = msgspec.field(default_factory=dict)
 
 
 class Theirs(Foreign):
@@ -76,6 +77,16 @@ def refusal(text: str | bytes) -> str:
         ('{"count": 1, "share": 1.5}', "$.share is 1.5, not a number ≤ 1"),
         ('{"count": 1, "name": " "}', "$.name is ' ', not a text that is not blank"),
         ('{"count": 1, "sizes": {"a": 1, "b": "c"}}', "$.sizes.b is 'c', not a number"),
+        (
+            '{"count": 1, "named": {"a/b": {"devices": [0, 1]}, "a.c": {"devices": [0, -1]}}}',
+            "$.named.a.c.devices[1] is -1, not a whole number ≥ 0",
+        ),
+        ('{"count": 1, "named": {"a": {"devices": [0, 1]}, "b": {}}}', "$.named.b.devices is missing"),
+        ('{"count": 1, "named": {"b": {"devices": [0, 1], "x": 3}}}', "$.named.b has the unknown key 'x'"),
+        (
+            '{"count": 1, "named": {"b": {"devices": [0, 1], "kind": "third"}}}',
+            "$.named.b.kind is 'third', not first or last",
+        ),
         ('{"count": 1, "parts": [{"devices": [0, "eight"]}]}', "$.parts[0].devices[1] is 'eight', not a whole number"),
         ('{"count": 1, "parts": [{"devices": [0]}]}', "$.parts[0].devices is [0], not a list of length 2"),
         (

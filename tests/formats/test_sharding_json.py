@@ -83,6 +83,13 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
 
 
+def test_a_plan_of_the_first_version_which_could_not_be_interrupted_is_read(tmp_path: Path) -> None:
+    document = sharding_document(REPORT)
+    del document["interrupted"]
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    assert read_sharding_plan(tmp_path / "plan.json", PROBLEM) == PLAN
+
+
 def test_without_its_problem_it_comes_back_with_what_it_decides_on_first(tmp_path: Path) -> None:
     write_sharding_plan(tmp_path / "plan.json", REPORT)
     assert read_sharding_plan(tmp_path / "plan.json").by_variable() == PLAN.by_variable()
@@ -140,14 +147,20 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
 
 
 WRONG_ON_TWO_AXES: dict[str, tuple[tuple[str, ...], Any, str]] = {
-    "an axis without a plan": (("plans",), {}, "data is missing"),
-    "a plan of another kind": (("plans", "data", "kind"), "operator", "kind is 'operator', not data"),
+    "an axis without a plan": (("plans",), {}, "$.plans.data is missing"),
+    "a plan of another kind": (("plans", "data", "kind"), "operator", "$.plans.data.kind is 'operator', not data"),
     "a dimension along both": (
         ("plans", "data", "arguments", "params/bias", "dim"),
         0,
-        "different dimensions of p",
+        "$.plans both partition dimension 0 of params/bias",
     ),
-    "other variables": (("plans", "model", "arguments"), {}, "plans of the same variables"),
+    "other variables": (
+        ("plans", "model", "arguments"),
+        {},
+        "$.plans are about different variables (x is in one alone)",
+    ),
+    "a plan for an unknown axis": (("plans", "rows"), {}, "$.plans"),
+    "a price of another kind": (("price", "hours"), 1, "$.price has the unknown key 'hours'"),
     "an unknown axis": (("mesh",), {"rows": 2}, "a mesh of data and model"),
     "another mesh": (("mesh",), {"data": 2, "model": 4}, "is a plan for the mesh data=2, model=4, not data=2, model=2"),
 }
@@ -176,22 +189,31 @@ def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "schema": (_set("schema", to=2), "schema is 2"),
-    "another kind": (_set("kind", to="pipeline"), "operator or data"),
-    "no variables": (_drop("variables"), "variables is missing"),
-    "no list of shapes": (_set("variables", "params/bias", "shape", to=8), "shape is 8"),
-    "dim out of range": (_set("variables", "params/bias", "dim", to=1), "dim is 1, not -1 or one of the 1 dim"),
-    "dim below -1": (_set("variables", "params/bias", "dim", to=-2), "dim is -2"),
-    "a dim that is true": (_set("variables", "params/bias", "dim", to=True), "dim is True"),
-    "unknown kind of argument": (_set("arguments", "x", "kind", to="label"), "kind is 'label'"),
+    "another kind": (_set("kind", to="pipeline"), "kind is 'pipeline', not data or hybrid or operator"),
+    "no variables": (_drop("variables"), "$.variables is missing"),
+    "no list of shapes": (
+        _set("variables", "params/bias", "shape", to=8),
+        "$.variables.params/bias.shape is 8, not a list",
+    ),
+    "dim out of range": (
+        _set("variables", "params/bias", "dim", to=1),
+        "$.variables.params/bias.dim is 1, not -1 or one of the 1 dim",
+    ),
+    "dim below -1": (_set("variables", "params/bias", "dim", to=-2), "$.variables.params/bias.dim is -2"),
+    "a dim that is true": (_set("variables", "params/bias", "dim", to=True), "$.variables.params/bias.dim is True"),
+    "unknown kind of argument": (
+        _set("arguments", "x", "kind", to="label"),
+        "$.arguments.x.kind is 'label', not input or parameter or state",
+    ),
     "count": (_set("partitioned", to=3), "partitioned is 3, not 2"),
     "conflicts": (_set("conflicts", to=1), "conflicts is 1, not 0"),
     "a conflict": (_set("variables", "params/kernel", "dim", to=0), "cannot both be partitioned"),
     "undecided": (_set("arguments", "mu/kernel", "dim", to=-1), "undecided"),
     "one device": (_set("devices", to=1), "devices is 1"),
     "another mesh": (_set("devices", to=4), "is a plan for the mesh model=4, not model=2"),
-    "another cluster": (_set("cluster", "nodes", to=3), "nodes is 3, but cluster small has 2"),
+    "another cluster": (_set("cluster", "nodes", to=3), "$.cluster.nodes is 3, but cluster small has 2"),
     "another shape": (
-        _set("variables", "params/kernel", "shape", to=[6, 10**30]),
+        _set("variables", "params/kernel", "shape", to=[6, 9]),
         "the plan has no parameter params/k",
     ),
     "one more": (_set("arguments", "y", to={"shape": [], "dtype": "f32", "bytes": 4, "dim": -1, "kind": "input"}), "y"),
@@ -201,6 +223,16 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "proof": (_set("optimality", "proof", to="hope"), "proof is 'hope'"),
     "no reward": (_set("reward", to="much"), "reward is 'much'"),
     "episodes": (_set("episodes", to=-1), "episodes is -1"),
+    "a size beyond every number": (
+        _set("variables", "params/kernel", "shape", to=[6, 10**30]),
+        f"$.variables.params/kernel.shape[1] is {10**30}, not a whole number",
+    ),
+    "an unknown key": (_set("search_time", to=1.0), "the document has the unknown key 'search_time'"),
+    "an unknown key of a variable": (
+        _set("arguments", "x", "sharding", to=None),
+        "$.arguments.x has the unknown key 'sharding'",
+    ),
+    "a mesh of two axes": (_set("mesh", to={"data": 2, "model": 2}), "$.kind is 'operator', not hybrid"),
 }
 
 

@@ -101,8 +101,8 @@ def test_the_module_computes_what_the_function_computes(mlp: TrainingStep) -> No
     draw = np.random.default_rng(0)
     leaves = [draw.uniform(0.1, 1.0, leaf.shape).astype(leaf.dtype) for leaf in jax.tree.leaves(mlp.arguments)]
     expected = jax.jit(mlp.function)(*jax.tree.unflatten(jax.tree.structure(mlp.arguments), leaves))
-    for found, value in zip(run(trace(mlp), leaves), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-5)
+    for result, value in zip(run(trace(mlp), leaves), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-5)
 
 
 def run(module: Module, arguments: list[Any]) -> list[Any]:
@@ -111,20 +111,20 @@ def run(module: Module, arguments: list[Any]) -> list[Any]:
     functions = {i: compiled(one_op) for one_op in one_op_modules(module) for i in one_op.instructions.tolist()}
     for i, op in enumerate(module.operations):
         if op.opcode == "constant":
-            made = [jnp.asarray(np.array(module.handles[i].attributes["value"]))]
+            results = [jnp.asarray(np.array(module.handles[i].attributes["value"]))]
         else:
-            made = functions[i]([values[v] for v in dict.fromkeys(op.operands)])
-        for value in made:
+            results = functions[i]([values[v] for v in dict.fromkeys(op.operands)])
+        for value in results:
             values[len(values)] = value
     return [values[v] for v in module.outputs]
 
 
 def test_one_op_modules_stand_for_every_operation_once(transformer: TrainingStep) -> None:
     module = trace(transformer)
-    found = one_op_modules(module)
-    stood_for = np.concatenate([one_op.instructions for one_op in found]).tolist()
+    one_ops = one_op_modules(module)
+    stood_for = np.concatenate([one_op.instructions for one_op in one_ops]).tolist()
     assert sorted(stood_for) == [i for i, op in enumerate(module.operations) if op.opcode != "constant"]
-    for one_op in found:
+    for one_op in one_ops:
         operations = [module.operations[i] for i in one_op.instructions]
         assert {(op.opcode, op.results) for op in operations} == {(one_op.opcode, one_op.results)}
 
@@ -197,12 +197,12 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_file_is_refused_in_one_sentence(wrong: str, mlp: TrainingStep, tmp_path: Path) -> None:
-    make, said = WRONG[wrong]
+    make, message = WRONG[wrong]
     file = tmp_path / "file"
     file.write_bytes(make(mlp))
     with pytest.raises(BadInput) as caught:
         read_module(file)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
 
 

@@ -47,8 +47,8 @@ def stripped(step: TrainingStep, tmp_path: Path) -> Path:
 def test_without_names_parameters_are_what_is_updated_and_takes_part_in_the_model(
     transformer: TrainingStep, tmp_path: Path
 ) -> None:
-    found = [argument.kind for argument in read_module(stripped(transformer, tmp_path)).arguments]
-    assert found == [argument.kind for argument in trace(transformer).arguments]
+    kinds = [argument.kind for argument in read_module(stripped(transformer, tmp_path)).arguments]
+    assert kinds == [argument.kind for argument in trace(transformer).arguments]
 
 
 def test_patterns_decide_before_names_do(mlp: TrainingStep, tmp_path: Path) -> None:

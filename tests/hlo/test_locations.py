@@ -9,7 +9,7 @@ from automap_models.hlo.locations import is_backward, is_differentiated, layers,
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "module_path"),
     [
         ("jit(train_step)/jvp(T5)/enc_0/self/q/dot_general", "T5/enc_0/self/q"),
         ("jit(train_step)/transpose(jvp(T5))/enc_0/self/q/dot_general", "T5/enc_0/self/q"),
@@ -26,8 +26,8 @@ from automap_models.hlo.locations import is_backward, is_differentiated, layers,
         ("", ""),
     ],
 )
-def test_scopes_are_the_module_path(path: str, found: str) -> None:
-    assert "/".join(scopes(path)) == found
+def test_scopes_are_the_module_path(path: str, module_path: str) -> None:
+    assert "/".join(scopes(path)) == module_path
 
 
 def test_the_models_own_scope_is_left_out_of_layers() -> None:

@@ -75,7 +75,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[OneOp], float
 
 def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: Module, graph: InstructionGraph) -> None:
     seen: list[tuple[int, int, str]] = []
-    measured = measure_times(module, repeats=3, warmup=1, progress=lambda *told: seen.append(told))
+    measured = measure_times(module, repeats=3, warmup=1, progress=lambda *progress: seen.append(progress))
     assert measured.not_measured == {}
     assert measured.times_s.shape == (len(graph),)
     assert np.all(np.isfinite(measured.times_s)) and np.all(measured.times_s >= 0)
@@ -186,8 +186,8 @@ def test_the_parts_compute_what_jax_computes(module: Module, graph: InstructionG
     }
     operands = [jax.device_put(array) for array in (*params.values(), x, y)]
     for phase, values in expected.items():
-        found = compiled(part(module, measure._results_up_to(graph, phase)))(operands)
-        for one, value in zip(found, values, strict=True):
+        results = compiled(part(module, measure._results_up_to(graph, phase)))(operands)
+        for one, value in zip(results, values, strict=True):
             assert_allclose(one, value, rtol=1e-4, atol=1e-6)
 
 

@@ -128,39 +128,39 @@ def products() -> tuple[int, int]:
 
 def test_columns_then_rows_of_two_dense_layers() -> None:
     """Megatron's: the hidden dimension of v, w and the activation between them; x @ v @ w is summed once."""
-    found, profile, (first, second) = layers_over(1), layers().profile, products()
+    sharded, profile, (first, second) = layers_over(1), layers().profile, products()
     flop = 2 * BATCH * HIDDEN
-    assert found.C_fwd[[first, second]] == pytest.approx([flop * WIDTH / 4e12, flop * OUT / 4e12])
-    backward = found.C - found.C_fwd  # of v, as x needs no gradient; of w and of the activation
+    assert sharded.C_fwd[[first, second]] == pytest.approx([flop * WIDTH / 4e12, flop * OUT / 4e12])
+    backward = sharded.C - sharded.C_fwd  # of v, as x needs no gradient; of w and of the activation
     assert backward[first] == pytest.approx(flop * WIDTH / 4e12, rel=0.05)
     assert backward[second] == pytest.approx(2 * flop * OUT / 4e12, rel=0.05)
-    np.testing.assert_array_equal(np.flatnonzero(found.W), [first, second])
-    np.testing.assert_array_equal(found.W[[first, second]], [F32 * WIDTH * HIDDEN / 4, F32 * HIDDEN * OUT / 4])
-    np.testing.assert_array_equal(np.flatnonzero(found.reduced_fwd), [second])
-    assert (found.reduced_fwd[second], found.starts_fwd[second]) == (F32 * BATCH * OUT, 1)
-    assert not found.reduced_bwd.any() and not found.starts_bwd.any() and not found.gradients.any()
-    assert found.dims == {"params/v": 1, "params/w": 0}
+    np.testing.assert_array_equal(np.flatnonzero(sharded.W), [first, second])
+    np.testing.assert_array_equal(sharded.W[[first, second]], [F32 * WIDTH * HIDDEN / 4, F32 * HIDDEN * OUT / 4])
+    np.testing.assert_array_equal(np.flatnonzero(sharded.reduced_fwd), [second])
+    assert (sharded.reduced_fwd[second], sharded.starts_fwd[second]) == (F32 * BATCH * OUT, 1)
+    assert not sharded.reduced_bwd.any() and not sharded.starts_bwd.any() and not sharded.gradients.any()
+    assert sharded.dims == {"params/v": 1, "params/w": 0}
     # The activation between the layers is a quarter on each device, the result is whole and three quarters gathered.
-    np.testing.assert_array_equal(found.held[first:second], profile.A[first:second] / 4)
-    assert (found.held[second], found.gathered[second + 1]) == (F32 * BATCH * OUT, F32 * BATCH * OUT * 3 / 4)
-    assert not found.gathered[: second + 1].any()
+    np.testing.assert_array_equal(sharded.held[first:second], profile.A[first:second] / 4)
+    assert (sharded.held[second], sharded.gathered[second + 1]) == (F32 * BATCH * OUT, F32 * BATCH * OUT * 3 / 4)
+    assert not sharded.gathered[: second + 1].any()
 
 
 def test_the_batch_sums_gradients_late_where_the_parameters_are_used() -> None:
-    found, profile, (first, second) = layers_over(4, 8), layers().profile, products()
-    assert found.gradients[[first, second]] == pytest.approx([F32 * WIDTH * HIDDEN, F32 * HIDDEN * OUT], abs=F32)
-    assert found.gradients.sum() == F32 * (WIDTH * HIDDEN + HIDDEN * OUT + 1)  # and the loss
-    assert not found.reduced_fwd.any() and not found.reduced_bwd.any()
-    np.testing.assert_array_equal(found.W, profile.W)
-    np.testing.assert_array_equal(found.stash, profile.stash / 8)
-    np.testing.assert_array_equal(found.held, profile.A / 8)
+    sharded, profile, (first, second) = layers_over(4, 8), layers().profile, products()
+    assert sharded.gradients[[first, second]] == pytest.approx([F32 * WIDTH * HIDDEN, F32 * HIDDEN * OUT], abs=F32)
+    assert sharded.gradients.sum() == F32 * (WIDTH * HIDDEN + HIDDEN * OUT + 1)  # and the loss
+    assert not sharded.reduced_fwd.any() and not sharded.reduced_bwd.any()
+    np.testing.assert_array_equal(sharded.W, profile.W)
+    np.testing.assert_array_equal(sharded.stash, profile.stash / 8)
+    np.testing.assert_array_equal(sharded.held, profile.A / 8)
 
 
 def test_rows_of_the_first_layer_are_summed_before_the_activation() -> None:
-    found, (first, _) = layers_over(0), products()
-    np.testing.assert_array_equal(np.flatnonzero(found.reduced_fwd), [first])
-    assert found.reduced_fwd[first] == F32 * BATCH * HIDDEN
-    np.testing.assert_array_equal(found.held, layers().profile.A)
+    sharded, (first, _) = layers_over(0), products()
+    np.testing.assert_array_equal(np.flatnonzero(sharded.reduced_fwd), [first])
+    assert sharded.reduced_fwd[first] == F32 * BATCH * HIDDEN
+    np.testing.assert_array_equal(sharded.held, layers().profile.A)
 
 
 @st.composite
@@ -181,21 +181,21 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
     name, chosen, degree = drawn
     step = tiny(name)
-    found, price = step.divisible.partitioned(chosen, degree, "drawn"), step.price(chosen, degree)
-    assert found.C.sum() == pytest.approx(price.compute_s)
-    assert found.reduced_fwd.sum() + found.reduced_bwd.sum() == pytest.approx(price.activation_bytes[0])
-    assert found.gradients.sum() == pytest.approx(price.gradient_bytes[0])
+    sharded, price = step.divisible.partitioned(chosen, degree, "drawn"), step.price(chosen, degree)
+    assert sharded.C.sum() == pytest.approx(price.compute_s)
+    assert sharded.reduced_fwd.sum() + sharded.reduced_bwd.sum() == pytest.approx(price.activation_bytes[0])
+    assert sharded.gradients.sum() == pytest.approx(price.gradient_bytes[0])
     work = work_of(step.classes, step.divisible.times)
     merged = sum(sums.number for sums in work.merged if not sums.late and set(sums.over) <= set(chosen))
-    assert found.starts_fwd.sum() + found.starts_bwd.sum() == pytest.approx(work.starts[chosen].sum() - merged)
+    assert sharded.starts_fwd.sum() + sharded.starts_bwd.sum() == pytest.approx(work.starts[chosen].sum() - merged)
     variables = step.sharding.classes.variables
-    parts = {v.name: degree if v.name in found.dims else 1 for v in variables}
-    assert found.W.sum() == pytest.approx(sum(v.nbytes / parts[v.name] for v in variables if v.kind == "parameter"))
+    parts = {v.name: degree if v.name in sharded.dims else 1 for v in variables}
+    assert sharded.W.sum() == pytest.approx(sum(v.nbytes / parts[v.name] for v in variables if v.kind == "parameter"))
     others = sum(v.nbytes / parts[v.name] for v in variables if v.kind != "parameter")
-    assert 2 * found.W.sum() + others + found.stash.sum() == pytest.approx(price.memory_bytes)
+    assert 2 * sharded.W.sum() + others + sharded.stash.sum() == pytest.approx(price.memory_bytes)
     for variable in variables:
-        if variable.name in found.dims:
-            assert variable.shape[found.dims[variable.name]] % degree == 0
+        if variable.name in sharded.dims:
+            assert variable.shape[sharded.dims[variable.name]] % degree == 0
 
 
 @settings(max_examples=30, deadline=None)
@@ -210,13 +210,13 @@ def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_d
     two, four = (step.divisible.partitioned(chosen, degree, "drawn") for degree in (2, 4))
     whole = step.divisible.partitioned([], 2, "nothing")
     for array in ("C", "C_fwd", "held", "W", "stash"):
-        least, less, most = (getattr(each, array) for each in (four, two, whole))
+        least, less, most = (getattr(divided, array) for divided in (four, two, whole))
         assert (least >= most / 4 * (1 - 1e-12)).all()
         assert (least <= less * (1 + 1e-12)).all() and (less <= most * (1 + 1e-12)).all()
-    for each in (two, four):
-        assert (each.C_fwd <= each.C).all() and (each.gathered >= -1e-6).all()
+    for divided in (two, four):
+        assert (divided.C_fwd <= divided.C).all() and (divided.gathered >= -1e-6).all()
         for array in ("reduced_fwd", "reduced_bwd", "starts_fwd", "starts_bwd", "gradients"):
-            assert (getattr(each, array) >= 0).all()
+            assert (getattr(divided, array) >= 0).all()
     np.testing.assert_array_equal(two.reduced_fwd, four.reduced_fwd)
 
 
@@ -224,13 +224,15 @@ def test_no_array_is_negative_or_more_than_the_profile_and_none_grows_with_the_d
 def test_where_nothing_is_divided_it_is_the_profile(name: str) -> None:
     step = tiny(name)
     everything = np.flatnonzero(step.sharding.classes.divisors > 1).tolist()
-    for found in (step.divisible.partitioned([], 4, "none"), step.divisible.partitioned(everything[:1], 1, "alone")):
+    for sharded in (step.divisible.partitioned([], 4, "none"), step.divisible.partitioned(everything[:1], 1, "alone")):
         for array in ARRAYS:
-            np.testing.assert_allclose(getattr(found, array), getattr(step.profile, array), rtol=1e-12)
-        np.testing.assert_array_equal(found.held, found.A)
-        assert not any(getattr(found, f"{array}_{p}").any() for array in ("reduced", "starts") for p in ("fwd", "bwd"))
-        assert not found.gradients.any() and not found.dims
-        assert require_alike(step.profile, found) is found
+            np.testing.assert_allclose(getattr(sharded, array), getattr(step.profile, array), rtol=1e-12)
+        np.testing.assert_array_equal(sharded.held, sharded.A)
+        assert not any(
+            getattr(sharded, f"{array}_{p}").any() for array in ("reduced", "starts") for p in ("fwd", "bwd")
+        )
+        assert not sharded.gradients.any() and not sharded.dims
+        assert require_alike(step.profile, sharded) is sharded
 
 
 def test_launches_are_left_whole() -> None:
@@ -341,9 +343,9 @@ def test_xla_all_reduces_as_many_bytes_forward_and_in_all(
     reduced = json.loads(ran.stdout)
     apart = [part for part in step.classes.separate_sums if part.over in chosen]
     assert reduced["step"] == {"all-reduce": sum(part.nbytes for part in apart)}
-    found = step.divisible.partitioned(chosen, 4, "compiled")
-    assert reduced["loss"] == {"all-reduce": found.reduced_fwd.sum()}
-    merged = found.reduced_fwd.sum() + found.reduced_bwd.sum() + found.gradients.sum()
+    sharded = step.divisible.partitioned(chosen, 4, "compiled")
+    assert reduced["loss"] == {"all-reduce": sharded.reduced_fwd.sum()}
+    merged = sharded.reduced_fwd.sum() + sharded.reduced_bwd.sum() + sharded.gradients.sum()
     assert reduced["reassociated"] == {"all-reduce": pytest.approx(merged)}
     if choose is across_the_heads:  # what each layer of the decoder gives the encoder's output is added first
         one = F32 * 4 * 12 * 16

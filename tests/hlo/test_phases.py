@@ -76,9 +76,9 @@ def test_metrics_of_the_model_are_forward() -> None:
 
 def test_no_forward_instruction_reads_a_later_one(transformer_graph: InstructionGraph) -> None:
     graph = transformer_graph
-    made = np.where(graph.producers >= 0, graph.phases[graph.producers], Phase.FORWARD)
+    producer_phases = np.where(graph.producers >= 0, graph.phases[graph.producers], Phase.FORWARD)
     forward = graph.phases[graph.consumers] == Phase.FORWARD
-    assert (made[graph.operands[forward]] == Phase.FORWARD).all()
+    assert (producer_phases[graph.operands[forward]] == Phase.FORWARD).all()
     assert set(graph.phases.tolist()) == {0, 1, 2}
 
 

@@ -146,11 +146,11 @@ def test_what_is_no_training_step_is_refused(mlp_graph: InstructionGraph) -> Non
     n = len(mlp_graph)
     forward_only = replace(mlp_graph, phases=np.zeros(n, dtype=np.int8))
     nameless = replace(mlp_graph, arguments=tuple(Argument(a.name, "input") for a in mlp_graph.arguments))
-    for graph, times, said in (
+    for graph, times, message in (
         (forward_only, np.ones(n), "no backward pass"),
         (nameless, np.ones(n), "no trainable parameters"),
         (mlp_graph, np.ones(n + 1), "times for"),
         (mlp_graph, np.zeros(n), "all times are zero"),
     ):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             profile_from_graph(graph, times)

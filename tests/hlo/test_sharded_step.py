@@ -48,8 +48,8 @@ def test_each_leaf_gets_the_spec_of_its_dimensions() -> None:
 
 def test_differences_are_relative_scalars_apart() -> None:
     expected = [np.float32(2.0), np.array([3.0, 4.0]), np.array([7])]
-    found = [np.float32(2.002), np.array([3.0, 4.005]), np.array([9])]  # integers do not count
-    assert differences(found, expected) == (pytest.approx(1e-3, rel=1e-3), pytest.approx(1e-3))
+    results = [np.float32(2.002), np.array([3.0, 4.005]), np.array([9])]  # integers do not count
+    assert differences(results, expected) == (pytest.approx(1e-3, rel=1e-3), pytest.approx(1e-3))
 
 
 def embedding_step(bound: int) -> TrainingStep:

@@ -239,7 +239,7 @@ def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[1, 2]", "not a mapping of keys to values"),
         ("description: x", "forbid is missing"),
@@ -253,10 +253,10 @@ def test_a_restriction_covers_opcode_phase_and_scope(tmp_path: Path) -> None:
         ("description: [x", "not valid YAML"),
     ],
 )
-def test_a_wrong_rules_file_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_rules_file_is_refused_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_rule_set(file)
 
 

@@ -67,15 +67,15 @@ def price(of_dims: dict[int, int], sizes: tuple[int, ...] = (4,)) -> ShardingPri
 
 
 def test_data_parallelism_reduces_each_gradient_and_the_loss() -> None:
-    found = price({4: 0})
-    assert found.gradient_bytes[0] + found.activation_bytes[0] == F32 * (WIDTH * HIDDEN + HIDDEN * OUT + 1)
-    assert found.gradient_bytes[0] >= F32 * (WIDTH * HIDDEN + HIDDEN * OUT)
+    priced = price({4: 0})
+    assert priced.gradient_bytes[0] + priced.activation_bytes[0] == F32 * (WIDTH * HIDDEN + HIDDEN * OUT + 1)
+    assert priced.gradient_bytes[0] >= F32 * (WIDTH * HIDDEN + HIDDEN * OUT)
 
 
 def test_megatrons_columns_then_rows_reduce_one_activation_forward_and_none_for_inputs() -> None:
-    found = price({1: 0})
-    assert found.activation_bytes == (F32 * BATCH * OUT,)  # x @ w @ v, whole on every device; x needs no gradient
-    assert found.gradient_bytes == (0,)
+    priced = price({1: 0})
+    assert priced.activation_bytes == (F32 * BATCH * OUT,)  # x @ w @ v, whole on every device; x needs no gradient
+    assert priced.gradient_bytes == (0,)
 
 
 def test_sharding_the_input_features_reduces_the_hidden_layer() -> None:
@@ -83,9 +83,9 @@ def test_sharding_the_input_features_reduces_the_hidden_layer() -> None:
 
 
 def test_both_axes_divide_what_the_other_reduces() -> None:
-    found = price({4: 0, 1: 1}, (2, 4))
-    assert found.activation_bytes[1] == F32 * BATCH * OUT / 2
-    assert found.gradient_bytes[0] + found.activation_bytes[0] == F32 * ((WIDTH * HIDDEN + HIDDEN * OUT) / 4 + 1)
+    priced = price({4: 0, 1: 1}, (2, 4))
+    assert priced.activation_bytes[1] == F32 * BATCH * OUT / 2
+    assert priced.gradient_bytes[0] + priced.activation_bytes[0] == F32 * ((WIDTH * HIDDEN + HIDDEN * OUT) / 4 + 1)
 
 
 def test_products_are_divided_by_the_axes_that_shard_one_of_their_factors() -> None:
@@ -160,7 +160,7 @@ def test_what_is_converted_before_it_is_added_is_reduced_as_it_is_added() -> Non
     def step(w: Any, v: Any, x: Any) -> Any:
         def loss(w: Any) -> Any:
             hidden = x @ w
-            one, other = (hidden @ each for each in (v, v.T[:OUT].T))
+            one, other = (hidden @ matrix for matrix in (v, v.T[:OUT].T))
             return jnp.tanh(one.astype(jnp.float32) + other.astype(jnp.float32)).sum()
 
         return jax.value_and_grad(loss)(w)

@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from automap_models.formats.npz import write_npz
 from automap_models.formats.sweep_yaml import read_sweep
 from automap_models.infer import app
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.feasibility import least_memory_bytes
+from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.resources import conf_dir
 
 
@@ -228,3 +231,21 @@ def test_a_file_name_that_no_file_system_takes(
     assert error.startswith(f"automap-{command}: error: ")
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["good.npz"]
+
+
+@pytest.mark.parametrize("size", [1e18, 1e200, 1e307])
+def test_the_least_memory_of_any_finite_parameters_is_found(size: float) -> None:
+    """From 1e154 on the product of the two ends of the bisection was infinite, and its middle never came closer.
+
+    Such a profile can only be put together by hand: `Profile.create` refuses it. The least memory is the training state
+    of the one instruction that has parameters, for replicas do not share it.
+    """
+    ones = np.ones(8)
+    parameters = np.where(np.arange(8) == 3, size, 0.0)
+    profile = Profile(ones, ones, parameters, ones / 3, np.zeros(8))
+    problem = StagedProblem(profile, Cluster(2, 2, 1e9, 1e9, 1e9), 2, granularity=8)
+    began = time.monotonic()
+    with np.errstate(over="ignore"):
+        least = least_memory_bytes(tables_of(problem))
+    assert time.monotonic() - began < 5
+    assert least == pytest.approx(problem.state_factor * size, rel=2e-3)

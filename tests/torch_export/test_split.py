@@ -34,8 +34,8 @@ def sent_bytes(split: fx.GraphModule, kwargs: dict[str, Any]) -> int:
 
         def run_node(self, n: fx.Node) -> Any:
             if n.op == "call_module" and n.target == "submod_pp_1":
-                made = [arg for arg in n.args if isinstance(arg, fx.Node) and arg.op != "placeholder"]
-                self.received = [self.env[node] for node in made]
+                computed = [arg for arg in n.args if isinstance(arg, fx.Node) and arg.op != "placeholder"]
+                self.received = [self.env[node] for node in computed]
             return super().run_node(n)
 
     sender = Sender(split)

@@ -33,7 +33,7 @@ def good_step(**changes: Any) -> TrainingStep:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingStep]:
+def from_factory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingStep]:
     """A function: make a step by a factory that returns this."""
 
     def make(returned: Any, **options: Any) -> TrainingStep:
@@ -47,30 +47,30 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingStep]:
 
 
 def test_of_a_tuple_the_first_argument_is_trained_the_last_is_the_batch_the_rest_is_state(
-    made: Callable[..., TrainingStep],
+    from_factory: Callable[..., TrainingStep],
 ) -> None:
     count = jax.ShapeDtypeStruct((), jnp.float32)
-    assert made((step, (PARAMS, count, BATCH))) == TrainingStep(
+    assert from_factory((step, (PARAMS, count, BATCH))) == TrainingStep(
         "their_module:factory", step, (PARAMS, count, BATCH), 0, (2,), microbatch_size=8, dtype="bfloat16"
     )
-    assert made((step, [PARAMS, BATCH])).inputs == (1,)
+    assert from_factory((step, [PARAMS, BATCH])).inputs == (1,)
 
 
-def test_the_dtype_asked_for_is_the_steps_dtype(made: Callable[..., TrainingStep]) -> None:
-    assert made((step, (PARAMS, BATCH)), dtype="float16").dtype == "float16"
+def test_the_dtype_asked_for_is_the_steps_dtype(from_factory: Callable[..., TrainingStep]) -> None:
+    assert from_factory((step, (PARAMS, BATCH)), dtype="float16").dtype == "float16"
 
 
-def test_of_arrays_only_the_shapes_are_kept(made: Callable[..., TrainingStep]) -> None:
+def test_of_arrays_only_the_shapes_are_kept(from_factory: Callable[..., TrainingStep]) -> None:
     arrays = {"w": np.ones((3, 2), np.float32)}, {"x": jnp.zeros((5, 3)), "scale": 2.0}
-    arguments = made((step, arrays)).arguments
+    arguments = from_factory((step, arrays)).arguments
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(arguments))
     assert (arguments[0]["w"].shape, arguments[1]["x"].shape, arguments[1]["scale"].shape) == ((3, 2), (5, 3), ())
-    assert made((step, arrays)).microbatch_size == 5
-    assert made(good_step(arguments=(BATCH, arrays[0]))).arguments == (BATCH, arguments[:1][0])
+    assert from_factory((step, arrays)).microbatch_size == 5
+    assert from_factory(good_step(arguments=(BATCH, arrays[0]))).arguments == (BATCH, arguments[:1][0])
 
 
-def test_a_training_step_is_taken_as_it_is(made: Callable[..., TrainingStep]) -> None:
-    assert made(good_step()) == good_step()
+def test_a_training_step_is_taken_as_it_is(from_factory: Callable[..., TrainingStep]) -> None:
+    assert from_factory(good_step()) == good_step()
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_a_training_step_is_taken_as_it_is(made: Callable[..., TrainingStep]) ->
     ],
 )
 def test_anything_else_is_refused_with_what_a_factory_has_to_return(
-    made: Callable[..., TrainingStep], returned: Any, message: str
+    from_factory: Callable[..., TrainingStep], returned: Any, message: str
 ) -> None:
     with pytest.raises(BadInput, match=rf"^their_module:factory: {message}$"):
-        made(returned)
+        from_factory(returned)
 
 
 def test_a_factory_in_a_file_is_called_with_the_options_and_can_be_traced(
@@ -114,9 +114,9 @@ def test_a_factory_in_a_file_is_called_with_the_options_and_can_be_traced(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    made = workloads.from_factory("a_users_model:make_step", batch=6)
-    assert (made.microbatch_size, made.dtype) == (6, "float32")
-    assert "dot_general" in jax.jit(made.function).lower(*made.arguments).as_text()
+    custom = workloads.from_factory("a_users_model:make_step", batch=6)
+    assert (custom.microbatch_size, custom.dtype) == (6, "float32")
+    assert "dot_general" in jax.jit(custom.function).lower(*custom.arguments).as_text()
     with pytest.raises(BadInput, match="takes no argument 'sequence'"):
         workloads.from_factory("a_users_model:make_step", sequence=6)
     with pytest.raises(UserCodeError, match="KeyError"):

@@ -66,7 +66,7 @@ class ShardingTables(NamedTuple):
         """The tables of a problem of one axis, with linkage groups or without."""
         (along,) = problem.along
         propagation = Propagation(along)
-        order = torch.from_numpy(propagation.by_group_size()) if linkage_groups else torch.arange(len(propagation))
+        order = torch.from_numpy(propagation.order(linkage_groups=linkage_groups))
         return cls(
             order=order,
             dim_classes=torch.tensor(propagation.dim_classes)[order],

@@ -136,6 +136,25 @@ class Propagation:
         """[m] the dimensions in descending size of their largest linkage group: the order in which to decide them."""
         return np.argsort(-self.group_sizes().max(axis=1), kind="stable")
 
+    def order(self, *, linkage_groups: bool) -> IntArray:
+        """[m] the order in which dimensions are decided: by the size of linkage groups, or as they come without."""
+        return self.by_group_size() if linkage_groups else np.arange(len(self))
+
+    def greedy(self, *, linkage_groups: bool, unavailable: Collection[int] = ()) -> Replay:
+        """The episode that partitions every dimension unless that conflicts.
+
+        Args:
+            linkage_groups: see `order`.
+            unavailable: classes that stay replicated along this axis.
+        """
+        state, decisions, reward = State(0, sum(1 << number for number in set(unavailable))), 0, 0.0
+        for dim in self.order(linkage_groups=linkage_groups).tolist():
+            if not self.decided(state, dim):
+                step = self.decide(state, dim, PARTITIONED)
+                step = self.decide(state, dim, REPLICATED) if step.conflict else step
+                state, decisions, reward = step.state, decisions + 1, reward + step.reward
+        return Replay(decisions, state, reward)
+
     def replay(self, sharded: Collection[int]) -> Replay:
         """The episode that decides in the order of `by_group_size` and ends with these classes sharded, all else not.
 

@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import ROUNDING, TIE, BoolArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import ROUNDING, BoolArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.placement.heuristics import supported_devices, unit_greedy

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap_models.core.contraction import Contraction
-from automap_models.core.placement import ROUNDING, TIE, BoolArray, FloatArray, IntArray, PlacementProblem
+from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
+from automap_models.core.result import TIE
 from automap_models.planners.deadline import Deadline
 
 WORK = 2e8

@@ -77,10 +77,10 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             return replace(result, taken_s=time.perf_counter() - begun_s)
         # A single pair of stages and micro-batches outside the policy's ranges is left to the exact planner.
         several = len(problem.stage_numbers) > 2 or problem.global_batch is not None
-        contest = problem.pipelines(self._makers.policy.out_of_range if several else None)
-        result = compete(contest.problems, self._makers, budget, deadline, watch)
+        competition = problem.pipelines(self._makers.policy.out_of_range if several else None)
+        result = compete(competition.problems, self._makers, budget, deadline, watch)
         notes = result.notes
-        if contest.left_out:
-            note = f"{contest.left_out} combination(s) of stages and micro-batches not tried: {contest.why}"
+        if competition.left_out:
+            note = f"{competition.left_out} combination(s) of stages and micro-batches not tried: {competition.why}"
             notes = (*notes, note)
         return replace(result, notes=notes, taken_s=time.perf_counter() - begun_s)

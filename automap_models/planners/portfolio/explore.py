@@ -266,10 +266,10 @@ def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[C
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
     budget = Budget(defaults.certify_s, defaults.refine_s, defaults.schedule)
     try:
-        contest = space.pipelines(makers.policy.out_of_range, space.several)
+        competition = space.pipelines(makers.policy.out_of_range, space.several)
     except BadInput:  # too few samples for any number of stages
         return None, ()
-    problems = contest.problems
+    problems = competition.problems
     while problems:
         try:
             result = compete(problems, makers, budget, deadline)
@@ -280,9 +280,9 @@ def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[C
         problem = space.split(result.plan.stages, result.plan.micro_batches)
         if result.plan.check_valid(problem)[0]:
             notes: tuple[str, ...] = ()
-            if contest.left_out:
+            if competition.left_out:
                 what = "the policy was not asked about"
-                notes = (f"{what} {contest.left_out} numbers of stages and micro-batches: {contest.why}",)
+                notes = (f"{what} {competition.left_out} numbers of stages and micro-batches: {competition.why}",)
             return Candidate(problem, result.plan, result.cost, result.bound), notes
         most = max(replicas for replicas, _ in result.plan.degrees(problem))
         problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)

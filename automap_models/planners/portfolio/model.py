@@ -24,7 +24,7 @@ from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
-from automap_models.planners.staged.stage_shardings import ways
+from automap_models.planners.staged.stage_shardings import stage_shardings
 
 Watch = Callable[[str], None]
 """Is told what is being done."""
@@ -50,7 +50,7 @@ def profiled_model(
     sharding = sharding_classes(module, sharding_rules(module), rules)
     watch("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
-    shardings = ways(module, sharding, graph, profile, device, cluster, across_nodes=True)
+    shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
     notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
     return ProfiledModel(profile, shardings, device.launch_s, batch_dims, notes)
 

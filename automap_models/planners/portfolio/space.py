@@ -21,7 +21,7 @@ OutOfRange = Callable[[StagedProblem], str | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
+class Competition:
     """Problems that compete.
 
     Attributes:
@@ -161,7 +161,7 @@ class PlanningSpace:
                 if problem.max_replicas is None or self.cluster.devices // sharding.degree <= problem.max_replicas:
                     yield problem, index
 
-    def pipelines(self, out_of_range: OutOfRange | None = None, stages: tuple[int, ...] | None = None) -> Contest:
+    def pipelines(self, out_of_range: OutOfRange | None = None, stages: tuple[int, ...] | None = None) -> Competition:
         """The problems without shardings, one for each number of stages and of micro-batches.
 
         A micro-batch is taken for evenly split over the replicas of a stage, however many samples it has, but it needs
@@ -190,7 +190,7 @@ class PlanningSpace:
         if batch is not None:
             profiles = {M: rescaled(plain.profile, batch // M) for M in {p.micro_batches for p in kept}}
             kept = [replace(p, profile=profiles[p.micro_batches]) for p in kept]
-        return Contest(tuple(kept), left_out, why if left_out else None)
+        return Competition(tuple(kept), left_out, why if left_out else None)
 
 
 def _in_range(problems: list[StagedProblem], out_of_range: OutOfRange) -> tuple[list[StagedProblem], str | None]:

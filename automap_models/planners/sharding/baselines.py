@@ -1,4 +1,4 @@
-"""What a learning search for a sharding plan has to beat: partitioning whatever can be, and random decisions."""
+"""The searches that the learning agent is compared with: greedy decisions and random ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ EPISODES = 1_000
 ROUND = 16
 
 
-class OrderedSearch(Search):
-    """Decides one dimension after the other.
+def _sharded(problem: ShardingProblem, state: State) -> NDArray[np.bool_]:
+    """[k] the classes that are sharded in a state."""
+    sharded = np.zeros(len(problem.classes), dtype=np.bool_)
+    sharded[list(sharded_classes(state))] = True
+    return sharded
+
+
+class GreedySearch(Search):
+    """One episode that partitions every dimension unless that conflicts.
 
     Args:
         problem, watch: see Search.
@@ -29,43 +36,29 @@ class OrderedSearch(Search):
 
     def __init__(self, problem: ShardingProblem, *, linkage_groups: bool, watch: Watch = SILENT) -> None:
         super().__init__(problem, watch)
-        self.propagation = Propagation(self.along)
-        order = self.propagation.by_group_size() if linkage_groups else np.arange(len(self.propagation))
-        self.order: list[int] = order.tolist()
-
-    def sharded(self, state: State) -> NDArray[np.bool_]:
-        """[k] the classes that are sharded in a state."""
-        sharded = np.zeros(len(self.problem.classes), dtype=np.bool_)
-        sharded[list(sharded_classes(state))] = True
-        return sharded
-
-
-class GreedySearch(OrderedSearch):
-    """One episode that partitions every dimension unless that conflicts."""
+        self._linkage_groups = linkage_groups
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
-        """See Search.run."""
-        state = State()
-        for dim in self.order:
-            if deadline.passed:
-                break
-            if not self.propagation.decided(state, dim):
-                self.decisions += 1
-                step = self.propagation.decide(state, dim, PARTITIONED)
-                state = self.propagation.decide(state, dim, REPLICATED).state if step.conflict else step.state
-        self.record(1, 0.0, None, self.rate(self.sharded(state)[None]))
+        """Play the episode, which takes milliseconds: no limit cuts it off."""
+        episode = Propagation(self.along).greedy(linkage_groups=self._linkage_groups)
+        self.decisions += episode.decisions
+        self.record(1, 0.0, None, self.rate(_sharded(self.problem, episode.state)[None]))
 
 
-class RandomSearch(OrderedSearch):
-    """Episodes of random decisions in the environment of the agent (envs.sharding): with linkage groups none that
-    conflicts by itself, without them until the first conflict.
+class RandomSearch(Search):
+    """Episodes of random decisions in the environment of the agent (envs.sharding).
 
     Args:
+        problem, watch: see Search.
+        linkage_groups: whether dimensions are decided in descending size of their linkage group and none that conflicts
+            by itself; else as they come, until the first conflict.
         seed: of the decisions.
     """
 
     def __init__(self, problem: ShardingProblem, *, linkage_groups: bool, seed: int, watch: Watch = SILENT) -> None:
-        super().__init__(problem, linkage_groups=linkage_groups, watch=watch)
+        super().__init__(problem, watch)
+        self._propagation = Propagation(self.along)
+        self._order: list[int] = self._propagation.order(linkage_groups=linkage_groups).tolist()
         self._prunes, self._rng = linkage_groups, np.random.default_rng(seed)
 
     def run(self, episodes: int | None = None, good_enough: float = float("inf"), deadline: Deadline = NEVER) -> None:
@@ -77,18 +70,18 @@ class RandomSearch(OrderedSearch):
             self.record(1, 1.0, None, self.rate(np.stack(drawn)))
 
     def _episode(self, deadline: Deadline) -> NDArray[np.bool_]:
-        state, draws = State(), self._rng.random(len(self.order)) < 0.5
-        for dim, partitions in zip(self.order, draws.tolist(), strict=True):
+        state, draws = State(), self._rng.random(len(self._order)) < 0.5
+        for dim, partitions in zip(self._order, draws.tolist(), strict=True):
             if deadline.passed:
                 break
-            if self.propagation.decided(state, dim):
+            if self._propagation.decided(state, dim):
                 continue
             self.decisions += 1
-            step = self.propagation.decide(state, dim, PARTITIONED if partitions else REPLICATED)
+            step = self._propagation.decide(state, dim, PARTITIONED if partitions else REPLICATED)
             if step.conflict and not self._prunes:
                 break
-            state = self.propagation.decide(state, dim, REPLICATED).state if step.conflict else step.state
-        return self.sharded(state)
+            state = self._propagation.decide(state, dim, REPLICATED).state if step.conflict else step.state
+        return _sharded(self.problem, state)
 
 
 class ShardingGreedyPlanner(EpisodesPlanner[NoConfig]):

@@ -26,7 +26,7 @@ _PROOF_SHARE = 0.25
 
 @dataclass(frozen=True)
 class EpisodesConfig:
-    """What all searches that play episodes are configured by.
+    """The configuration of all searches that play episodes.
 
     Attributes:
         seed: of every random draw.
@@ -40,7 +40,7 @@ class EpisodesConfig:
 
 
 class Round(NamedTuple):
-    """A round of episodes, as it stands in a result's search log and as a watcher is told of it.
+    """A round of episodes, as it stands in a result's search log and as a watcher receives it.
 
     Attributes:
         stage: 1 while the search explores, 2 while it backtraces.
@@ -72,7 +72,7 @@ class Search(ABC):
 
     Args:
         problem: to search for a plan of; its mesh has one axis and its objective is the count.
-        watch: is told of every round.
+        watch: receives every round.
 
     Attributes:
         best: the best plan so far.
@@ -110,7 +110,7 @@ class Search(ABC):
         return scores
 
     def record(self, stage: int, epsilon: float, greedy: int | None, scores: Sequence[int]) -> None:
-        """Log a round and tell who is watching."""
+        """Log a round and report it to the watcher."""
         played = Round(stage, self.episodes, epsilon, greedy, tuple(scores), int(self.best.partitioned))
         self.rounds.append(played)
         how = f"ε {epsilon:.2f}" if stage == 1 else "backtracing"
@@ -119,10 +119,11 @@ class Search(ABC):
 
 
 class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
-    """Returns the best plan that a search came across, with the proven optimum beside it.
+    """Returns the best plan of a search, with the proven optimum as its bound.
 
-    The proof is made before the search begins, but serves it only with `stop_at_optimum`. The facts of the result are
-    `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if nothing is drawn).
+    The optimum is proven before the search begins. The search itself uses it only with `stop_at_optimum`. The facts of
+    the result are `episodes`, `interrupted` (whether Ctrl-C or the deadline cut the search off) and `seed` (None if
+    nothing is drawn).
     """
 
     def __init__(self, config: ConfigT | None = None) -> None:

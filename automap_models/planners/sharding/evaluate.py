@@ -1,4 +1,4 @@
-"""The result of a sharding plan: what it is worth, what is proven, and the episode of Auto-MAP that makes it."""
+"""The result of a sharding plan: its cost, its bound, and the figures of the episode of Auto-MAP that makes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def evaluated(
     Args:
         problem: one that the plan solves.
         plan: valid.
-        bound: what is proven about the objective.
+        bound: a proven limit of the objective, None where nothing is proven.
         known: further fields of the result; `facts` are added to those of the episodes.
 
     Returns:

@@ -35,10 +35,11 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.result import Bound, Result, Status
+from automap_models.core.result import Bound, Result
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import MergedSums, ShardingWork
-from automap_models.cost.sharding import axis_costs, objective_value, sharding_cost
+from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
+from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Planner
 from automap_models.planners.deadline import NEVER, Deadline
@@ -51,6 +52,8 @@ _ROUNDING = 1e-6
 """By how much the solver's own bound may be wrong, in terms of the largest coefficient."""
 _LIMIT_UNIT = 1e-3
 """Of the largest coefficient, for limits: plans may exceed a memory of 10 GB by some 10 bytes."""
+
+_GREEDY_IS_BETTER = "The time was up before the program was solved: the plan is the greedy one, the best known so far."
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class ShardingMilpConfig:
 
 
 class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpConfig]):
-    """Solves the program; without the time to prove the plan, says how far it may be off.
+    """Solves the program. Without the time to prove a plan the best and the greedy one compete, and the bound is given.
 
     Of plans that partition equally many variables it takes one with most bytes, of those of equal memory a fastest one.
     """
@@ -75,7 +78,7 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
 
     def __init__(self, config: ShardingMilpConfig | None = None) -> None:
         super().__init__(config)
-        import scipy.optimize  # noqa: F401  (takes half a second, which no deadline of a problem shall pay for)
+        import scipy.optimize  # noqa: F401  (the import takes half a second: pay for it before any deadline runs)
 
     def solve(
         self, problem: ShardingProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
@@ -88,19 +91,64 @@ class ShardingMilpPlanner(Planner[ShardingProblem, ShardingPlan, ShardingMilpCon
         best = program.least(program.objective, program.limits, deadline)
         if best is None:
             reason, proven = program.no_plan(deadline)
-            taken_s = time.perf_counter() - begun
-            status: Status = "infeasible" if proven else "stopped"
-            return Result(problem, None, None, status, reason=reason, taken_s=taken_s)
+            if proven:
+                taken_s = time.perf_counter() - begun
+                return Result(problem, None, None, "infeasible", reason=reason, taken_s=taken_s)
+            return self._stopped(problem, None, program.objective.floor, reason, begun)
+        if not best.proven:
+            watch(Progress("out of time", 2, 2))
+            return self._stopped(problem, best.axis_of, best.bound, None, begun)
         plan = ShardingPlan.from_classes(problem, best.axis_of, self.name)
         value = objective_value(problem, sharding_cost(problem, plan))
-        if best.proven and program.then is not None and not deadline.passed:
+        if program.then is not None and not deadline.passed:
             watch(Progress("choosing among the plans that are equally good", 1, 2))
             limit = value * (1 + _EQUAL) if problem.objective == "memory" else 0.5 - value
             chosen = program.least(program.then, [(program.objective, limit)], deadline)
             plan = plan if chosen is None else ShardingPlan.from_classes(problem, chosen.axis_of, self.name)
-        bound = Bound(value, "exact") if best.proven else Bound(abs(best.bound), "relaxation")
-        watch(Progress("the plan is proven the best" if best.proven else "out of time", 2, 2))
-        return evaluated(problem, plan, bound, taken_s=time.perf_counter() - begun)
+        watch(Progress("the plan is proven the best", 2, 2))
+        return evaluated(problem, plan, Bound(value, "exact"), taken_s=time.perf_counter() - begun)
+
+    def _stopped(
+        self, problem: ShardingProblem, axis_of: IntArray | None, below: float, reason: Infeasible | None, begun: float
+    ) -> Result[ShardingProblem, ShardingPlan]:
+        """The better of the solver's best plan and the greedy one, where the time was up before the proof.
+
+        Args:
+            problem: that the program is of.
+            axis_of: [k] the solver's best plan; None where it has none.
+            below: no plan is below it; the negative of a number of variables.
+            reason: why there is no plan, if the greedy one does not fit either.
+            begun: when the search began.
+        """
+        greedy = ShardingPlan.from_classes(problem, _greedy(problem), self.name)
+        own = [] if axis_of is None else [ShardingPlan.from_classes(problem, axis_of, self.name)]
+        plan = min([*own, greedy], key=lambda plan: _rank(problem, plan))  # of equals the first
+        value, _ = _rank(problem, plan)
+        if math.isinf(value):
+            return Result(problem, None, None, "stopped", reason=reason, taken_s=time.perf_counter() - begun)
+        notes = (_GREEDY_IS_BETTER,) if plan is greedy else ()
+        bound = Bound(abs(min(below, value)), "relaxation")
+        return evaluated(problem, plan, bound, notes=notes, taken_s=time.perf_counter() - begun)
+
+
+def _greedy(problem: ShardingProblem) -> IntArray:
+    """[k] the axis of each class where every axis in turn shards whatever it can, as the planner `greedy` does."""
+    axis_of = np.full(len(problem.classes), UNUSED)
+    for axis, along in enumerate(problem.along):
+        taken = np.flatnonzero(axis_of != UNUSED).tolist()
+        episode = Propagation(along).greedy(linkage_groups=along.axis.kind == "operator", unavailable=taken)
+        axis_of[list(sharded_classes(episode.state))] = axis
+    return axis_of
+
+
+def _rank(problem: ShardingProblem, plan: ShardingPlan) -> tuple[float, float]:
+    """What is less for a better plan, first by the objective; infinite where the plan does not fit the memory."""
+    cost = sharding_cost(problem, plan)
+    if isinstance(cost, ShardingCount):
+        return -float(cost.partitioned), -cost.nbytes
+    if problem.objective == "memory":
+        return cost.memory_bytes, cost.time_s
+    return (cost.time_s if cost.memory_bytes <= problem.cluster.memory else math.inf), cost.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -296,11 +344,7 @@ class _Program:
     def _constraints(self) -> list[tuple[Any, FloatArray]]:
         """Conflicts along each axis, one axis for each class, and products: rows and what they are at most."""
         n, m, columns = self.axis.size, self.first.size, self.variables
-        adjacency = self.problem.classes.adjacency
-        i, j = np.triu_indices(n, 1)
-        same_axis = (self.axis[i] == self.axis[j]) & adjacency[self.classes[i], self.classes[j]]
-        exclude = same_axis | (self.classes[i] == self.classes[j])
-        i, j, y = i[exclude], j[exclude], n + np.arange(m)
+        (i, j), y = self._exclusive(), n + np.arange(m)
         z = np.repeat(n + m + np.arange(len(self.merged)), [len(merged.over) for merged in self.merged])
         over = np.array([x for merged in self.merged for x in merged.over], dtype=np.int64)
         return [
@@ -311,6 +355,18 @@ class _Program:
             (_rows([(z, 1.0), (over, -1.0)], columns), np.zeros(z.size)),
             *(self._divided(at, merged.others) for at, merged in enumerate(self.merged) if merged.others),
         ]
+
+    def _exclusive(self) -> IntArray:
+        """[2, e] pairs i < j of x that cannot both be 1, sorted: a conflict on one axis, or one class on both axes."""
+        problem = self.problem
+        column = np.full(problem.allowed.shape, -1)
+        column[self.axis, self.classes] = np.arange(self.axis.size)
+        pairs = [of_axis[problem.classes.conflicts] for of_axis in column]
+        if len(column) == 2:
+            pairs.append(column.T)
+        together = np.concatenate(pairs)
+        together = together[(together >= 0).all(axis=1)]
+        return together[np.lexsort((together[:, 1], together[:, 0]))].T
 
     def _divided(self, at: int, others: list[int]) -> tuple[Any, FloatArray]:
         """v ≥ z + Σx - 1 for a merge; the other axis shards at most one class of a sum's dimensions."""

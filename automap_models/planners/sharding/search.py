@@ -12,7 +12,7 @@ import copy
 
 import numpy as np
 import torch
-import torch._dynamo  # torch's first optimiser imports it: a second that no deadline of a problem shall pay for
+import torch._dynamo  # torch's first optimiser imports it, which takes a second: pay for it before any deadline runs
 from torch import Tensor
 
 from automap_models.core.sharding import ShardingProblem
@@ -34,7 +34,7 @@ class AgentSearch(Search):
         problem: to search for a plan of.
         config: the agent's hyper-parameters.
         seed: of weights, exploration and the replay's draws.
-        watch: is told of every round.
+        watch: receives every round.
     """
 
     def __init__(self, problem: ShardingProblem, config: SearchConfig, seed: int, watch: Watch = SILENT) -> None:

@@ -84,8 +84,8 @@ def plan_batch(
     return outcomes
 
 
-def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], asked: Sequence[Combination]) -> list[Outcome]:
-    known = [_problem(combination) for combination in asked]
+def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], combinations: Sequence[Combination]) -> list[Outcome]:
+    known = [_problem(combination) for combination in combinations]
     problems = [problem for problem in known if isinstance(problem, StagedProblem)]
     outside = [planner.out_of_range(problem) if problem.stages > 1 else None for problem in problems]
     outcomes = map(_outcome, problems, solve_each(planner, problems), outside)

@@ -70,6 +70,8 @@ def evaluate(
     # Baselines are plain pipelines of the same profile, whatever the plan may do.
     pipeline = plain(problem)
     known = result.facts.get("baselines", ())
+    if plan.planner in (UniformPlanner.name, DataParallelPlanner.name):
+        known = (*known, result)
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},

@@ -58,8 +58,8 @@ def _wander(
     """From plan to shorter plan by random rounds, until STALE of them in a row have come to nothing."""
     stale, turn = 0, 0
     while stale < STALE and not deadline.passed:
-        found = shortest_through(tables, best, _drawn(tables, best, others, rng, turn, 1.0 + GROWTH * stale))
-        best, stale = (best, stale + 1) if found is None else (found, 0)
+        shorter = shortest_through(tables, best, _drawn(tables, best, others, rng, turn, 1.0 + GROWTH * stale))
+        best, stale = (best, stale + 1) if shorter is None else (shorter, 0)
         turn += 1
     return best
 
@@ -70,10 +70,10 @@ def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
     while not deadline.passed:
         k, d = route.boundary, route.device
         near = [_every_pair(tables, s, k[s] + by_boundary, d[s] + by_device) for s in range(1, tables.stages)]
-        found = shortest_through(tables, route, near)
-        if found is None:
+        shorter = shortest_through(tables, route, near)
+        if shorter is None:
             break
-        route = found
+        route = shorter
     return route
 
 
@@ -104,8 +104,8 @@ def _coarse(tables: StageTables, cluster: Cluster, start: Route) -> Route:
         size *= 2
     k, d = np.arange(stride, tables.end, stride), np.arange(size, cluster.devices, size)
     anything = Route(start.boundary, start.device, np.inf)
-    found = shortest_through(tables, anything, [_every_pair(tables, s, k, d) for s in range(1, tables.stages)])
-    return start if found is None else found
+    coarse = shortest_through(tables, anything, [_every_pair(tables, s, k, d) for s in range(1, tables.stages)])
+    return start if coarse is None else coarse
 
 
 def _even(tables: StageTables, _cluster: Cluster, _start: Route) -> Route:

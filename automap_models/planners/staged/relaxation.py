@@ -60,7 +60,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
             if not a.size:
                 continue
             through = through_shardings(tables, bounds, s, a, q, length_s)
-            reached, hidden = (each.min(axis=0) for each in least_through(through, a.size, tables.end))
+            reached, hidden = (least.min(axis=0) for least in least_through(through, a.size, tables.end))
             never = reached > length_s
             first, last = tables.windows[s + 1]
             never[:first], never[last + 1 :] = True, True
@@ -121,9 +121,9 @@ def least_through(through: list[Through], first_devices: int, end: int) -> tuple
     if len(through) == 1 and through[0].rows.size == first_devices:
         return through[0].busy, through[0].forward
     busy, forward = np.full((2, first_devices, end + 1), np.inf)
-    for each in through:
-        busy[each.rows] = np.minimum(busy[each.rows], each.busy)
-        forward[each.rows] = np.minimum(forward[each.rows], each.forward)
+    for prefixes in through:
+        busy[prefixes.rows] = np.minimum(busy[prefixes.rows], prefixes.busy)
+        forward[prefixes.rows] = np.minimum(forward[prefixes.rows], prefixes.forward)
     return busy, forward
 
 

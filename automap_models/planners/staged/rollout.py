@@ -48,7 +48,7 @@ def many_costs(tables: StageTables, boundaries: IntArray, device_cuts: IntArray)
     backward = np.diff(tables.C[k]) / replicas - forward
     all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * np.diff(tables.W[k])
     transfer = tables.A[boundaries] * _transfer_s_per_byte(tables, d)
-    span, length, _ = span_and_length(forward, backward, transfer, all_reduce, tables.micro_batches)
+    span, length, _ = span_and_length(forward.T, backward.T, transfer.T, all_reduce.T, tables.micro_batches)
     stage = range(tables.stages)
     fits = [tables.fits(s, k[:, s], k[:, s + 1], replicas[:, s]) for s in stage]
     return ManyCosts(forward, backward, transfer, all_reduce, span, length, np.logical_and.reduce(fits))
@@ -58,6 +58,6 @@ def _transfer_s_per_byte(tables: StageTables, d: IntArray) -> FloatArray:
     """[P, S-1] over each boundary; the few different neighbourhoods of device cuts are looked up once each."""
     triples = np.stack((d[:, :-2], d[:, 1:-1], d[:, 2:]), axis=-1)
     kinds, which = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
-    each = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
-    looked_up: FloatArray = each[which.reshape(triples.shape[:2])]
+    rates = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
+    looked_up: FloatArray = rates[which.reshape(triples.shape[:2])]
     return looked_up

@@ -1,4 +1,4 @@
-"""In which ways the devices of a stage can share its operators: for each degree, choices from fast to small."""
+"""The shardings by which the devices of a stage can share its operators: for each degree, from fast to small."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTABLE = 1e-3
 """A slower choice counts if it takes less memory by this share."""
 
 
-def ways(
+def stage_shardings(
     module: Module,
     sharding: ModuleSharding,
     graph: InstructionGraph,
@@ -42,7 +42,7 @@ def ways(
     *,
     across_nodes: bool = False,
 ) -> tuple[ShardedProfile, ...]:
-    """The ways in which neighbouring devices can share a micro-batch of a step by operator partitioning.
+    """The shardings by which neighbouring devices can share a micro-batch of a step.
 
     For t = 2, 4, 8, … as far as it divides a node's devices: the choice of classes with which the whole step takes the
     least time on t devices, that of least memory, and what lies between; names tell which is which. Of choices of one
@@ -126,7 +126,7 @@ class _Search:
 def _undominated(choices: Iterator[_Choice]) -> tuple[_Choice, ...]:
     """From the fastest that shards anything on, each that takes notably less memory than all faster ones."""
     kept: list[_Choice] = []
-    for choice in sorted(each for each in choices if each.classes):
+    for choice in sorted(choice for choice in choices if choice.classes):
         if not kept or choice.memory_bytes < (1 - NOTABLE) * kept[-1].memory_bytes:
             kept.append(choice)
     return tuple(kept)
@@ -137,5 +137,5 @@ def _named(degree: int, front: tuple[_Choice, ...]) -> list[tuple[str, _Choice]]
     if len(front) < 2:
         return [(f"{degree}-way", choice) for choice in front]
     between = ["less memory"] if len(front) == 3 else [f"less memory {i}" for i in range(1, len(front) - 1)]
-    said = ["least time", *between, "least memory"]
-    return [(f"{degree}-way, {what}", choice) for what, choice in zip(said, front, strict=True)]
+    labels = ["least time", *between, "least memory"]
+    return [(f"{degree}-way, {what}", choice) for what, choice in zip(labels, front, strict=True)]

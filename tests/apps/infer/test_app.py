@@ -173,3 +173,11 @@ def test_help_imports_neither_numpy_nor_anything_heavier() -> None:
 def test_a_mesh_is_a_number_or_named_axes(text: str, mesh: object) -> None:
     assert mesh_argument(text) == mesh
     assert set(MESH_AXES) == set(AXES)
+
+
+@pytest.mark.parametrize("command", ["infer", "profile", "plan", "place"])
+def test_a_file_without_an_end_is_refused_from_its_beginning(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`automap plan /dev/zero` read for ever: it took the whole file's digest before it looked at what it is."""
+    more = {"infer": ["--topo", "A"], "profile": ["--show"], "plan": ["--topo", "A", "--no-cache"], "place": []}
+    assert app.main([command, "/dev/zero", *more[command]]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

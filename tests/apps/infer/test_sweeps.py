@@ -125,6 +125,7 @@ def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., 
     assert {row["stages"] for row in rows} >= {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_the_same_every_time(run: Callable[..., str], folder: Path) -> None:
     pytest.importorskip("matplotlib")
     run("--plot", "one.svg")

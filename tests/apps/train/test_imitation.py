@@ -258,3 +258,9 @@ def test_a_checkpoint_of_another_reward_is_refused(tiny: MakeConfig) -> None:
     for key in ("ckpt_path", "init_from"):
         with pytest.raises(BadInput, match="reward ideal_over_length, not inverse_length"):
             train(tiny(f"{key}={last}", "env.reward=inverse_length", out="other"))
+
+
+def test_a_setting_may_refer_to_another_one(imitating: MakeConfig, tmp_path: Path) -> None:
+    """`imitation.plans=${out}/plans` made a folder of that very name, braces and all."""
+    module = build_module(imitating("imitation.plans=${out}/plans"))
+    assert module.imitation.plans == f"{tmp_path / 'run'}/plans"

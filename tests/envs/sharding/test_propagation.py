@@ -61,7 +61,7 @@ def by_definition(problem: ShardingProblem, decided: list[int], dim: int, decisi
 
 
 @given(problems(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_step_does_what_its_definition_says(problem: ShardingProblem, data: st.DataObject) -> None:
     propagation, state = Propagation(problem.along[0]), State()
     vector: list[int] | None = [UNDECIDED] * len(propagation)
@@ -119,3 +119,22 @@ def test_a_replay_ends_with_the_classes_it_was_given(problem: ShardingProblem) -
     assert UNDECIDED not in decided
     assert replay.reward == pytest.approx(0.4 * decided.count(PARTITIONED) + 0.1 * decided.count(REPLICATED))
     assert 1 <= replay.decisions <= len(problem.classes)
+
+
+@given(problems(), st.booleans(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_greedy_decisions_shard_whatever_nothing_sharded_before_excludes(
+    problem: ShardingProblem, linkage_groups: bool, data: st.DataObject
+) -> None:
+    (along,) = problem.along
+    propagation, k = Propagation(along), len(problem.classes)
+    unavailable = data.draw(st.sets(st.integers(0, k - 1)))
+    episode = propagation.greedy(linkage_groups=linkage_groups, unavailable=unavailable)
+    conflicts = {frozenset(pair) for pair in problem.classes.conflicts.tolist()}
+    expected: list[int] = []
+    for dim in propagation.by_group_size() if linkage_groups else range(len(propagation)):
+        number = propagation.dim_classes[dim]
+        excluded = any(frozenset({number, other}) in conflicts for other in expected)
+        if along.live[number] and number not in unavailable and number not in expected and not excluded:
+            expected.append(number)
+    assert list(sharded_classes(episode.state)) == sorted(expected)

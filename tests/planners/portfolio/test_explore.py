@@ -33,7 +33,9 @@ def explore(space: PlanningSpace, config: ExploreConfig = PATIENT) -> Exploratio
 
 def decisions(exploration: Exploration) -> list[object]:
     """All of an exploration but how long it took."""
-    plans = [(each.plan, each.problem.micro_batches, each.proven) for each in exploration.candidates]
+    plans = [
+        (candidate.plan, candidate.problem.micro_batches, candidate.proven) for candidate in exploration.candidates
+    ]
     return [plans, exploration.absent, exploration.proven, exploration.notes]
 
 
@@ -59,36 +61,38 @@ def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, 
         with pytest.raises(Infeasible):
             explore(space)
         return
-    found = explore(space)
-    assert found.best.fits
-    assert found.best.length_s == pytest.approx(expected["all"], rel=1e-9)
-    assert found.proven.proof == "exact"
-    assert found.proven.value == pytest.approx(expected["all"], rel=1e-9)
+    exploration = explore(space)
+    assert exploration.best.fits
+    assert exploration.best.length_s == pytest.approx(expected["all"], rel=1e-9)
+    assert exploration.proven.proof == "exact"
+    assert exploration.proven.value == pytest.approx(expected["all"], rel=1e-9)
     for kind in ("data", "operator", "pipeline"):  # hybrids only matter where they win
-        lengths = [each.length_s for each in found.candidates if each.kind == kind and each.fits]
+        lengths = [
+            candidate.length_s for candidate in exploration.candidates if candidate.kind == kind and candidate.fits
+        ]
         assert min(lengths, default=math.inf) == pytest.approx(expected[kind], rel=1e-9)
-    for each in found.candidates:
-        assert each.plan.check_valid(replace(each.problem, constraints=constraints)) == (True, "")
+    for candidate in exploration.candidates:
+        assert candidate.plan.check_valid(replace(candidate.problem, constraints=constraints)) == (True, "")
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
-    found = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
-    assert {each.kind for each in found.candidates} >= {"data", "operator", "pipeline"}
-    for each in found.candidates:
-        assert each.plan.check_valid(each.problem) == (True, "")
-        again = plan_cost(each.problem, each.plan)
-        assert (each.length_s, each.memory_bytes) == (again.length_s, again.memory_bytes.max())
-        assert each.parts.length_s == pytest.approx(again.length_s)
-        assert each.parts.memory_bytes == pytest.approx(again.memory_bytes.max())
-        if each.kind in ("data", "pipeline"):
-            assert plan_cost(each.problem, each.plan).length_s == pytest.approx(each.length_s)
+    exploration = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
+    assert {candidate.kind for candidate in exploration.candidates} >= {"data", "operator", "pipeline"}
+    for candidate in exploration.candidates:
+        assert candidate.plan.check_valid(candidate.problem) == (True, "")
+        again = plan_cost(candidate.problem, candidate.plan)
+        assert (candidate.length_s, candidate.memory_bytes) == (again.length_s, again.memory_bytes.max())
+        assert candidate.parts.length_s == pytest.approx(again.length_s)
+        assert candidate.parts.memory_bytes == pytest.approx(again.memory_bytes.max())
+        if candidate.kind in ("data", "pipeline"):
+            assert plan_cost(candidate.problem, candidate.plan).length_s == pytest.approx(candidate.length_s)
 
 
 def test_data_parallelism_by_hand(make_model, pair):
     """16 samples on 4 devices in one micro-batch: 4 times the profiled 4 samples, a quarter on each device."""
     space = PlanningSpace(make_model(), pair, 16)
-    (data,) = (each for each in explore(space, PATIENT).candidates if each.kind == "data")
+    (data,) = (candidate for candidate in explore(space, PATIENT).candidates if candidate.kind == "data")
     profile = space.model.profile
     ring = 2 * 0.5 / 100e9 + 2 * 0.5 / 10e9
     assert data.plan.micro_batches == 1  # of equal lengths the largest micro-batches
@@ -102,9 +106,9 @@ def test_one_stage_takes_smaller_micro_batches_where_memory_is_short(make_model,
     space = PlanningSpace(make_model(scale=1e8), pair, 64)
     needed = 4 * space.model.profile.W.sum() + 1.01 * space.model.profile.stash.sum()
     (data,) = (
-        each
-        for each in explore(PlanningSpace(space.model, replace(pair, memory=needed), 64), PATIENT).candidates
-        if each.kind == "data"
+        candidate
+        for candidate in explore(PlanningSpace(space.model, replace(pair, memory=needed), 64), PATIENT).candidates
+        if candidate.kind == "data"
     )
     assert data.fits
     assert data.plan.micro_batches == 4
@@ -116,19 +120,19 @@ def test_the_same_question_has_the_same_answer(make_model, pair):
 
 
 def test_plans_are_ranked_by_length_those_that_do_not_fit_last(make_model, pair):
-    found = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
-    assert list(found.candidates) == rank(list(reversed(found.candidates)))
-    fitting = [each.fits for each in found.candidates]
+    exploration = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
+    assert list(exploration.candidates) == rank(list(reversed(exploration.candidates)))
+    fitting = [candidate.fits for candidate in exploration.candidates]
     assert fitting == sorted(fitting, reverse=True)
     assert not all(fitting)
-    lengths = [each.length_s for each in found.candidates if each.fits]
+    lengths = [candidate.length_s for candidate in exploration.candidates if candidate.fits]
     assert lengths == sorted(lengths)
 
 
 def test_a_profile_without_operators_has_data_parallelism_and_pipelines(make_model, pair):
-    found = explore(PlanningSpace(make_model(partitioned=False), pair, 16), PATIENT)
-    assert {each.kind for each in found.candidates} == {"data", "pipeline"}
-    assert {each.kind: each.why for each in found.absent} == dict.fromkeys(
+    exploration = explore(PlanningSpace(make_model(partitioned=False), pair, 16), PATIENT)
+    assert {candidate.kind for candidate in exploration.candidates} == {"data", "pipeline"}
+    assert {absent.kind: absent.why for absent in exploration.absent} == dict.fromkeys(
         ("operator", "hybrid"), "a profile has no operations to partition"
     )
 
@@ -136,8 +140,8 @@ def test_a_profile_without_operators_has_data_parallelism_and_pipelines(make_mod
 def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
     model = make_model()
     silent = replace(model, profile=replace(model.profile, meta={}))
-    found = explore(PlanningSpace(silent, pair), PATIENT)
-    assert {each.plan.micro_batches for each in found.candidates} == {16}
+    exploration = explore(PlanningSpace(silent, pair), PATIENT)
+    assert {candidate.plan.micro_batches for candidate in exploration.candidates} == {16}
     with pytest.raises(BadInput, match="--microbatch-size"):
         PlanningSpace(silent, pair, 16)
 
@@ -158,9 +162,9 @@ def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_
     space = PlanningSpace(
         make_model(5), replace(pair, memory=12e9), 16, constraints=Constraints(max_stages=constraints.max_stages)
     )
-    found = explore(replace(space, constraints=constraints))
-    assert found.best.plan.check_valid(found.best.problem) == (True, "")
-    assert found.best.length_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
+    exploration = explore(replace(space, constraints=constraints))
+    assert exploration.best.plan.check_valid(exploration.best.problem) == (True, "")
+    assert exploration.best.length_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
 
 
 def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_model, pair):
@@ -180,8 +184,8 @@ def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_
 )
 def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, why, make_model, pair):
     constraints = Constraints(forbidden=frozenset(forbidden))
-    found = explore(replace(PlanningSpace(make_model(), replace(pair, nodes=nodes), 24), constraints=constraints))
-    assert {each.kind: each.why for each in found.absent}[kind] == why
+    exploration = explore(replace(PlanningSpace(make_model(), replace(pair, nodes=nodes), 24), constraints=constraints))
+    assert {absent.kind: absent.why for absent in exploration.absent}[kind] == why
 
 
 def test_devices_that_stages_cannot_share_out_are_said(make_model, pair):
@@ -212,12 +216,12 @@ def test_what_is_said_to_fit_does(make_model, pair):
     model = make_model(1, scale=4e9)
     with pytest.raises(Infeasible, match=r"no plan fits the 16 GB .* devices with [\d.]+ GB would fit") as raised:
         explore(PlanningSpace(model, replace(pair, memory=16e9), 16), PATIENT)
-    said = str(raised.value)
-    gigabytes = float(said.partition("devices with ")[2].split()[0])
+    message = str(raised.value)
+    gigabytes = float(message.partition("devices with ")[2].split()[0])
     assert explore(PlanningSpace(model, replace(pair, memory=gigabytes * 1.001e9), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
         explore(PlanningSpace(model, replace(pair, memory=gigabytes * 0.99e9), 16), PATIENT)
-    nodes = int(said.partition("GB would fit")[2].partition(", ")[2].split()[0])
+    nodes = int(message.partition("GB would fit")[2].partition(", ")[2].split()[0])
     assert explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
         explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes - 1), 16), PATIENT)
@@ -273,7 +277,7 @@ def test_too_few_samples_for_any_plan_are_said(make_model, pair):
 
 def test_the_reason_names_the_largest_loss(make_model, pair):
     slow = explore(PlanningSpace(make_model(scale=20e9), replace(pair, inter=1e9, memory=1e12), 16), PATIENT)
-    (data,) = (each for each in slow.candidates if each.kind == "data")
+    (data,) = (candidate for candidate in slow.candidates if candidate.kind == "data")
     assert slow.why(data).startswith("gradient all-reduce of ")
     assert "over 2 nodes" in slow.why(data)
     share = round(100 * data.parts.gradients_s / data.length_s)
@@ -282,10 +286,10 @@ def test_the_reason_names_the_largest_loss(make_model, pair):
 
 
 def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
-    found = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
-    (data,) = (each for each in found.candidates if each.kind == "data")
+    exploration = explore(PlanningSpace(make_model(2), replace(pair, memory=12e9), 16), PATIENT)
+    (data,) = (candidate for candidate in exploration.candidates if candidate.kind == "data")
     held = f"{data.memory_bytes / 1e9:.1f} GB of 12.0 GB, {data.parts.state_bytes / 1e9:.1f} GB of it training state"
-    assert found.why(data) == f"does not fit: {held}"
+    assert exploration.why(data) == f"does not fit: {held}"
 
 
 # --- kept and read again -----------------------------------------------------------------------------------------
@@ -293,10 +297,12 @@ def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_exploration_survives_being_kept(seed, make_model, pair):
-    found = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
-    again = exploration_from_json(exploration_to_json(found), found.space)
-    assert [each.length_s for each in again.candidates] == [each.length_s for each in found.candidates]
-    assert (again.absent, again.proven, again.notes) == (found.absent, found.proven, found.notes)
+    exploration = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
+    again = exploration_from_json(exploration_to_json(exploration), exploration.space)
+    assert [candidate.length_s for candidate in again.candidates] == [
+        candidate.length_s for candidate in exploration.candidates
+    ]
+    assert (again.absent, again.proven, again.notes) == (exploration.absent, exploration.proven, exploration.notes)
 
 
 @pytest.mark.parametrize(
@@ -317,13 +323,13 @@ def test_what_is_no_exploration_is_refused(foreign, make_model, pair):
 
 
 def test_an_exploration_of_another_space_is_refused(make_model, pair):
-    found = explore(PlanningSpace(make_model(), pair, 16), PATIENT)
+    exploration = explore(PlanningSpace(make_model(), pair, 16), PATIENT)
     smaller = PlanningSpace(make_model(), replace(pair, nodes=1, devices_per_node=3), 16)
     with pytest.raises(BadInput):
-        exploration_from_json(exploration_to_json(found), smaller)
+        exploration_from_json(exploration_to_json(exploration), smaller)
 
 
 def test_lengths_are_finite(make_model, pair):
     assert np.isfinite(
-        [each.length_s for each in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
+        [candidate.length_s for candidate in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
     ).all()

@@ -17,7 +17,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.deadline import Deadline
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
-from automap_models.planners.portfolio.space import Contest, PlanningSpace, divisors, stage_numbers
+from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.search import exact_search
 
@@ -31,7 +31,7 @@ def candidates(
     stages: Iterable[int],
     global_batch: int | None = None,
     out_of_range: Callable[[StagedProblem], str | None] | None = None,
-) -> Contest:
+) -> Competition:
     """The problems of a planning space around this one."""
     space = PlanningSpace(
         ProfiledModel(base.profile),

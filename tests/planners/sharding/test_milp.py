@@ -179,9 +179,16 @@ class TestTimeAndMemory:
         assert result.bound is not None
         assert result.bound.value <= least * (1 + 1e-9) <= getattr(result.cost, figure) * (1 + 2e-9)
 
-    def test_out_of_time_and_of_memory_nothing_is_ruled_out(self) -> None:
-        result = solve(draw_problem(0, BOTH, memory=4e9), time_limit_s=SMALL)
-        assert (result.plan, result.status) == (None, "stopped")
+    @pytest.mark.parametrize("memory", [4e9, 8e9, 11e9])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_out_of_time_a_plan_fits_the_memory_or_nothing_is_ruled_out(self, memory: float, seed: int) -> None:
+        problem = draw_problem(seed, BOTH, memory=memory)
+        result = solve(problem, time_limit_s=SMALL)
+        if result.plan is None:
+            assert result.status == "stopped"
+        else:
+            assert result.plan.check_valid(problem) == (True, "")
+            assert result.cost.memory_bytes <= memory
 
 
 @pytest.mark.parametrize(
@@ -211,21 +218,12 @@ def test_an_option_that_it_does_not_know_is_refused() -> None:
 
 
 @pytest.mark.parametrize("planner", ["milp", "greedy", "random", "agent"])
-def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(planner: str) -> None:
-    """600 classes in 12,000 conflicts, of which only greedy decisions are through in a second."""
+def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(
+    planner: str, hard_sharding_problem: ShardingProblem
+) -> None:
     if planner == "agent":
         pytest.importorskip("torch")
-    random = np.random.default_rng(0)
-    k = 600
-    conflicts = np.unique(np.sort(random.integers(0, k, (12_000, 2)), axis=1), axis=0)
-    conflicts = conflicts[conflicts[:, 0] < conflicts[:, 1]]
-    variables = tuple(Variable(f"p{i}", (4,), "f32", 16.0, "parameter") for i in range(k))
-    problem = ShardingProblem(
-        "hard",
-        ShardingClasses(variables, np.arange(k), np.full(k, 4), conflicts),
-        Cluster(1, 8, 1e9, 1e9, 1e9),
-        MODEL,
-    )
+    problem = hard_sharding_problem
     maker = make_planner(planner, kind="sharding", **({"episodes": 10**6} if planner == "random" else {}))
     begun = time.process_time()
     result = maker.solve(problem, deadline=Deadline(0.5, time.process_time))

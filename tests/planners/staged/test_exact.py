@@ -28,7 +28,7 @@ from automap_models.planners.staged.search import anytime_search, exact_search
 from automap_models.planners.staged.stage_tables import device_tables
 
 
-def found(problem: StagedProblem) -> float:
+def optimum_s(problem: StagedProblem) -> float:
     """The exact planner's length, checked against the cost model; inf when nothing fits."""
     result = ExactPlanner().solve(problem)
     plan = result.plan
@@ -46,13 +46,13 @@ def found(problem: StagedProblem) -> float:
 @pytest.mark.parametrize("seed", range(60))
 def test_no_plan_is_shorter_by_brute_force(seed, make_problem, brute_force):
     problem = make_problem(seed)
-    assert found(problem) == pytest.approx(brute_force(problem), rel=1e-12)
+    assert optimum_s(problem) == pytest.approx(brute_force(problem), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_medium_problems_agree_with_a_second_solver(seed, make_problem, label_search):
     problem = make_problem(1000 + seed, max_n=26, max_devices=8)
-    assert found(problem) == pytest.approx(label_search(problem), rel=1e-12)
+    assert optimum_s(problem) == pytest.approx(label_search(problem), rel=1e-12)
 
 
 def test_the_random_problems_are_of_every_kind(make_problem, brute_force):
@@ -72,7 +72,7 @@ def test_binding_memory_changes_the_optimum_and_is_respected(make_problem, brute
     for seed in range(60):
         problem = make_problem(seed)
         roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
-        tight, free = found(problem), found(roomy)
+        tight, free = optimum_s(problem), optimum_s(roomy)
         assert tight >= free * (1 - 1e-12)
         changed += np.isfinite(tight) and tight > free * (1 + 1e-9)
     assert changed >= 3
@@ -99,7 +99,7 @@ def test_rounding_at_the_memory_limit_never_makes_an_infeasible_plan(make_proble
         for memory in (needs, np.nextafter(needs, 0.0)):
             if memory > 0:
                 exactly = replace(problem, cluster=replace(problem.cluster, memory=float(memory)))
-                assert found(exactly) == pytest.approx(brute_force(exactly), rel=1e-12)
+                assert optimum_s(exactly) == pytest.approx(brute_force(exactly), rel=1e-12)
 
 
 def test_the_reference_optima_are_met(vectors):
@@ -116,7 +116,7 @@ def test_the_reference_optima_are_met(vectors):
             profile, Cluster(**case["cluster"]), stages, case["micro_batches"], granularity=every_instruction
         )
         assert problem.grid.instruction_of_point.tolist() == list(range(every_instruction))
-        assert found(problem) == pytest.approx(best["length_s"], rel=1e-9)
+        assert optimum_s(problem) == pytest.approx(best["length_s"], rel=1e-9)
         checked += 1
     assert checked >= 10
 
@@ -124,7 +124,7 @@ def test_the_reference_optima_are_met(vectors):
 @pytest.mark.parametrize("seed", range(15))
 def test_a_bound_proves_the_optimum_or_finds_a_shorter_plan(seed, make_problem):
     problem = make_problem(seed, max_n=20, max_devices=8)
-    best = found(problem)
+    best = optimum_s(problem)
     if np.isinf(best):
         assert exact_search(problem, 1e30) is None
         return
@@ -201,7 +201,7 @@ def test_a_search_stopped_just_before_its_end_bounds_the_optimum_closely(make_pr
 def test_a_relaxation_stopped_early_is_a_bound_too(make_problem):
     for seed in range(20):
         problem = make_problem(seed, max_n=20, max_devices=8)
-        best_s = found(problem)
+        best_s = optimum_s(problem)
         if np.isfinite(best_s):
             bounds = [lower_bound_s(problem, Countdown(checks)) for checks in (0, 1, 3, 1000)]
             assert sorted(bounds) == bounds
@@ -215,7 +215,7 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
         uniform = UniformPlanner().plan(problem)
     except Infeasible:
         return
-    best_s = found(problem)
+    best_s = optimum_s(problem)
     bound = certify(problem, uniform, None)
     assert bound.plan is None
     assert bound.bound.value <= best_s
@@ -240,7 +240,7 @@ def test_the_registry_knows_it(make_problem):
 @given(seed=st.integers(0, 10**6), pick=st.randoms(use_true_random=False))
 def test_it_is_never_longer_than_any_other_plan_nor_shorter_than_the_bound(seed, pick, make_problem, plan_length):
     problem = make_problem(seed, max_n=40, max_devices=12, max_stages=5)
-    best = found(problem)
+    best = optimum_s(problem)
     coarse = tuple(sorted(pick.sample(problem.grid.cut_points.tolist(), problem.stages - 1)))
     device_cuts = tuple(sorted(pick.sample(range(1, problem.cluster.devices), problem.stages - 1)))
     assert best <= plan_length(problem, coarse, device_cuts) * (1 + 1e-12)
