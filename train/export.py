@@ -82,7 +82,7 @@ def planner_model(module: RainbowModule, problems: Problems) -> onnx.ModelProto:
     """
     examples = example_tensors(module, problems)
     tables = isinstance(module.online, LookAheadQNetwork)
-    model = planner_graph(
+    model: onnx.ModelProto = planner_graph(
         Pieces(
             first_cut=_export(FirstCut(module), examples),
             stage=_export(Stage(module), examples),
