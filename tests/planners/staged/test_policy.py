@@ -40,15 +40,17 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(
+    flat_policy: tuple[RainbowModule, onnx.ModelProto],
+    random_problems: Callable[..., list[StagedProblem]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Trained:
     """A network with random weights does: it decides something, and nothing sensible by chance."""
     problems = random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0))
-    size = {"points": POINTS, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
-    module = RainbowModule("flat", size, {}, {}, seed=1)
+    module, model = flat_policy
     encoded = pipeline.Problems.from_encoded(encode(problems))
     file = tmp_path_factory.mktemp("policy") / "policy.onnx"
-    metadata = export.policy_metadata(module, encoded, {})
-    export.to_onnx(module, encoded, metadata, file)
+    export.write_model(model, export.policy_metadata(module, encoded, {}), file)
     return Trained(file, module, problems)
 
 
