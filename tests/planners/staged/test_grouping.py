@@ -32,12 +32,12 @@ def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> Stage
 )
 def test_groups_are_the_smallest_equal_ones_that_are_few_enough(nodes: int, per_node: int, size: int) -> None:
     """17 nodes and 11 devices divide by nothing that leaves more than one."""
-    found = grouped(problem(nodes, per_node), 16, 8)
-    assert found.size == size
-    assert found.problem.cluster.devices * size == nodes * per_node
+    grouping = grouped(problem(nodes, per_node), 16, 8)
+    assert grouping.size == size
+    assert grouping.problem.cluster.devices * size == nodes * per_node
     if size > 1:
-        assert found.problem.cluster.nodes <= 16
-        assert found.problem.cluster.devices_per_node <= 8
+        assert grouping.problem.cluster.nodes <= 16
+        assert grouping.problem.cluster.devices_per_node <= 8
 
 
 def test_stages_that_need_every_device_are_not_grouped() -> None:
@@ -46,11 +46,11 @@ def test_stages_that_need_every_device_are_not_grouped() -> None:
 
 def test_without_communication_a_grouped_plan_costs_what_it_costs_on_the_devices() -> None:
     """A group is as fast as its devices together, and each of them keeps its share of the activations."""
-    asked = problem(4, 16)
-    p = asked.profile
+    staged_problem = problem(4, 16)
+    p = staged_problem.profile
     nothing = np.zeros(len(p))
     silent = StagedProblem(
-        Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash), asked.cluster, stages=4, micro_batches=32
+        Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash), staged_problem.cluster, stages=4, micro_batches=32
     )
     few = grouped(silent, 16, 8)
     plan = UniformPlanner().plan(few.problem)
@@ -61,17 +61,20 @@ def test_without_communication_a_grouped_plan_costs_what_it_costs_on_the_devices
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(32, 8), (16, 16), (64, 8)])
 def test_clusters_beyond_the_policys_are_planned_by_groups(nodes: int, per_node: int) -> None:
-    asked, planner = problem(nodes, per_node, stages=8), PolicyPlanner()
-    assert planner.out_of_range(asked) is None
-    plan = planner.plan(asked)
-    assert plan.check_valid(asked) == (True, "")
-    assert plan_cost(asked, plan).length_s < plan_cost(asked, UniformPlanner().plan(asked)).length_s
+    staged_problem, planner = problem(nodes, per_node, stages=8), PolicyPlanner()
+    assert planner.out_of_range(staged_problem) is None
+    plan = planner.plan(staged_problem)
+    assert plan.check_valid(staged_problem) == (True, "")
+    assert (
+        plan_cost(staged_problem, plan).length_s
+        < plan_cost(staged_problem, UniformPlanner().plan(staged_problem)).length_s
+    )
 
 
 def test_a_cluster_that_cannot_be_grouped_is_out_of_range() -> None:
-    told = PolicyPlanner().out_of_range(problem(17, 8))
-    assert told is not None
-    assert "nodes 17 is outside 1 … 16" in told
+    sentence = PolicyPlanner().out_of_range(problem(17, 8))
+    assert sentence is not None
+    assert "nodes 17 is outside 1 … 16" in sentence
 
 
 def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:

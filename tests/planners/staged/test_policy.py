@@ -40,15 +40,17 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(
+    flat_policy: tuple[RainbowModule, onnx.ModelProto],
+    random_problems: Callable[..., list[StagedProblem]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Trained:
     """A network with random weights does: it decides something, and nothing sensible by chance."""
     problems = random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0))
-    size = {"points": POINTS, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
-    module = RainbowModule("flat", size, {}, {}, seed=1)
+    module, model = flat_policy
     encoded = pipeline.Problems.from_encoded(encode(problems))
     file = tmp_path_factory.mktemp("policy") / "policy.onnx"
-    metadata = export.policy_metadata(module, encoded, {})
-    export.to_onnx(module, encoded, metadata, file)
+    export.write_model(model, export.policy_metadata(module, encoded, {}), file)
     return Trained(file, module, problems)
 
 
@@ -69,8 +71,8 @@ def greedy_in_torch(
         with torch.no_grad():
             values = targets.masked(module.agent.q(module.online, problems, partial), legal)
         partial = pipeline.apply(partial, values.argmax(1), POINTS)
-    made = problem.stages - 1
-    return partial.cuts[0, :made].tolist(), partial.device_cuts[0, :made].tolist()
+    decided = problem.stages - 1
+    return partial.cuts[0, :decided].tolist(), partial.device_cuts[0, :decided].tolist()
 
 
 def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
@@ -101,18 +103,18 @@ def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
     """As wide as there are first cuts, it holds the greedy continuation of every one of them."""
     for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
-        found = dict(planned(trained, problem, beam=20))
-        firsts = {first for first, *_ in found}
+        planned_cuts = dict(planned(trained, problem, beam=20))
+        firsts = {first for first, *_ in planned_cuts}
         legal = pipeline.legal_cuts(pipeline.Problems.from_encoded(encode([problem])), pipeline.reset(1, max_stages=4))
         assert firsts == set(legal[0].nonzero().squeeze(1).tolist())
         for first in firsts:
             expected_cuts, expected_devices = greedy_in_torch(trained.module, problem, first)
-            assert found[tuple(expected_cuts)] == tuple(expected_devices)
+            assert planned_cuts[tuple(expected_cuts)] == tuple(expected_devices)
 
 
 def planned(trained: Trained, problem: StagedProblem, beam: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Grid cuts and device cuts of all the plans that the file finds, best first cut first."""
-    cuts, device_cuts, reward = (found[0] for found in Policy(trained.file).plans(encode([problem]), beam))
+    cuts, device_cuts, reward = (arrays[0] for arrays in Policy(trained.file).plans(encode([problem]), beam))
     boundaries = problem.stages - 1
     return [
         (tuple(points[:boundaries].tolist()), tuple(devices[:boundaries].tolist()))
@@ -210,10 +212,10 @@ def test_what_lies_outside_is_said_in_a_sentence(trained: Trained, field: str, v
     problem = inside(trained)
     where = {name.name for name in dataclasses.fields(Cluster)}
     changes = {"cluster": replace(problem.cluster, **{field: value})} if field in where else {field: value}
-    said = planner(trained).out_of_range(replace(problem, **changes))  # type: ignore[arg-type]
-    assert said is not None
-    assert said.startswith(sentence)
-    assert "\n" not in said
+    note = planner(trained).out_of_range(replace(problem, **changes))  # type: ignore[arg-type]
+    assert note is not None
+    assert note.startswith(sentence)
+    assert "\n" not in note
 
 
 @pytest.mark.parametrize(
@@ -232,8 +234,8 @@ def another_model() -> bytes:
     value = [onnx.helper.make_tensor_value_info(name, kind, [1]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
     opset = [onnx.helper.make_opsetid("", 18)]
-    made: bytes = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return made
+    content: bytes = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return content
 
 
 @pytest.mark.parametrize(
