@@ -1,4 +1,4 @@
-"""From the request of one plan to the evaluated plan: a new one, or one read back."""
+"""From the request of one plan to the evaluated plan: a new one, one read back, or the next one of a running job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec import UNSET, UnsetType
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import (
     microbatch_size,
@@ -19,14 +22,19 @@ from automap_models.core.microbatch import (
     rescaled,
     with_microbatch_size,
 )
-from automap_models.core.profile import Profile
+from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.report import PlanReport
+from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_json import read_plan
+from automap_models.formats.observed_json import read_observed
+from automap_models.formats.plan_json import AdjustmentDocument, read_plan
+from automap_models.formats.schema import Foreign, read_json, wrong
 from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.space import PlanningSpace, default_stages, stage_numbers
@@ -35,7 +43,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import exists, zoo_dir
 
-from .requests import AUTO, InferRequest, PlannerRequest
+from .requests import AUTO, InferRequest, PlannerRequest, ReplanRequest
 
 
 def planned(request: InferRequest) -> PlanReport:
@@ -73,7 +81,7 @@ def _watched(problems: int) -> AbstractContextManager[object]:
     """A line on the terminal where the choice is among several problems, which may take seconds."""
     if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
-    from .reports.progress import Steps
+    from .reports.text import Steps
 
     steps = Steps()
     steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
@@ -253,3 +261,67 @@ def batch_notes(problem: StagedProblem, replicas: int, profiled: int | None) -> 
     )
     if samples < replicas:
         yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"
+
+
+@dataclass(frozen=True, eq=False)
+class Replanned:
+    """What planning again came to.
+
+    Attributes:
+        result: the next plan on these devices, and what the times say about them.
+        report: the same plan on healthy devices, as in every plan.json.
+        observed: the times.
+    """
+
+    result: Result[ReplanProblem, PlacedPlan]
+    report: PlanReport
+    observed: Observed
+
+
+def replanned(request: ReplanRequest) -> Replanned:
+    """Read profile, plan and times, and plan again.
+
+    Raises:
+        BadInput: a file cannot be used, or the files do not belong together.
+        Infeasible: the plan does not fit the memory.
+    """
+    cluster = None if request.topo is None else read_cluster(request.topo)
+    read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
+    problem, plan = read.problem, read.required_plan()
+    observed = read_observed(request.observed)
+    running, known = _running(request.plan, plan, problem.cluster.devices)
+    starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
+    result = make_planner("replan", kind="replan", starts=(starts,)).solve(
+        ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
+    )
+    corrected, plan = result.facts["corrected"], result.required_plan().plan
+    healthy = Result(corrected, plan, plan_cost(corrected, plan), "feasible", taken_s=result.taken_s)
+    return Replanned(result, evaluate(healthy), observed)
+
+
+class _AdjustedPlan(Foreign):
+    """What a plan.json says about the devices of the running job, if it was adjusted to them."""
+
+    adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
+def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
+    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
+
+    Raises:
+        BadInput: the adjustment in the file is none of this plan.
+    """
+    earlier = read_json(path, _AdjustedPlan).adjustment
+    if earlier is UNSET:
+        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
+    at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)
+    if sorted(order) != list(range(devices)):
+        raise wrong(str(path), f"{at}.device_order", order, f"each of the devices 0 to {devices - 1} once")
+    if not set(idle) <= set(order):
+        raise wrong(str(path), f"{at}.idle", idle, f"some of the devices 0 to {devices - 1}")
+    running = PlacedPlan(plan, order, idle)
+    if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
+        raise wrong(str(path), f"{at}.idle", idle, "devices that leave every stage one that works")
+    if len(earlier.slowdown) != devices:
+        raise wrong(str(path), f"{at}.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    return running, np.array(earlier.slowdown, dtype=np.float64)

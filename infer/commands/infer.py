@@ -1,7 +1,7 @@
 """`automap infer`: from a profile and a cluster to a plan (formats.md, "Commands").
 
 One plan by default; with `--sweep` many, one a combination (sweeps.py); with `--observed` the next plan of a running
-job (replanning.py).
+job (planning.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import SCHEDULES
 
-from ..arguments import TOPO_HELP, file_argument, name_argument, whole_number
-from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
+from ..requests import (
+    AUTO,
+    TOPO_HELP,
+    InferRequest,
+    PlannerRequest,
+    ReplanRequest,
+    SweepRequest,
+    file_argument,
+    name_argument,
+    whole_number,
+)
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from automap_models.core.report import PlanReport
     from automap_models.simulate.engine import Timeline
 
-    from ..replanning import Replanned
+    from ..planning import Replanned
     from ..sweeps import Sweep
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -303,7 +312,7 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
 
         return run_sweep(request)
     if isinstance(request, ReplanRequest):
-        from ..replanning import replanned
+        from ..planning import replanned
 
         return replanned(request)
     from ..planning import planned, read_back
@@ -318,7 +327,7 @@ def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanRe
 
         return sweep_report(outcome)  # type: ignore[arg-type]
     if isinstance(request, ReplanRequest):
-        from ..reports.replan import replan_report
+        from ..reports.pipeline import replan_report
 
         return replan_report(request, outcome)  # type: ignore[arg-type]
     return _plan_report(request, outcome)  # type: ignore[arg-type]

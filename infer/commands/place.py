@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least, file_argument, name_argument
-from ..requests import PlaceRequest, SourceKind
+from ..requests import PlaceRequest, SourceKind, add_step_arguments, at_least, file_argument, name_argument
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _placed(request: PlaceRequest) -> PlacementResult:
     from automap_models.planners.base import NEVER, Deadline
     from automap_models.planners.registry import make_planner
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
 
     name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
     planner = make_planner(name, kind="placement", **request.config)
@@ -199,7 +198,7 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
     from automap_models.formats.device_yaml import read_device
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
     from ..sources import DEFAULT_DEVICE, traced
 
     accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least, file_argument, name_argument, positive
-from ..requests import PlanRequest
+from ..requests import PlanRequest, add_step_arguments, at_least, file_argument, name_argument, positive
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -188,9 +187,9 @@ def _explored(request: PlanRequest) -> Explored:
     from automap_models.planners.portfolio.space import PlanningSpace, default_batch
     from automap_models.planners.portfolio.store import exploration_to_json
 
-    from ..model_cache import profiled_once
     from ..reports.exploration import Explored
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
+    from ..sources import profiled_once
 
     begun = time.perf_counter()
     cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
@@ -220,8 +219,8 @@ def _read_back(request: PlanRequest) -> Candidate:
     from automap_models.formats.plan_json import read_plan
     from automap_models.planners.portfolio.candidate import Candidate
 
-    from ..model_cache import profiled_once
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
+    from ..sources import profiled_once
 
     assert request.plan is not None
     cluster, cache = _cluster(request), _cache(request)

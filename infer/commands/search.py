@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
 
-from ..arguments import TOPO_HELP, add_step_arguments, at_least, file_argument, mesh_argument, name_argument
-from ..requests import SearchRequest
+from ..requests import (
+    TOPO_HELP,
+    SearchRequest,
+    add_step_arguments,
+    at_least,
+    file_argument,
+    mesh_argument,
+    name_argument,
+)
 from ..runner import Command, Output, Report
 from . import search_pipelines
 
@@ -210,7 +217,7 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     from ..reports.sharding import count_document, price_document, print_counted, print_priced
 
     def draw() -> Figure:
-        from ..plots.episodes import draw_search
+        from ..plots.exploration import draw_search
 
         return draw_search(outcome.report)
 

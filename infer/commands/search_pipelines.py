@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import TOPO_HELP, add_step_arguments, at_least, name_argument
-from ..requests import OnlineRequest, ProfileRequest
+from ..requests import TOPO_HELP, OnlineRequest, ProfileRequest, add_step_arguments, at_least, name_argument
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
     evaluated = evaluate(result, seed=request.seed)
 
     def draw() -> Figure:
-        from ..plots.episodes import draw_online
+        from ..plots.exploration import draw_online
 
         return draw_online(result)
 
@@ -143,7 +142,7 @@ def _problem(request: OnlineRequest) -> StagedProblem:
 def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
     from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
 
     config = OnlineConfig(
         agent=request.agent,

@@ -20,8 +20,7 @@ from automap_models.planners.staged.evaluate import evaluate
 
 from ..planning import batch_notes
 from .pipeline import heading, layers
-from .tables import columns, console, fact_table, plain
-from .units import counted, percent, rounds, seconds, size, span
+from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
 
 if TYPE_CHECKING:
     from rich.table import Table

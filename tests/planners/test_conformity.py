@@ -220,8 +220,8 @@ def optimum(kind: str, i: int) -> float | None:
 def planner(kind: str, name: str) -> Planner[Any, Any, Any]:
     """The planner; skips the test where what it stands on is not installed."""
     try:
-        made: Planner[Any, Any, Any] = make_planner(name, kind=kind, **SHORT.get((kind, name), {}))  # type: ignore[call-overload]
-        return made
+        instance: Planner[Any, Any, Any] = make_planner(name, kind=kind, **SHORT.get((kind, name), {}))  # type: ignore[call-overload]
+        return instance
     except BadInput as missing:
         if "installed" in str(missing):
             pytest.skip(str(missing))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
-from automap_models.resources import zoo_dir
+from automap_models.resources import is_file, zoo_dir
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
@@ -138,6 +138,23 @@ class Policy:
         return plan
 
 
+def policy_of(path: Path) -> Policy:
+    """A policy file, opened once a process for as long as the file stays the same: opening takes longer than planning.
+
+    Raises:
+        BadInput: as Policy.
+    """
+    if not is_file(path):
+        return Policy(path)  # which says so
+    status = path.stat()
+    return _opened(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=2)
+def _opened(path: Path, _version: tuple[int, ...]) -> Policy:
+    return Policy(path)
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """Which policy, and how widely it is asked.
@@ -160,7 +177,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
     @cached_property
     def policy(self) -> Policy:
         """The policy file, opened when first needed."""
-        return Policy(self.config.policy or zoo_dir() / SHIPPED)
+        return policy_of(self.config.policy or zoo_dir() / SHIPPED)
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does.

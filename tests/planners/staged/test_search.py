@@ -96,8 +96,8 @@ def length(problem: StagedProblem, plan: StagedPlan) -> float:
 
 def brute_force(problem: StagedProblem, constraints: Constraints | None = None) -> float:
     plans = every_plan(problem, anywhere=constraints is not None)
-    asked = replace(problem, constraints=constraints or Constraints())
-    return min((length(problem, plan) for plan in plans if plan.check_valid(asked)[0]), default=np.inf)
+    constrained = replace(problem, constraints=constraints or Constraints())
+    return min((length(problem, plan) for plan in plans if plan.check_valid(constrained)[0]), default=np.inf)
 
 
 def checked(problem: StagedProblem, result: SearchResult) -> float:
@@ -267,14 +267,14 @@ def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_pro
     n = len(problem.profile)
     problem = replace(problem, granularity=n)
     constraints = demands(seed, problem)
-    asked = replace(problem, constraints=constraints)
-    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(asked)[0]]
+    constrained = replace(problem, constraints=constraints)
+    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(constrained)[0]]
     if not possible:
         with pytest.raises(BadInput, match="--"):
             search(problem, constraints)
         return
-    best = anytime_search(asked, Deadline())
-    assert checked(asked, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
+    best = anytime_search(constrained, Deadline())
+    assert checked(constrained, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
 
 
 def test_the_random_constraints_are_of_every_kind(make_problem):
@@ -297,12 +297,12 @@ def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_probl
     problem = replace(problem, granularity=problem.stages + 1)
     roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
     problem, constraints = roomy, replace(demands(seed, problem), forbidden=frozenset())
-    asked = replace(problem, constraints=constraints)
-    if not any(plan.check_valid(asked)[0] for plan in every_plan(problem, anywhere=True)):
+    constrained = replace(problem, constraints=constraints)
+    if not any(plan.check_valid(constrained)[0] for plan in every_plan(problem, anywhere=True)):
         return
-    best = anytime_search(asked, Deadline()).plan
+    best = anytime_search(constrained, Deadline()).plan
     assert best is not None
-    assert best.check_valid(asked) == (True, "")
+    assert best.check_valid(constrained) == (True, "")
 
 
 def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make_problem):
