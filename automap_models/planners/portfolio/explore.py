@@ -29,7 +29,7 @@ from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
-from automap_models.planners.staged.costs import TIE, StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.planners.staged.stage_tables import device_tables
 
@@ -92,7 +92,7 @@ class Exploration:
         # No plan on the grid is shorter than the best one if that is on the grid.
         value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.length_s)
         bound = Bound(value, self.proven.proof)
-        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + TIE)
+        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
             best.plan,

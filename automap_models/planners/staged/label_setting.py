@@ -206,7 +206,9 @@ class _Search:
         arriving = self._cross(through, devices, q, rest, own)
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
-        shardings = [self._in_sharding(stage, each, devices, q, self._reaching(each, arriving)) for each in through]
+        shardings = [
+            self._in_sharding(stage, sharding, devices, q, self._reaching(sharding, arriving)) for sharding in through
+        ]
         blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
         return [self._undominated(blocks)] if blocks else []
 

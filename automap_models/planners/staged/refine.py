@@ -20,7 +20,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, span_and_length
 from automap_models.planners.base import Deadline, OutOfTime
-from automap_models.planners.staged.costs import TIE, Costs
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
@@ -212,7 +212,7 @@ def _first_shorter(
         seen.add(moved[j].tobytes())
         times = (costs.forward_s[j], costs.backward_s[j], costs.transfer_s[j], costs.all_reduce_s[j])
         length_s = simulate(*times, tables.micro_batches, schedule).length_s
-        if length_s < best_s * (1.0 - TIE):
+        if length_s < best_s * (1.0 - LENGTH_ROUNDING):
             return moved[j], length_s
     return None
 
