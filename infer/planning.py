@@ -20,7 +20,7 @@ from automap_models.core.microbatch import (
     require_samples,
     required_size,
     rescaled,
-    with_microbatch_size,
+    sized,
 )
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
@@ -43,7 +43,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import exists, zoo_dir
 
-from .requests import AUTO, InferRequest, PlannerRequest, ReplanRequest
+from .requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, given
 
 
 def planned(request: InferRequest) -> PlanReport:
@@ -113,8 +113,7 @@ def staged_planner(request: PlannerRequest, name: str | None = None) -> Planner[
         )
     options = ("policy", "beam", "certify_s", "refine_s", "schedule")
     known = config_names(name)
-    given = {option: getattr(request, option) for option in options if option in known}
-    return make_planner(name, kind="staged", **{option: value for option, value in given.items() if value is not None})
+    return make_planner(name, kind="staged", **given(request, *(option for option in options if option in known)))
 
 
 def _policy_label(request: PlannerRequest) -> str:
@@ -176,8 +175,7 @@ def planning_problem(request: InferRequest) -> PlanningProblem:
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
         )
     cluster = read_cluster(request.topo)
-    given = {name: getattr(request, name) for name in ("state_factor", "granularity")}
-    given = {name: value for name, value in given.items() if value is not None}
+    fields = given(request, "state_factor", "granularity")
     if isinstance(request.micro_batches, str):
         if global_batch is None:
             raise BadInput(
@@ -185,11 +183,11 @@ def planning_problem(request: InferRequest) -> PlanningProblem:
             )
         required_size(profile)
     elif global_batch is not None:
-        given["micro_batches"], profile = _split(profile, global_batch, request.micro_batches)
+        fields["micro_batches"], profile = _split(profile, global_batch, request.micro_batches)
         global_batch = None
     elif request.micro_batches is not None:
-        given["micro_batches"] = request.micro_batches
-    one_stage = StagedProblem(profile, cluster, stages=1, **given)
+        fields["micro_batches"] = request.micro_batches
+    one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     number, stages = _stages(request.stages, profile, cluster, one_stage)
     return PlanningProblem(replace(one_stage, stages=number), stages, global_batch)
 
@@ -216,13 +214,7 @@ def sized_profile(path: Path, size: int | None) -> Profile:
         from .sources import require_no_model
 
         require_no_model(path)
-    profile = read_profile(path)
-    if size is None:
-        return profile
-    own = microbatch_size(profile)
-    if own not in (None, size):
-        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
-    return with_microbatch_size(profile, size)
+    return sized(read_profile(path), size)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
     from automap_models.core.constraints import Technique
@@ -23,7 +25,12 @@ LARGEST = 2**31 - 1
 """Number given as an argument."""
 LONGEST_NAME, LONGEST_PATH = 255, 4095
 """Bytes of a file's name and of a whole path that a file system takes."""
-TOPO_HELP = "a shipped cluster (A, B, C, …) or a YAML file"
+
+
+def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """--topo: which cluster is meant."""
+    shown = "a shipped cluster (A, B, C, …) or a YAML file"
+    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
 
 
 def add_step_arguments(group: argparse._ArgumentGroup) -> None:
@@ -37,6 +44,27 @@ def add_step_arguments(group: argparse._ArgumentGroup) -> None:
         action="append",
         help="for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated",
     )
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, or fields of a request, that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def flag(name: str) -> str:
+    """An argument's name as it is written: `state_factor` → `--state-factor`."""
+    return "--" + name.replace("_", "-")
+
+
+def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Refuse arguments that mean nothing beside the others.
+
+    Raises:
+        BadInput: naming the first that is given.
+    """
+    for name, value in given(namespace, *names).items():
+        if value is not False and value != []:
+            raise BadInput(why, where=flag(name), do="leave it out")
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -32,7 +32,7 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.evaluate import evaluated
 
 from .reports.text import Steps, size
-from .requests import SearchRequest, Source
+from .requests import SearchRequest, Source, given
 from .sources import DEFAULT_DEVICE, module_of
 
 if TYPE_CHECKING:
@@ -130,8 +130,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
 
 def _options(request: SearchRequest) -> dict[str, Any]:
     """The planner's options by name; those that were not given have its defaults."""
-    given = {name: getattr(request, name) for name in ("agent", "episodes", "stop_at_optimum", "seed")}
-    return {name: value for name, value in given.items() if value is not None}
+    return given(request, "agent", "episodes", "stop_at_optimum", "seed")
 
 
 def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:

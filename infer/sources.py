@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from automap_models import workloads
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
-from automap_models.core.microbatch import microbatch_size, with_microbatch_size
+from automap_models.core.microbatch import sized
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.errors import BadInput
 from automap_models.formats.cache import Cache, fingerprint
@@ -260,17 +260,7 @@ def profiled_once(
             key = _digest(Path(source.what).read_bytes())
         else:
             key, model = _traced_model(source, device, cluster, cache, steps)
-    return key, _sized(model, microbatch_size)
-
-
-def _sized(model: ProfiledModel, samples: int | None) -> ProfiledModel:
-    """The model, its profile with the micro-batch size that the arguments give it."""
-    if samples is None:
-        return model
-    own = microbatch_size(model.profile)
-    if own not in (None, samples):
-        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
-    return replace(model, profile=with_microbatch_size(model.profile, samples))
+    return key, replace(model, profile=sized(model.profile, microbatch_size))
 
 
 def _traced_model(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, Phase
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes

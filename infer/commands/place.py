@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..requests import PlaceRequest, SourceKind, add_step_arguments, at_least, file_argument, name_argument
+from ..requests import (
+    PlaceRequest,
+    SourceKind,
+    add_step_arguments,
+    at_least,
+    file_argument,
+    given,
+    name_argument,
+    refuse,
+)
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -34,6 +43,8 @@ FIELDS = {
     "pieces": "pieces",
 }
 """Argument → field of the problem that it replaces."""
+OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
+"""Options that a placement made before has no use for."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
@@ -114,7 +125,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
     """
     limit_s = namespace.time_limit
     if namespace.plan is not None:
-        _refuse_planning(namespace)
+        refuse(namespace, OF_PLACING, "the placement read has its own")
     elif limit_s is not None and not 0 < limit_s < math.inf:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
@@ -126,10 +137,10 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
     return PlaceRequest(
         source,
-        {field: value for name, field in FIELDS.items() if (value := getattr(namespace, name)) is not None},
+        {FIELDS[name]: value for name, value in given(namespace, *FIELDS).items()},
         namespace.split_passes,
         namespace.planner,
-        {name: value for name in ("seed", "split") if (value := getattr(namespace, name)) is not None},
+        given(namespace, "seed", "split"),
         limit_s,
         namespace.plan,
         namespace.nodes,
@@ -137,13 +148,6 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         namespace.host,
         namespace.link,
     )
-
-
-def _refuse_planning(namespace: argparse.Namespace) -> None:
-    """A placement read back was made with options of its own."""
-    for name in (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes"):
-        if getattr(namespace, name) not in (None, False):
-            raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
 
 
 def run(request: PlaceRequest) -> PlacementResult:
@@ -160,7 +164,7 @@ def run(request: PlaceRequest) -> PlacementResult:
 def _placed(request: PlaceRequest) -> PlacementResult:
     from automap_models.core.placement import PlacementProblem
     from automap_models.cost.placement import one_device_s
-    from automap_models.planners.deadline import NEVER, Deadline
+    from automap_models.planners.base import NEVER, Deadline
     from automap_models.planners.registry import make_planner
 
     from ..reports.text import Steps

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.report import PlanReport
 from automap_models.core.result import Bound
-from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate

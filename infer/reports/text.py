@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
     from rich.table import Table
 
-    from automap_models.planners.watch import Progress
+    from automap_models.planners.base import Progress
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -145,7 +145,7 @@ class Steps:
         self._progress.update(self._task, description=what, completed=done, total=total)
 
     def watch(self, news: Progress) -> None:
-        """What a planner tells while it works (planners.watch)."""
+        """What a planner tells while it works (planners.base)."""
         self.advance(news.done or 0, news.total, news.what)
 
 

@@ -23,17 +23,14 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import Planner, solve_each
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.certificate import certify
 from automap_models.planners.staged.costs import TIE, Costs, StagedResult
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import objective_s, refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 

@@ -17,7 +17,7 @@ from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.engine import Contender
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -27,7 +27,6 @@ from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import before_stage, before_transfer
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
@@ -25,8 +25,7 @@ from automap_models.planners.staged.relaxation import (
     least_through,
     through_shardings,
 )
-from automap_models.planners.staged.sharding_tables import ShardingTables
-from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import TIE, Costs, is_plain
 from automap_models.planners.staged.feasibility import chain_exists

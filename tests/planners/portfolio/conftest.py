@@ -11,8 +11,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.sharded_profile import ShardedProfile, whole
+from automap_models.core.profiled_model import ProfiledModel, ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.portfolio.space import PlanningSpace
 

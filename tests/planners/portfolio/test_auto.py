@@ -15,15 +15,13 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import NoConfig, Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
 from automap_models.planners.staged.refine import objective_s
-from automap_models.planners.watch import SILENT, Watch
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 

@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
 from automap_models.planners.portfolio.explain import least_memory
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner

@@ -15,7 +15,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult

@@ -13,10 +13,10 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import Places, Route, route_of, shortest_through
-from automap_models.planners.staged.certificate import certify
+from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search, is_large

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,9 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner, grouped
+from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.rl import targets
 from automap_models.train import export
 from automap_models.train.module import RainbowModule
@@ -293,3 +296,69 @@ print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert json.loads(done.stdout)["planner"] == "policy"
+
+
+def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> StagedProblem:
+    rng = np.random.default_rng(7)
+    arrays = [rng.random(64) * scale for scale in (1e-2, 1e6, 1e6)]
+    profile = Profile.create(*arrays, stash=rng.random(64) * 1e7)
+    cluster = Cluster(nodes, per_node, 130e9, 3.125e9, 32e9, "large")
+    return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "size"),
+    [(16, 8, 1), (4, 16, 2), (32, 8, 2), (32, 16, 4), (48, 8, 3), (17, 8, 1), (1, 24, 3), (2, 11, 1)],
+)
+def test_groups_are_the_smallest_equal_ones_that_are_few_enough(nodes: int, per_node: int, size: int) -> None:
+    """17 nodes and 11 devices divide by nothing that leaves more than one."""
+    grouping = grouped(problem(nodes, per_node), 16, 8)
+    assert grouping.size == size
+    assert grouping.problem.cluster.devices * size == nodes * per_node
+    if size > 1:
+        assert grouping.problem.cluster.nodes <= 16
+        assert grouping.problem.cluster.devices_per_node <= 8
+
+
+def test_stages_that_need_every_device_are_not_grouped() -> None:
+    assert grouped(problem(1, 16, stages=12), 16, 8).size == 1
+
+
+def test_without_communication_a_grouped_plan_costs_what_it_costs_on_the_devices() -> None:
+    """A group is as fast as its devices together, and each of them keeps its share of the activations."""
+    staged_problem = problem(4, 16)
+    p = staged_problem.profile
+    nothing = np.zeros(len(p))
+    silent = StagedProblem(
+        Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash), staged_problem.cluster, stages=4, micro_batches=32
+    )
+    few = grouped(silent, 16, 8)
+    plan = UniformPlanner().plan(few.problem)
+    cost, whole = plan_cost(few.problem, plan), plan_cost(silent, few.ungrouped(plan))
+    assert cost.length_s == pytest.approx(whole.length_s, rel=1e-12)
+    np.testing.assert_allclose(cost.memory_bytes, whole.memory_bytes, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(32, 8), (16, 16), (64, 8)])
+def test_clusters_beyond_the_policys_are_planned_by_groups(nodes: int, per_node: int) -> None:
+    staged_problem, planner = problem(nodes, per_node, stages=8), PolicyPlanner()
+    assert planner.out_of_range(staged_problem) is None
+    plan = planner.plan(staged_problem)
+    assert plan.check_valid(staged_problem) == (True, "")
+    assert (
+        plan_cost(staged_problem, plan).length_s
+        < plan_cost(staged_problem, UniformPlanner().plan(staged_problem)).length_s
+    )
+
+
+def test_a_cluster_that_cannot_be_grouped_is_out_of_range() -> None:
+    sentence = PolicyPlanner().out_of_range(problem(17, 8))
+    assert sentence is not None
+    assert "nodes 17 is outside 1 … 16" in sentence
+
+
+def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:
+    with pytest.raises(
+        BadInput, match="cluster large: has 4,096 devices, plans are searched and proven for at most 512"
+    ):
+        stage_tables(problem(512, 8))

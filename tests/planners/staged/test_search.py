@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s

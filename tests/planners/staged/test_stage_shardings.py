@@ -19,7 +19,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.core.staged import StagedPlan, StagedProblem
