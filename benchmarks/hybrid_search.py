@@ -23,11 +23,11 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.search import anytime_search, exact_search
 
 Result = TypeVar("Result")

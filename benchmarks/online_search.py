@@ -38,7 +38,7 @@ from automap_models.envs.online.tables import Pivots
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.online.exploration import first_plans
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions, candidate_optimum
 from automap_models.planners.staged.relaxation import lower_bound_s

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from automap_models.core.placement import PlacementProblem
 from automap_models.formats.placement_json import read_placement
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline
 from automap_models.planners.placement.milp import (
     DEFAULT_TIME_LIMIT_S,
     OPTIMAL_GAP,
@@ -27,7 +27,6 @@ from automap_models.planners.placement.milp import (
     solve_in_turns,
 )
 from automap_models.planners.placement.program import Solver
-from automap_models.planners.watch import SILENT
 
 PLANNERS: dict[str, type[ProgramPlanner]] = {
     planner.name: planner for planner in (MilpPlanner, MilpContiguousPlanner, MilpOrderedPlanner)

@@ -31,11 +31,10 @@ from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.resources import conf_dir

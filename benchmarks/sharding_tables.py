@@ -74,7 +74,7 @@ def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.shardy import collectives, sharding_rules
-    from automap_models.infer.reports.sharding_rows import rows
+    from automap_models.infer.reports.sharding import rows
     from automap_models.planners.registry import make_planner
 
     module = trace(workloads.build(model))

@@ -1,4 +1,4 @@
-"""From the request of one plan to the evaluated plan: a new one, or one read back."""
+"""From the request of one plan to the evaluated plan: a new one, one read back, or the next one of a running job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec import UNSET, UnsetType
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import (
     microbatch_size,
@@ -17,16 +20,21 @@ from automap_models.core.microbatch import (
     require_samples,
     required_size,
     rescaled,
-    with_microbatch_size,
+    sized,
 )
-from automap_models.core.profile import Profile
+from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.report import PlanReport
+from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import known_clusters, read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.formats.plan_json import read_plan
+from automap_models.formats.observed_json import read_observed
+from automap_models.formats.plan_json import AdjustmentDocument, read_plan
+from automap_models.formats.schema import Foreign, read_json, wrong
 from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.space import PlanningSpace, default_stages, stage_numbers
@@ -35,7 +43,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import exists, zoo_dir
 
-from .requests import AUTO, InferRequest, PlannerRequest
+from .requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, given
 
 
 def planned(request: InferRequest) -> PlanReport:
@@ -73,7 +81,7 @@ def _watched(problems: int) -> AbstractContextManager[object]:
     """A line on the terminal where the choice is among several problems, which may take seconds."""
     if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
-    from .reports.progress import Steps
+    from .reports.text import Steps
 
     steps = Steps()
     steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
@@ -105,8 +113,7 @@ def staged_planner(request: PlannerRequest, name: str | None = None) -> Planner[
         )
     options = ("policy", "beam", "certify_s", "refine_s", "schedule")
     known = config_names(name)
-    given = {option: getattr(request, option) for option in options if option in known}
-    return make_planner(name, kind="staged", **{option: value for option, value in given.items() if value is not None})
+    return make_planner(name, kind="staged", **given(request, *(option for option in options if option in known)))
 
 
 def _policy_label(request: PlannerRequest) -> str:
@@ -168,8 +175,7 @@ def planning_problem(request: InferRequest) -> PlanningProblem:
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
         )
     cluster = read_cluster(request.topo)
-    given = {name: getattr(request, name) for name in ("state_factor", "granularity")}
-    given = {name: value for name, value in given.items() if value is not None}
+    fields = given(request, "state_factor", "granularity")
     if isinstance(request.micro_batches, str):
         if global_batch is None:
             raise BadInput(
@@ -177,11 +183,11 @@ def planning_problem(request: InferRequest) -> PlanningProblem:
             )
         required_size(profile)
     elif global_batch is not None:
-        given["micro_batches"], profile = _split(profile, global_batch, request.micro_batches)
+        fields["micro_batches"], profile = _split(profile, global_batch, request.micro_batches)
         global_batch = None
     elif request.micro_batches is not None:
-        given["micro_batches"] = request.micro_batches
-    one_stage = StagedProblem(profile, cluster, stages=1, **given)
+        fields["micro_batches"] = request.micro_batches
+    one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     number, stages = _stages(request.stages, profile, cluster, one_stage)
     return PlanningProblem(replace(one_stage, stages=number), stages, global_batch)
 
@@ -208,13 +214,7 @@ def sized_profile(path: Path, size: int | None) -> Profile:
         from .sources import require_no_model
 
         require_no_model(path)
-    profile = read_profile(path)
-    if size is None:
-        return profile
-    own = microbatch_size(profile)
-    if own not in (None, size):
-        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
-    return with_microbatch_size(profile, size)
+    return sized(read_profile(path), size)
 
 
 def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:
@@ -253,3 +253,67 @@ def batch_notes(problem: StagedProblem, replicas: int, profiled: int | None) -> 
     )
     if samples < replicas:
         yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"
+
+
+@dataclass(frozen=True, eq=False)
+class Replanned:
+    """What planning again came to.
+
+    Attributes:
+        result: the next plan on these devices, and what the times say about them.
+        report: the same plan on healthy devices, as in every plan.json.
+        observed: the times.
+    """
+
+    result: Result[ReplanProblem, PlacedPlan]
+    report: PlanReport
+    observed: Observed
+
+
+def replanned(request: ReplanRequest) -> Replanned:
+    """Read profile, plan and times, and plan again.
+
+    Raises:
+        BadInput: a file cannot be used, or the files do not belong together.
+        Infeasible: the plan does not fit the memory.
+    """
+    cluster = None if request.topo is None else read_cluster(request.topo)
+    read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
+    problem, plan = read.problem, read.required_plan()
+    observed = read_observed(request.observed)
+    running, known = _running(request.plan, plan, problem.cluster.devices)
+    starts = make_planner("auto", policy=request.policy, certify_s=0.0, refine_s=0.0)
+    result = make_planner("replan", kind="replan", starts=(starts,)).solve(
+        ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
+    )
+    corrected, plan = result.facts["corrected"], result.required_plan().plan
+    healthy = Result(corrected, plan, plan_cost(corrected, plan), "feasible", taken_s=result.taken_s)
+    return Replanned(result, evaluate(healthy), observed)
+
+
+class _AdjustedPlan(Foreign):
+    """What a plan.json says about the devices of the running job, if it was adjusted to them."""
+
+    adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
+def _running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
+    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
+
+    Raises:
+        BadInput: the adjustment in the file is none of this plan.
+    """
+    earlier = read_json(path, _AdjustedPlan).adjustment
+    if earlier is UNSET:
+        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
+    at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)
+    if sorted(order) != list(range(devices)):
+        raise wrong(str(path), f"{at}.device_order", order, f"each of the devices 0 to {devices - 1} once")
+    if not set(idle) <= set(order):
+        raise wrong(str(path), f"{at}.idle", idle, f"some of the devices 0 to {devices - 1}")
+    running = PlacedPlan(plan, order, idle)
+    if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
+        raise wrong(str(path), f"{at}.idle", idle, "devices that leave every stage one that works")
+    if len(earlier.slowdown) != devices:
+        raise wrong(str(path), f"{at}.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    return running, np.array(earlier.slowdown, dtype=np.float64)

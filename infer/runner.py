@@ -25,7 +25,7 @@ from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_strea
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 from automap_models.version import __version__
 
-from .arguments import file_argument
+from .requests import file_argument
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -326,7 +326,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 def print_files(files: Mapping[str, Path]) -> None:
     """Print what was written where."""
-    from .reports.tables import console, plain
+    from .reports.text import console, plain
 
     screen = console()
     for what, path in files.items():

@@ -1,12 +1,19 @@
-"""`automap search opp` and `adp`: from the request to a checked plan, by count, time or memory."""
+"""`automap search opp` and `adp`: from the request to a checked plan, by count, time or memory.
+
+A plan can also be held against XLA: the real step runs on the host's devices, and its results and collectives are
+compared. That takes a process of its own, which is this module run as a script.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +22,7 @@ from automap_models.core.mesh import AXES, Mesh, MeshAxis, PlanKind
 from automap_models.core.result import Result
 from automap_models.core.sharding import Objective, ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_price
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
 from automap_models.formats.sharding_json import ShardingReport, read_sharding_plan
@@ -24,16 +31,14 @@ from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.evaluate import evaluated
 
-from .reports.progress import Steps
-from .requests import SearchRequest
+from .reports.text import Steps, size
+from .requests import SearchRequest, Source, given
 from .sources import DEFAULT_DEVICE, module_of
 
 if TYPE_CHECKING:
     from automap_models.hlo.adapter import Module
     from automap_models.hlo.rule_sets import RuleSet
     from automap_models.hlo.sharding_classes import ModuleSharding
-
-    from .verify import Verified
 
 KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 """Search → kind of the plans that it makes."""
@@ -125,8 +130,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
 
 def _options(request: SearchRequest) -> dict[str, Any]:
     """The planner's options by name; those that were not given have its defaults."""
-    given = {name: getattr(request, name) for name in ("agent", "episodes", "stop_at_optimum", "seed")}
-    return {name: value for name, value in given.items() if value is not None}
+    return given(request, "agent", "episodes", "stop_at_optimum", "seed")
 
 
 def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:
@@ -221,7 +225,6 @@ def _data_parallel(problem: ShardingProblem) -> ShardingPlan | None:
 
 def _verified(request: SearchRequest, outcome: Sharded, problem: ShardingProblem) -> Sharded:
     """The same with what XLA made of it; `problem` prices every all-reduce on its own, as XLA for CPUs has it."""
-    from .verify import verify
 
     report = outcome.report
     plans = {"plan": (report.plan.mesh, report.plan.dims)}
@@ -236,3 +239,136 @@ def _verified(request: SearchRequest, outcome: Sharded, problem: ShardingProblem
 
 def _reduced(price: ShardingPrice) -> float:
     return sum(price.activation_bytes) + sum(price.gradient_bytes)
+
+
+TOLERANCE = 1e-4
+"""Largest relative difference between the sharded step's results and one device's."""
+_SEED = 0
+_SHARE = 0.6
+"""Of the memory that is free: so much the run may take."""
+
+
+class Communicated(NamedTuple):
+    """Collectives of one sort: how many, and bytes of their results on one device."""
+
+    number: int
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What XLA made of a plan.
+
+    Attributes:
+        communication: plan ("plan", "data-parallel") → XLA's word for a collective → number and bytes.
+        loss, arrays: largest relative difference to one device among scalars and among arrays (updated parameters and
+            the optimiser's moments, the first of which shows the gradient); None where the step was only compiled.
+        why_not_run: a sentence where it was only compiled.
+    """
+
+    communication: Mapping[str, Mapping[str, Communicated]]
+    loss: float | None
+    arrays: float | None
+    why_not_run: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the results are one device's; also true where nothing was run."""
+        return max(self.loss or 0.0, self.arrays or 0.0) <= TOLERANCE
+
+    def nbytes(self, plan: str) -> float:
+        """Bytes that a plan's collectives result in on one device."""
+        return sum(collectives.nbytes for collectives in self.communication[plan].values())
+
+
+def verify(
+    source: Source,
+    plans: Mapping[str, tuple[Mesh, Sequence[Sequence[int]]]],
+    needed_bytes: float,
+) -> Verified:
+    """Compile and run the step with the shardings of the plan named "plan"; of the others only compile it.
+
+    Args:
+        source: which step.
+        plans: name → mesh and, for each of its axes, the partitioned dimension of each argument of the step.
+        needed_bytes: what running it takes on all devices together.
+
+    Raises:
+        BadInput: the step cannot be compiled or run.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    why = f"running it on this host takes {size(needed_bytes)}" if needed_bytes > _SHARE * free else ""
+    request = {
+        "what": source.what,
+        "sizes": source.sizes,
+        "plans": {
+            name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, along)) for along in dims]}
+            for name, (mesh, dims) in plans.items()
+        },
+        "run": not why,
+        "seed": _SEED,
+    }
+    devices = 1
+    for axis in plans["plan"][0]:
+        devices *= axis.size
+    answer = _answered(request, devices, source.what)
+    communication = {
+        name: {kind: Communicated(*numbers) for kind, numbers in kinds.items()}
+        for name, kinds in answer["communication"].items()
+    }
+    return Verified(communication, answer.get("loss"), answer.get("arrays"), why)
+
+
+def _answered(request: Mapping[str, Any], devices: int, where: str) -> Mapping[str, Any]:
+    """What the process that does it answers."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "automap_models.infer.shardings"]
+    done = subprocess.run(
+        command, input=json.dumps(request), env=environment, capture_output=True, text=True, check=False
+    )
+    lines = done.stderr.strip().splitlines()
+    if done.returncode:
+        last = lines[-1][:300] if lines else f"exit code {done.returncode}"
+        raise BadInput(f"XLA could not run the plan ({last})", where=where, do="leave out --verify")
+    answer: Mapping[str, Any] = json.loads(done.stdout)
+    if "error" in answer:
+        raise BadInput(f"the plan could not be run ({answer['error']})", where=where, do="leave out --verify")
+    return answer
+
+
+def main() -> int:
+    """The process in which XLA verifies a plan: compile, run and compare.
+
+    What to run comes in on stdin as JSON, what came of it goes out on stdout, an error of ours as `error`. It is a
+    process of its own, because the number of a host's devices is fixed when jax starts.
+    """
+    request = json.load(sys.stdin)
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            answer = _answer(request)
+        except AutomapError as error:
+            answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    from automap_models import workloads
+    from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
+
+    build = workloads.build if request["what"] in workloads.names() else workloads.from_factory
+    step = build(request["what"], **request["sizes"])
+    answer: dict[str, Any] = {"communication": {}}
+    compiled = {name: compile_step(step, Along(plan["sizes"], plan["dims"])) for name, plan in request["plans"].items()}
+    for name, one in compiled.items():
+        answer["communication"][name] = {kind: tuple(numbers) for kind, numbers in one.communication.items()}
+    if request["run"]:
+        values, expected = on_one_device(step, request["seed"])
+        answer["loss"], answer["arrays"] = differences(run(compiled["plan"], step, values), expected)
+    return answer
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -19,7 +19,7 @@ from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, d
 from automap_models.planners.staged.batch import Outcome, plan_batch
 
 from .planning import sized_profile, staged_planner
-from .reports.progress import Steps
+from .reports.text import Steps
 from .requests import AUTO, PlannerRequest, SweepRequest
 
 

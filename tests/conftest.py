@@ -70,6 +70,39 @@ def random_problems() -> Callable[..., list[StagedProblem]]:
     return draw_problems
 
 
+@pytest.fixture(scope="session")
+def flat_policy(
+    random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any]:
+    """The paper's network for 16 points, 4 stages and 16 devices, with random weights, and its ONNX graph.
+
+    The export takes 15 seconds: all tests share it, and so do the processes of pytest-xdist.
+    """
+    import onnx
+    import torch
+    from filelock import FileLock
+
+    from automap_models.envs.pipeline.encoding import encode
+    from automap_models.envs.pipeline.env import Problems
+    from automap_models.train import export
+    from automap_models.train.module import RainbowModule
+
+    size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
+    module = RainbowModule("flat", size, {"log_values": False}, {}, seed=1)
+    torch.manual_seed(1)
+    for weight in module.online.parameters():
+        torch.nn.init.normal_(weight, std=0.2)  # as large as trained ones
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    file = folder / "flat.onnx"
+    with FileLock(file.with_suffix(".lock")):
+        if not file.exists():
+            problems = Problems.from_encoded(encode(random_problems(11, 60)))
+            export.write_model(export.planner_model(module.eval(), problems), {}, file)
+    return module, onnx.load(file)
+
+
 def draw_problems(
     seed: int,
     count: int,

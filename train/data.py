@@ -19,7 +19,7 @@ from automap_models.formats.dataset import read_dataset
 from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.train.console import say
-from automap_models.train.exact_plans import ExactPlans, find_exact_plans
+from automap_models.train.imitation import ExactPlans, find_exact_plans
 
 
 class VisitSampler(Sampler[list[int]]):

@@ -39,7 +39,7 @@ from automap_models.train.onnx_pieces import (
     Stage,
     example_tensors,
 )
-from automap_models.train.parity import check_parity
+from automap_models.train.parity import STATES, check_parity
 from automap_models.version import __version__
 
 OPSET = 18
@@ -74,15 +74,15 @@ def _outwards(value: float, rounded: Callable[[float], int]) -> float:
     return float(f"{rounded(value / unit * (1 + (1e-9 if rounded is math.floor else -1e-9))) * unit:.12g}")
 
 
-def to_onnx(module: RainbowModule, problems: Problems, metadata: dict[str, str], path: Path) -> None:
-    """Export the planner with dynamic axes and metadata, atomically.
+def planner_model(module: RainbowModule, problems: Problems) -> onnx.ModelProto:
+    """The planner as one ONNX graph with dynamic axes; it says nothing about itself yet.
 
     Args:
         problems: some to trace with.
     """
     examples = example_tensors(module, problems)
     tables = isinstance(module.online, LookAheadQNetwork)
-    model = planner_graph(
+    model: onnx.ModelProto = planner_graph(
         Pieces(
             first_cut=_export(FirstCut(module), examples),
             stage=_export(Stage(module), examples),
@@ -96,8 +96,16 @@ def to_onnx(module: RainbowModule, problems: Problems, metadata: dict[str, str],
         module.size.max_stages,
     )
     strip(model.graph)
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value)
+    return model
+
+
+def write_model(model: onnx.ModelProto, metadata: dict[str, str], path: Path) -> None:
+    """Write a model with what it says about itself, atomically.
+
+    Raises:
+        onnx.checker.ValidationError: it is no valid model.
+    """
+    onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
 
     def write(file: BinaryIO) -> None:
@@ -149,11 +157,14 @@ def policy_metadata(module: RainbowModule, problems: Problems, config: Any) -> d
     }
 
 
-def export_policy(module: RainbowModule, data: PipelineData, path: Path, config: Any) -> dict[str, float]:
+def export_policy(
+    module: RainbowModule, data: PipelineData, path: Path, config: Any, states: int = STATES
+) -> dict[str, float]:
     """Write an ONNX policy with its metadata; it is kept only if it agrees with torch.
 
     Args:
         config: the training config; its hash goes into the metadata.
+        states: how many states are compared at least.
 
     Returns:
         The parity report.
@@ -162,8 +173,8 @@ def export_policy(module: RainbowModule, data: PipelineData, path: Path, config:
     metadata = policy_metadata(module, data.problems, config)
     candidate = path.with_suffix(".unchecked.onnx")
     try:
-        to_onnx(module, data.problems, metadata, candidate)
-        report: dict[str, float] = check_parity(module, candidate, data.problems)
+        write_model(planner_model(module, data.problems), metadata, candidate)
+        report: dict[str, float] = check_parity(module, candidate, data.problems, states)
         candidate.replace(path)
     finally:
         candidate.unlink(missing_ok=True)

@@ -215,14 +215,18 @@ class RainbowModule(L.LightningModule):
         self._gaps.append(torch.where(episodes.reward > 0, ratio, torch.inf))
 
     def on_validation_epoch_end(self) -> None:
-        """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart."""
+        """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart.
+
+        Where no plan fits, all three are infinite.
+        """
         ratio = torch.cat(self._gaps)
         self._gaps.clear()
         fits = ratio[ratio.isfinite()]
+        percentile = fits.quantile(0.99) if len(fits) else torch.inf  # torch's quantile of infinities is NaN
         if not len(fits):
-            fits = ratio.new_tensor([float("inf")])
+            fits = ratio.new_tensor([torch.inf])
         self.log("val/gap_mean", fits.mean(), prog_bar=True, sync_dist=True)
-        self.log("val/gap_p99", fits.quantile(0.99), sync_dist=True)
+        self.log("val/gap_p99", percentile, sync_dist=True)
         self.log("val/gap_max", fits.amax(), sync_dist=True)
         self.log("val/out_of_memory", (~ratio.isfinite()).float().mean(), sync_dist=True)
 

@@ -19,6 +19,7 @@ from automap_models.train.module import RainbowModule
 from automap_models.train.onnx_pieces import PROBLEM, TABLES
 
 STATES = 10_000
+"""Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-5
 FLOAT32_TIE = 1e-6
 """Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
@@ -47,12 +48,13 @@ class Visited(NamedTuple):
     action: Tensor
 
 
-def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[str, float]:
+def check_parity(module: RainbowModule, path: Path, problems: Problems, states: int = STATES) -> dict[str, float]:
     """Let the file plan in onnxruntime and compare every value and decision on the way with the module in torch.
 
     Args:
-        problems: what to plan; from the first as many as give STATES states, and from more first cuts where they are
+        problems: what to plan; from the first as many as give enough states, and from more first cuts where they are
             too few for that.
+        states: how many states must agree before the comparison ends.
 
     Returns:
         States in which all legal values agree, the largest difference of these, the share of such states, and of
@@ -65,11 +67,11 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems) -> dict[
     """
     policy = Policy(path)
     after_the_first = int((2 * problems.stages - 3).sum())
-    beam = min(problems.points, max(BEAM, -(-STATES // after_the_first)))
+    beam = min(problems.points, max(BEAM, -(-states // after_the_first)))
     count, agreed, worst, equal, worse = 0, 0, 0.0, 0, 0.0
     entries: list[Tensor] = []
     for rows in np.array_split(np.arange(len(problems.stages)), -(-len(problems.stages) // CHUNK)):
-        if agreed >= STATES:
+        if agreed >= states:
             break
         some = problems.take(torch.from_numpy(rows))._replace(cost_to_go=None)
         planned = plan(policy, some, beam, tables=isinstance(module.online, LookAheadQNetwork))

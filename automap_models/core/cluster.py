@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from dataclasses import dataclass
 
-from automap_models.core.limits import LARGEST_BYTES, SMALLEST_RATE
+from automap_models.core.profile import LARGEST_BYTES, SMALLEST_RATE
 from automap_models.errors import BadInput
 
 _SHORT = reprlib.Repr()
@@ -27,7 +27,7 @@ class Cluster:
         name: what people call it.
 
     Raises:
-        BadInput: a size or a speed that is not positive or cannot be meant (core.limits), or more than MAX_DEVICES
+        BadInput: a size or a speed that is not positive or cannot be meant (core.profile), or more than MAX_DEVICES
             devices.
     """
 

@@ -58,12 +58,26 @@ def with_microbatch_size(profile: Profile, samples: int) -> Profile:
     return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "--microbatch-size")})
 
 
+def sized(profile: Profile, samples: int | None) -> Profile:
+    """The profile with the micro-batch size that its user gives it; None where none is given.
+
+    Raises:
+        BadInput: the profile says another size itself, or no micro-batch has this one.
+    """
+    if samples is None:
+        return profile
+    own = microbatch_size(profile)
+    if own not in (None, samples):
+        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
+    return with_microbatch_size(profile, samples)
+
+
 def rescaled(profile: Profile, samples: int) -> Profile:
     """The profile of a micro-batch of so many samples, all but W in proportion; see this module.
 
     Raises:
         BadInput: the profile does not say how many samples it describes, or a figure of it gets larger or smaller than
-            any model's (core.limits).
+            any model's (core.profile).
     """
     own = required_size(profile)
     require_samples(samples, "micro-batch size")

@@ -10,8 +10,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.limits import LARGEST_BYTES, LARGEST_S, MAX_INSTRUCTIONS, SMALLEST_STEP_S
 from automap_models.errors import BadInput
+
+# The largest and smallest numbers that a profile or a cluster may hold (docs/reference/files.md). They are far beyond
+# every model and every machine, and far enough from the range of a float that no sum, product or ratio overflows.
+LARGEST_S = 1e9
+"""Of an instruction's time, and of a whole micro-batch's: thirty years."""
+SMALLEST_STEP_S = 1e-12
+"""Of a whole micro-batch's time: a picosecond."""
+LARGEST_BYTES = 1e18
+"""Of an instruction's bytes, of a model's parameters or stash in all, of a device's memory, and of a bandwidth per
+second."""
+SMALLEST_RATE = 1e-6
+"""Of a bandwidth in bytes per second, and of a device's memory in bytes."""
+MAX_INSTRUCTIONS = 1_000_000
+"""Of a profile: the arrays and the names of so many take some hundred megabytes."""
+
 
 FloatArray = NDArray[np.float64]
 
@@ -27,7 +41,7 @@ class Profile:
     Use `Profile.create`, which validates; the arrays are read-only float64 of shape [n].
 
     No time is more than LARGEST_S and no size more than LARGEST_BYTES, those of the whole model neither; a step takes
-    at least SMALLEST_STEP_S (core.limits).
+    at least SMALLEST_STEP_S.
 
     Attributes:
         C: forward + backward time of instruction i on one reference device, seconds.
@@ -142,7 +156,7 @@ class Profile:
 
 
 def require_magnitudes(arrays: Mapping[str, FloatArray], where: str) -> None:
-    """Refuse times and sizes that no model has (core.limits), so that nothing computed from them overflows.
+    """Refuse times and sizes that no model has, so that nothing computed from them overflows.
 
     Args:
         arrays: name → [n] finite and nowhere negative; a profile's, or some of them.

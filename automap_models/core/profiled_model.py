@@ -3,10 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+import numpy as np
+
+from automap_models.core.profile import FloatArray, Profile
+from automap_models.errors import BadInput
+
+WHOLE = "whole"
+"""Name of the partitioning that divides nothing."""
+
+_IN_PROPORTION = ("C", "C_fwd", "A", "held", "stash", "reduced_fwd", "reduced_bwd")
+"""What grows with the samples of a micro-batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedProfile:
+    """One micro-batch of a training step on `degree` devices that share every instruction, n instructions.
+
+    It is a profile's instructions one for one, under a sharding plan that needs no resharding: results that are summed
+    over a partitioned dimension are all-reduced, nothing else moves. All arrays are float64 of shape [n].
+
+    Attributes:
+        name: what people call the choice of dimensions.
+        degree: devices t that share a micro-batch; 1 is the profile itself.
+        C: forward + backward time of each instruction on each device, without all-reduces, seconds.
+        C_fwd: forward part of C.
+        A: bytes that cross the boundary right after an instruction, as in the profile.
+        held: how many of these each device holds: A/t where they are partitioned, A where they are replicated.
+        W: bytes of trainable parameters on each device.
+        stash: bytes that each device keeps for the backward pass.
+        reduced_fwd, reduced_bwd: bytes that the devices all-reduce in the forward and the backward pass.
+        starts_fwd, starts_bwd: how many all-reduces these are.
+        gradients: bytes of parameter gradients that the devices all-reduce once for a global batch.
+        dims: the dimension of each variable that is partitioned; variables that are not in it are replicated.
+    """
+
+    name: str
+    degree: int
+    C: FloatArray
+    C_fwd: FloatArray
+    A: FloatArray
+    held: FloatArray
+    W: FloatArray
+    stash: FloatArray
+    reduced_fwd: FloatArray
+    reduced_bwd: FloatArray
+    starts_fwd: FloatArray
+    starts_bwd: FloatArray
+    gradients: FloatArray
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for array in self._arrays().values():
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return int(self.C.size)
+
+    def rescaled(self, factor: float) -> ShardedProfile:
+        """The same for micro-batches of so many times the samples, see core.microbatch."""
+        return replace(self, **{name: factor * getattr(self, name) for name in _IN_PROPORTION})
+
+    @property
+    def gathered(self) -> FloatArray:
+        """[n+1] bytes that a device gathers of the others when the model is cut before instruction i; 0 at both ends.
+
+        A stage's devices hand over, and are handed, a slice of 1/t each; what is replicated they put together again.
+        """
+        gathered = np.zeros(len(self) + 1)
+        gathered[1:-1] = (self.held - self.A / self.degree)[:-1]
+        return gathered
+
+    def _arrays(self) -> dict[str, FloatArray]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+
+def whole(profile: Profile) -> ShardedProfile:
+    """The profile itself, on one device."""
+    nothing = np.zeros(len(profile))
+    return ShardedProfile(
+        WHOLE,
+        1,
+        C=profile.C,
+        C_fwd=profile.C_fwd,
+        A=profile.A,
+        held=profile.A,
+        W=profile.W,
+        stash=profile.stash,
+        reduced_fwd=nothing,
+        reduced_bwd=nothing,
+        starts_fwd=nothing,
+        starts_bwd=nothing,
+        gradients=nothing,
+    )
+
+
+def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfile:
+    """The partitioning itself if it divides this profile.
+
+    Raises:
+        BadInput: it has other instructions, or something between them that the profile has not.
+    """
+    if len(partitioned) != len(profile) or not np.array_equal(partitioned.A, profile.A):
+        raise BadInput(
+            f"partitioning {partitioned.name!r} has other instructions than the profile",
+            where=profile.model,
+            do="make both of the same training step at the same micro-batch size",
+        )
+    return partitioned
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import required_size, rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile, require_alike, whole
+from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16

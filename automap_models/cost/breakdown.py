@@ -85,8 +85,8 @@ def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]
     """[S] bytes of trainable parameters on each device of a stage."""
     spans = plan.stage_instructions(len(problem.profile))
     return [
-        float(problem.all_shardings[way].W[first : last + 1].sum())
-        for way, (first, last) in zip(plan.shardings, spans, strict=True)
+        float(problem.all_shardings[sharding].W[first : last + 1].sum())
+        for sharding, (first, last) in zip(plan.shardings, spans, strict=True)
     ]
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,20 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte, transfer_s_per_byte
-from automap_models.cost.memory import stage_memory_bytes
+
+BytesT = TypeVar("BytesT", float, NDArray[np.float64])
+
+
+def stage_memory_bytes(
+    weights_bytes: BytesT,
+    stash_bytes: BytesT,
+    replicas: int | NDArray[np.int64],
+    in_flight: int | NDArray[np.int64],
+    state_factor: float,
+) -> BytesT:
+    """mem = σ·ΣW + in_flight·ΣH / r on each device of a stage, or of several; in_flight = min(M, S - s)."""
+    held: BytesT = state_factor * weights_bytes + in_flight * stash_bytes / replicas  # type: ignore[assignment]
+    return held
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ STAGES, LINKS = 0, 1
 
 
 class IntervalLike(Protocol):
-    """What a trace needs of `simulate.timeline.Interval`; sends are the kinds that begin with `send`; seconds."""
+    """What a trace needs of `simulate.engine.Interval`; sends are the kinds that begin with `send`; seconds."""
 
     @property
     def kind(self) -> str:
@@ -42,7 +42,7 @@ class IntervalLike(Protocol):
 
 
 class TimelineLike(Protocol):
-    """What a trace needs of `simulate.timeline.Timeline`."""
+    """What a trace needs of `simulate.engine.Timeline`."""
 
     @property
     def schedule(self) -> str:

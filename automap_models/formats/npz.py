@@ -17,8 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.limits import MAX_INSTRUCTIONS
-from automap_models.core.profile import Profile
+from automap_models.core.profile import MAX_INSTRUCTIONS, Profile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.schema import decode_json, unreadable

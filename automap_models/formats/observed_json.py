@@ -20,9 +20,8 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import MAX_DEVICES
-from automap_models.core.limits import LARGEST_S
 from automap_models.core.observed import Observed, Unit
-from automap_models.core.profile import FloatArray
+from automap_models.core.profile import LARGEST_S, FloatArray
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
 

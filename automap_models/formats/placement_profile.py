@@ -83,8 +83,8 @@ def _variables(graph: PlacementGraph) -> NDArray[np.bool_]:
     reads = np.zeros(len(graph), dtype=bool)
     reads[graph.edges[:, 1]] = True
     idle = (graph.accelerator_s == 0) & (graph.cpu_s == 0)
-    found: NDArray[np.bool_] = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
-    return found
+    variables: NDArray[np.bool_] = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
+    return variables
 
 
 def _forward(graph: PlacementGraph, chosen: NDArray[np.bool_]) -> _Forward:

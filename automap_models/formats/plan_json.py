@@ -27,10 +27,9 @@ from automap_models.core.microbatch import (
     with_microbatch_size,
 )
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.report import PlanReport
 from automap_models.core.result import Bound, Result
-from automap_models.core.sharded_profile import WHOLE
 from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ProfiledModel, ShardedProfile
 from automap_models.errors import BadInput
 from automap_models.formats.npz import LARGEST_LABELS_BYTES, Archive
 from automap_models.formats.schema import Count, Document, decode_json

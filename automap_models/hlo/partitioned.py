@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, Phase
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
@@ -59,7 +59,7 @@ class DivisibleProfile:
         time_s = work_s + self.times.launch_s
         divided = meets(self.step.of_values, chosen)
         A, sizes, liveness = self.profile.A, self.step.graph.value_bytes, self.step.liveness
-        on_each = np.where(divided, sizes / degree, sizes)
+        sharded_sizes = np.where(divided, sizes / degree, sizes)
         # Sums of whole bytes are exact: where everything that crosses is divided, A / degree is held and no bit more.
         replicated = liveness.crossing(np.where(divided, 0.0, sizes))
         forward, backward, late = self._sums(chosen)
@@ -70,8 +70,8 @@ class DivisibleProfile:
             C_fwd=time_s[liveness.forward],
             A=A,
             held=A / degree + replicated * (1.0 - 1.0 / degree),
-            W=liveness.first_using(on_each),
-            stash=liveness.keeping(on_each),
+            W=liveness.first_using(sharded_sizes),
+            stash=liveness.keeping(sharded_sizes),
             reduced_fwd=self._bytes(forward),
             reduced_bwd=self._bytes(backward),
             starts_fwd=self._starts(forward),

@@ -2,15 +2,97 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 from automap_models.core.result import Result
 from automap_models.errors import AutomapError, BadInput
-from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.watch import SILENT, Watch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One piece of news.
+
+    Attributes:
+        what: what is being done, for people: "searching 3 of 40 combinations of stages and micro-batches".
+        done, total: how far it is, in any unit; None where that is unknown.
+        detail: the planner's own record, such as the round of episodes that an agent has just played.
+    """
+
+    what: str
+    done: int | None = None
+    total: int | None = None
+    detail: Any = None
+
+
+Watch = Callable[[Progress], None]
+
+
+def SILENT(news: Progress) -> None:
+    """The watcher that nobody hears."""
+
+
+class OutOfTime(Exception):
+    """A search was stopped by its deadline.
+
+    Attributes:
+        bound_s: no plan that the search was to look at is shorter; 0 when it came to know nothing.
+    """
+
+    def __init__(self, bound_s: float = 0.0) -> None:
+        super().__init__(f"stopped with a lower bound of {bound_s} s")
+        self.bound_s = bound_s
+
+
+class Deadline:
+    """So many seconds from its making on; without a number, never.
+
+    Args:
+        budget_s: how many.
+        clock: by which; `time.process_time` counts processor time, whatever else the machine does.
+        within: another deadline, which ends this one, too.
+    """
+
+    def __init__(
+        self,
+        budget_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+        within: Deadline | None = None,
+    ) -> None:
+        self._clock, self._within = clock, within
+        self._end_s = clock() + budget_s
+
+    def part(self, budget_s: float, clock: Callable[[], float] | None = None) -> Deadline:
+        """So many seconds from now on, by the same clock or another, but no longer than this deadline."""
+        return Deadline(budget_s, self._clock if clock is None else clock, self)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the time is up, by its clock; 0 from then on."""
+        own_s = max(self._end_s - self._clock(), 0.0)
+        return own_s if self._within is None else min(own_s, self._within.left_s)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is up."""
+        return self._clock() >= self._end_s or (self._within is not None and self._within.passed)
+
+    def check(self) -> None:
+        """Go on, or not.
+
+        Raises:
+            OutOfTime: the time is up.
+        """
+        if self.passed:
+            raise OutOfTime
+
+
+NEVER = Deadline()
+"""The deadline that never comes."""
+
 
 ProblemT = TypeVar("ProblemT")
 PlanT = TypeVar("PlanT")

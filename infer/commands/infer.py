@@ -1,7 +1,7 @@
 """`automap infer`: from a profile and a cluster to a plan (formats.md, "Commands").
 
 One plan by default; with `--sweep` many, one a combination (sweeps.py); with `--observed` the next plan of a running
-job (replanning.py).
+job (planning.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import SCHEDULES
 
-from ..arguments import TOPO_HELP, file_argument, name_argument, whole_number
-from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
+from ..requests import (
+    AUTO,
+    InferRequest,
+    PlannerRequest,
+    ReplanRequest,
+    SweepRequest,
+    add_topo,
+    file_argument,
+    flag,
+    refuse,
+    whole_number,
+)
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -22,9 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.report import PlanReport
-    from automap_models.simulate.timeline import Timeline
+    from automap_models.simulate.engine import Timeline
 
-    from ..replanning import Replanned
+    from ..planning import Replanned
     from ..sweeps import Sweep
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -70,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="profile.npz, a graph.txt of PipeDream or DAPPLE, or JSON of dnn-partitioning or Piper; "
         "automap-profile makes one of a model",
     )
-    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, help=TOPO_HELP)
+    add_topo(parser, required=False)
     problem = parser.add_argument_group("what to plan")
     problem.add_argument(
         "--stages",
@@ -192,7 +202,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
 
 def _infer_request(namespace: argparse.Namespace) -> InferRequest:
     if namespace.plan is not None:
-        _refuse(namespace, OF_PLANNING, "the plan read has its own")
+        refuse(namespace, OF_PLANNING, "the plan read has its own")
     else:
         _refuse_of_planner(namespace)
     return InferRequest(
@@ -226,12 +236,6 @@ def _seconds(option: str, milliseconds: float | None) -> float | None:
     return milliseconds / 1e3
 
 
-def _refuse(namespace: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
-    for name in names:
-        if getattr(namespace, name) is not None:
-            raise BadInput(why, where="--" + name.replace("_", "-"), do="leave it out")
-
-
 def _refuse_of_planner(namespace: argparse.Namespace) -> None:
     """Refuse options that the planner asked for does not read."""
     planner = namespace.planner
@@ -240,21 +244,21 @@ def _refuse_of_planner(namespace: argparse.Namespace) -> None:
         raise BadInput(what, where="--stages", do="leave --stages out")
     for name in ("stages", "micro_batches"):
         if getattr(namespace, name) == AUTO and planner != "auto":
-            where, do = f"--{name.replace('_', '-')} auto", "give a number, or leave --planner out"
+            where, do = f"{flag(name)} auto", "give a number, or leave --planner out"
             raise BadInput(f"planner {planner} does not choose", where=where, do=do)
     if planner not in ("auto", "policy"):
-        _refuse(namespace, ("policy", "beam"), f"planner {planner} uses none")
+        refuse(namespace, ("policy", "beam"), f"planner {planner} uses none")
     if namespace.no_refine or planner != "auto":
         what = "--no-refine refines nothing" if namespace.no_refine else f"planner {planner} is not refined"
-        _refuse(namespace, ("refine_budget",), what)
+        refuse(namespace, ("refine_budget",), what)
     if planner in ("exact", "data-parallel"):
-        _refuse(namespace, ("certify_budget",), f"a plan of planner {planner} needs no proof")
+        refuse(namespace, ("certify_budget",), f"a plan of planner {planner} needs no proof")
 
 
 def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
     _refuse_of_planner(namespace)
-    _refuse(namespace, IN_SWEEP_FILE, "a sweep has its own in its file")
-    _refuse(namespace, NOT_OF_SWEEPS, "is about one plan, not a sweep")
+    refuse(namespace, IN_SWEEP_FILE, "a sweep has its own in its file")
+    refuse(namespace, NOT_OF_SWEEPS, "is about one plan, not a sweep")
     if namespace.out and namespace.out.suffix.lower() not in (".csv", ".json"):
         what = f"no table of a sweep ends in {namespace.out.suffix!r}"
         raise BadInput(what, where=f"--out {namespace.out}", do="use .csv or .json")
@@ -271,7 +275,7 @@ def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
 def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
     if namespace.plan is None:
         raise BadInput("needs the plan that was running", where="--observed", do="give it with --plan")
-    _refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
+    refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
     if namespace.no_refine or namespace.planner != "auto":
         where = "--no-refine" if namespace.no_refine else "--planner"
         raise BadInput("planning again has no use for it", where=where, do="leave it out")
@@ -303,7 +307,7 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
 
         return run_sweep(request)
     if isinstance(request, ReplanRequest):
-        from ..replanning import replanned
+        from ..planning import replanned
 
         return replanned(request)
     from ..planning import planned, read_back
@@ -318,7 +322,7 @@ def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanRe
 
         return sweep_report(outcome)  # type: ignore[arg-type]
     if isinstance(request, ReplanRequest):
-        from ..reports.replan import replan_report
+        from ..reports.pipeline import replan_report
 
         return replan_report(request, outcome)  # type: ignore[arg-type]
     return _plan_report(request, outcome)  # type: ignore[arg-type]

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least, file_argument, name_argument
-from ..requests import PlaceRequest, SourceKind
+from ..requests import (
+    PlaceRequest,
+    SourceKind,
+    add_step_arguments,
+    at_least,
+    file_argument,
+    given,
+    name_argument,
+    refuse,
+)
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -35,6 +43,8 @@ FIELDS = {
     "pieces": "pieces",
 }
 """Argument → field of the problem that it replaces."""
+OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
+"""Options that a placement made before has no use for."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
@@ -115,7 +125,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
     """
     limit_s = namespace.time_limit
     if namespace.plan is not None:
-        _refuse_planning(namespace)
+        refuse(namespace, OF_PLACING, "the placement read has its own")
     elif limit_s is not None and not 0 < limit_s < math.inf:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
@@ -127,10 +137,10 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
     return PlaceRequest(
         source,
-        {field: value for name, field in FIELDS.items() if (value := getattr(namespace, name)) is not None},
+        {FIELDS[name]: value for name, value in given(namespace, *FIELDS).items()},
         namespace.split_passes,
         namespace.planner,
-        {name: value for name in ("seed", "split") if (value := getattr(namespace, name)) is not None},
+        given(namespace, "seed", "split"),
         limit_s,
         namespace.plan,
         namespace.nodes,
@@ -138,13 +148,6 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         namespace.host,
         namespace.link,
     )
-
-
-def _refuse_planning(namespace: argparse.Namespace) -> None:
-    """A placement read back was made with options of its own."""
-    for name in (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes"):
-        if getattr(namespace, name) not in (None, False):
-            raise BadInput("the placement read has its own", where="--" + name.replace("_", "-"), do="leave it out")
 
 
 def run(request: PlaceRequest) -> PlacementResult:
@@ -161,10 +164,10 @@ def run(request: PlaceRequest) -> PlacementResult:
 def _placed(request: PlaceRequest) -> PlacementResult:
     from automap_models.core.placement import PlacementProblem
     from automap_models.cost.placement import one_device_s
-    from automap_models.planners.deadline import NEVER, Deadline
+    from automap_models.planners.base import NEVER, Deadline
     from automap_models.planners.registry import make_planner
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
 
     name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
     planner = make_planner(name, kind="placement", **request.config)
@@ -199,7 +202,7 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
     from automap_models.formats.device_yaml import read_device
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
     from ..sources import DEFAULT_DEVICE, traced
 
     accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least, file_argument, name_argument, positive
-from ..requests import PlanRequest
+from ..requests import (
+    PlanRequest,
+    add_step_arguments,
+    add_topo,
+    at_least,
+    file_argument,
+    name_argument,
+    positive,
+    refuse,
+)
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -56,13 +64,7 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to train on which cluster, and what the plan must be like."""
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to train, see below")
-    parser.add_argument(
-        "--topo",
-        metavar="NAME|FILE",
-        type=name_argument,
-        required=True,
-        help="a shipped cluster (A, B, C, …) or a YAML file",
-    )
+    add_topo(parser)
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
     step.add_argument(
@@ -127,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="search all stages and micro-batches to the end, and train an agent on the model, too",
     )
-    how.add_argument("--seed", metavar="N", type=at_least(0), default=0, help="of random draws (default 0)")
+    how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
     how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")
     how.add_argument(
         "--plan",
@@ -143,9 +145,8 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     Raises:
         BadInput: an option means nothing for what is given.
     """
-    for name in OF_SEARCHING if namespace.plan is not None else ():
-        if getattr(namespace, name) not in (None, False, 0, []):
-            raise BadInput("the plan read has its own", where=f"--{name.replace('_', '-')}", do="leave it out")
+    if namespace.plan is not None:
+        refuse(namespace, OF_SEARCHING, "the plan read has its own")
     from ..sources import source_of
 
     return PlanRequest(
@@ -162,7 +163,7 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
         forbidden=tuple(namespace.forbid),
         budget_s=namespace.budget,
         thorough=namespace.thorough,
-        seed=namespace.seed,
+        seed=namespace.seed or 0,
         cached=not namespace.no_cache,
         plan=namespace.plan,
     )
@@ -188,9 +189,9 @@ def _explored(request: PlanRequest) -> Explored:
     from automap_models.planners.portfolio.space import PlanningSpace, default_batch
     from automap_models.planners.portfolio.store import exploration_to_json
 
-    from ..model_cache import profiled_once
     from ..reports.exploration import Explored
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
+    from ..sources import profiled_once
 
     begun = time.perf_counter()
     cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
@@ -220,8 +221,8 @@ def _read_back(request: PlanRequest) -> Candidate:
     from automap_models.formats.plan_json import read_plan
     from automap_models.planners.portfolio.candidate import Candidate
 
-    from ..model_cache import profiled_once
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
+    from ..sources import profiled_once
 
     assert request.plan is not None
     cluster, cache = _cluster(request), _cache(request)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import add_step_arguments, at_least, name_argument
-from ..requests import ProfileRequest, SourceKind
+from ..requests import ProfileRequest, SourceKind, add_step_arguments, at_least, given, name_argument
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         raise superfluous("framework", f"{source.what} {source.kind.value}")
     if namespace.measure and namespace.device:
         raise superfluous("device", "--measure runs the model on this machine")
-    measuring = {name: value for name in MEASURING if (value := getattr(namespace, name)) is not None}
+    measuring = given(namespace, *MEASURING)
     for name in () if namespace.measure else measuring:
         raise superfluous(name, "nothing is measured without --measure")
     return ProfileRequest(
@@ -135,8 +134,8 @@ def report(request: ProfileRequest, profile: Profile | None) -> Report:
         print_profile,
         summary_document,
         summary_line,
+        warnings,
     )
-    from ..reports.profile_facts import warnings
 
     if profile is None:
         return Report(print_known, known_document)

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
 
-from ..arguments import TOPO_HELP, add_step_arguments, at_least, file_argument, mesh_argument, name_argument
-from ..requests import SearchRequest
+from ..requests import (
+    SearchRequest,
+    add_step_arguments,
+    add_topo,
+    at_least,
+    file_argument,
+    flag,
+    mesh_argument,
+    name_argument,
+)
 from ..runner import Command, Output, Report
 from . import search_pipelines
 
@@ -54,7 +62,7 @@ _ABOUT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to partition on which devices, and who searches."""
     parser.add_argument("what", metavar="MODEL|FILE", type=name_argument, help="what to partition, see below")
-    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=True, help=TOPO_HELP)
+    add_topo(parser)
     add_step_arguments(parser.add_argument_group("which training step"))
     problem = parser.add_argument_group("what to search for")
     problem.add_argument(
@@ -163,7 +171,7 @@ def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in pricing if counts else counting:
         raise BadInput(
             f"means nothing for --objective {objective}",
-            where="--" + name.replace("_", "-"),
+            where=flag(name),
             do=f"leave it out, or give --objective {OBJECTIVES[0] if counts else COUNTING}",
         )
     planner, rules = ("agent", "paper") if counts else ("milp", "shardy")
@@ -183,8 +191,8 @@ def _refuse_of_planner(options: Mapping[str, Any]) -> None:
     """
     for name in APPLICABLE["agent"]:
         if options[name] is not None and name not in APPLICABLE.get(options["planner"], ()):
-            what = "--" + name.replace("_", "-")
-            raise BadInput(f"the planner {options['planner']} has no use for it", where=what, do="leave it out")
+            what = f"the planner {options['planner']} has no use for it"
+            raise BadInput(what, where=flag(name), do="leave it out")
 
 
 def run(request: SearchRequest) -> Sharded:
@@ -210,7 +218,7 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     from ..reports.sharding import count_document, price_document, print_counted, print_priced
 
     def draw() -> Figure:
-        from ..plots.episodes import draw_search
+        from ..plots.exploration import draw_search
 
         return draw_search(outcome.report)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..arguments import TOPO_HELP, add_step_arguments, at_least, name_argument
-from ..requests import OnlineRequest, ProfileRequest
+from ..requests import OnlineRequest, ProfileRequest, add_step_arguments, add_topo, at_least, flag, given, name_argument
 from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=name_argument,
         help="a model as automap-profile takes it, or a profile",
     )
-    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=True, help=TOPO_HELP)
+    add_topo(parser)
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
     step.add_argument("--device", metavar="NAME|FILE", type=name_argument, help="for a model's times (default v100)")
@@ -113,7 +112,7 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
     evaluated = evaluate(result, seed=request.seed)
 
     def draw() -> Figure:
-        from ..plots.episodes import draw_online
+        from ..plots.exploration import draw_online
 
         return draw_online(result)
 
@@ -135,15 +134,14 @@ def _problem(request: OnlineRequest) -> StagedProblem:
     cluster = read_cluster(request.topo)
     agent_config(request.agent)
     profile = profile_of(request.profiled)
-    given = {name: getattr(request, name) for name in ("micro_batches", "state_factor")}
-    given = {name: value for name, value in given.items() if value is not None}
-    return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **given))
+    fields = given(request, "micro_batches", "state_factor")
+    return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
 
 
 def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedProblem, StagedPlan]:
     from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner
 
-    from ..reports.progress import Steps
+    from ..reports.text import Steps
 
     config = OnlineConfig(
         agent=request.agent,
@@ -158,7 +156,7 @@ def _trained(request: OnlineRequest, problem: StagedProblem) -> Result[StagedPro
         return OnlinePlanner(config).solve(problem, watch=steps.watch)
 
 
-def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
+def _warm_start(name: str | None, problem: StagedProblem) -> StagedPlan | None:
     """The policy's plan, or that in a file.
 
     Raises:
@@ -166,9 +164,9 @@ def _warm_start(given: str | None, problem: StagedProblem) -> StagedPlan | None:
             the problem is larger than the policy can express.
         Infeasible: the policy's plan does not fit the memory.
     """
-    if given is None:
+    if name is None:
         return None
-    return _policy_plan(problem) if given == POLICY else _plan_in(Path(given), problem)
+    return _policy_plan(problem) if name == POLICY else _plan_in(Path(name), problem)
 
 
 def _policy_plan(problem: StagedProblem) -> StagedPlan:
@@ -185,9 +183,8 @@ def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
     own, plan = read.problem, read.required_plan()
     for what in ("stages", "micro_batches", "state_factor"):
         if getattr(own, what) != getattr(problem, what):
-            option = what.replace("_", "-")
-            differs = f"has {option} {getattr(own, what):g}, not {getattr(problem, what):g}"
-            raise BadInput(differs, where=f"--warm-start {path}", do=f"give --{option} as the plan has it")
+            differs = f"has {flag(what)[2:]} {getattr(own, what):g}, not {getattr(problem, what):g}"
+            raise BadInput(differs, where=f"--warm-start {path}", do=f"give {flag(what)} as the plan has it")
     return plan
 
 

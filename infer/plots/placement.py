@@ -9,8 +9,7 @@ import numpy as np
 from automap_models.core.placement import PlacementResult, model_name
 
 from ..reports.placement import describe_objective, device_name
-from ..reports.tables import shortened
-from ..reports.units import seconds, size, size_unit, time_unit
+from ..reports.text import seconds, shortened, size, size_unit, time_unit
 from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, coarse_arrays
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.formats.cluster_yaml import read_cluster
 
-from ..reports.units import seconds, size, size_unit, time_unit
+from ..reports.text import seconds, size, size_unit, time_unit
 from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:

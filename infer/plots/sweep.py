@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from automap_models.formats.cluster_yaml import RATES, SIZES
 
-from ..reports.units import counted, seconds, time_unit
+from ..reports.text import counted, seconds, time_unit
 from ..sweeps import Row
 
 if TYPE_CHECKING:

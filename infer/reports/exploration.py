@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.report import PlanReport
 from automap_models.core.result import Bound
-from automap_models.core.sharded_profile import ShardedProfile
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
@@ -20,8 +20,7 @@ from automap_models.planners.staged.evaluate import evaluate
 
 from ..planning import batch_notes
 from .pipeline import heading, layers
-from .tables import columns, console, fact_table, plain
-from .units import counted, percent, rounds, seconds, size, span
+from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,17 +1,39 @@
-"""A plan as people read it: a table of stages, what sets its length, and what it gains."""
+"""A plan as people read it: a table of stages, what sets its length, what it gains, and a running job's next plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.report import PlanReport
+from automap_models.core.result import Result
 from automap_models.core.staged import SearchLogEntry
+from automap_models.formats.npz import write_npz
+from automap_models.formats.plan_json import plan_document
 
-from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
-from .units import counted, percent, rounds, seconds, size, span
+from ..planning import Replanned
+from ..requests import ReplanRequest
+from ..runner import Report
+from .text import (
+    WIDTH_WITHOUT_A_TERMINAL,
+    columns,
+    console,
+    counted,
+    fact_table,
+    percent,
+    plain,
+    rounds,
+    seconds,
+    shortened,
+    size,
+    span,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -187,3 +209,114 @@ def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
 
 def _outcome(attempt: SearchLogEntry) -> str:
     return "longer" if attempt.stages == 1 and attempt.length_s is not None else _OUTCOMES[attempt.outcome]
+
+
+ReplanResult = Result[ReplanProblem, PlacedPlan]
+
+MOST_SHOWN = 12
+"""Slow or fast devices that are listed one by one."""
+
+
+def replan_report(request: ReplanRequest, outcome: Replanned) -> Report:
+    """A table of the next plan's stages, what the times say about the devices, plan.json, the corrected profile."""
+    return Report(
+        lambda: print_adjustment(outcome, names_corrected=request.names_corrected),
+        lambda: adjustment_document(outcome.result, outcome.report),
+        {"corrected profile": lambda path: write_npz(path, outcome.result.facts["corrected"].profile)},
+    )
+
+
+def adjustment_document(result: ReplanResult, report: PlanReport) -> dict[str, Any]:
+    """plan.json of the new plan on healthy devices, with all that is known about these ones under `adjustment`."""
+    facts, after = result.facts, result.required_plan()
+    speeds, moved = facts["speeds"], facts["migration"]
+    return {
+        **plan_document(report),
+        "adjustment": {
+            "stage_scale": [
+                {"forward": float(forward), "backward": float(backward)}
+                for forward, backward in zip(speeds.forward_scale, speeds.backward_scale, strict=True)
+            ],
+            "slowdown": speeds.slowdown.tolist(),
+            "slowdown_error": speeds.error.tolist(),
+            "device_order": list(after.device_order),
+            "idle": list(after.idle),
+            "running_length_s": float(facts["running_cost"].length_s),
+            "length_s": float(result.cost.length_s),
+            "moving": {
+                "received_bytes": moved.received_bytes,
+                "between_nodes_bytes": moved.between_nodes_bytes,
+                "moving_s": moved.migration_s,
+                "restart_s": result.problem.restart_s,
+            },
+            "pays_after_steps": facts["pays_after_steps"],
+        },
+    }
+
+
+def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
+    """Print the next plan for people.
+
+    Args:
+        names_corrected: whether the user knows where the corrected profile goes, which the plan belongs to.
+    """
+    result, report = outcome.result, outcome.report
+    screen = console()
+    screen.print(heading(report.problem.profile, report.problem.cluster))
+    screen.print(f"plan [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(stage_table(replace(report, result=replace(report.result, cost=result.cost)), screen.width))
+    screen.print()
+    screen.print(fact_table(_facts(result, outcome.observed), _notes(result, names_corrected)))
+
+
+def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]]:
+    facts, after = result.facts, result.required_plan()
+    speeds, moved, running_s = facts["speeds"], facts["migration"], facts["running_cost"].length_s
+    yield "measured", f"{counted(len(observed.forward_s), observed.unit)}, times of one micro-batch"
+    both = zip(speeds.forward_scale.tolist(), speeds.backward_scale.tolist(), strict=True)
+    scales = ", ".join(f"{s}: × {forward:.3f} and × {backward:.3f}" for s, (forward, backward) in enumerate(both))
+    yield "profile", f"forward and backward by stage: {scales}"
+    yield "devices", _slow_devices(speeds.slowdown)
+    yield "running", f"{seconds(running_s)} for one global batch on these devices"
+    if after is result.problem.running:
+        yield "new plan", "none is shorter: stay"
+        return
+    share = percent(facts["saved_s"] / running_s)
+    yield "new plan", f"{seconds(result.cost.length_s)}, {share} shorter"
+    if after.device_order != tuple(range(len(after.device_order))):
+        yield "positions", "hold devices " + ", ".join(_runs(after.device_order))
+    if after.idle:
+        yield "idle", f"device {', '.join(map(str, after.idle))}: the stage is faster without"
+    between = f"{size(moved.between_nodes_bytes)} of them between nodes"
+    yield (
+        "moving",
+        f"{size(moved.received_bytes)} of parameters and optimiser state, {between}: {seconds(moved.migration_s)}",
+    )
+    pays = facts["pays_after_steps"]
+    restart = f" and {seconds(result.problem.restart_s)} for the restart" if result.problem.restart_s else ""
+    yield "pays", f"the move{restart} after {counted(pays or 0, 'step')}"
+
+
+def _slow_devices(slowdown: FloatArray) -> str:
+    other = np.flatnonzero(slowdown != 1.0)
+    if not other.size:
+        return "all alike"
+    shown = other[np.argsort(-slowdown[other], kind="stable")][:MOST_SHOWN]
+    more = f" and {other.size - shown.size} more" if other.size > shown.size else ""
+    return "time over that of the others: " + ", ".join(f"{d}: × {slowdown[d]:.2f}" for d in shown.tolist()) + more
+
+
+def _runs(order: Sequence[int]) -> Iterator[str]:
+    """Consecutive devices in short: 8–15, 0–7, 16."""
+    first = 0
+    for at in range(1, len(order) + 1):
+        if at == len(order) or order[at] != order[at - 1] + 1:
+            yield str(order[first]) if at - first == 1 else f"{order[first]}–{order[at - 1]}"
+            first = at
+
+
+def _notes(result: ReplanResult, names_corrected: bool) -> Iterator[str]:
+    yield from result.notes
+    yield "times in the table are those of a stage's working replicas, the slowest of them"
+    if not names_corrected:
+        yield "the plan belongs to the corrected profile, which --corrected FILE writes"

@@ -10,8 +10,18 @@ import numpy as np
 from automap_models.core.placement import PlacementProblem, PlacementResult, model_name
 from automap_models.cost.placement import gap
 
-from .tables import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain, shortened
-from .units import counted, percent, seconds, size
+from .text import (
+    WIDTH_WITHOUT_A_TERMINAL,
+    columns,
+    console,
+    counted,
+    fact_table,
+    percent,
+    plain,
+    seconds,
+    shortened,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table

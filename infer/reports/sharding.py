@@ -1,26 +1,81 @@
-"""A sharding plan as people read it: a table by block as Auto-MAP's Tables 3 and 4, and what is known of it."""
+"""A sharding plan as people read it: a table by block as Auto-MAP's Tables 3 and 4, and what is known of it.
+
+Variables that are named alike and partitioned alike are one row there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, ShardingPlan
-from automap_models.core.sharding_classes import REPLICATED
+from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 
-from ..shardings import Inserted, Sharded
-from ..verify import TOLERANCE, Verified
-from .sharding_rows import rows
-from .tables import columns, console, fact_table, plain
-from .units import counted, percent, seconds, size
+from ..shardings import TOLERANCE, Inserted, Sharded, Verified
+from .text import columns, console, counted, fact_table, percent, plain, seconds, size
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_NUMBER = re.compile(r"(?<=_)\d+")
+
+
+class Row(NamedTuple):
+    """Variables of one row.
+
+    Attributes:
+        name: their common name: numbers after `_` that differ are `*`, and siblings stand in braces (`{k,q,v}`).
+        variables: all of them.
+        dim: the partitioned dimension, -1 for none.
+    """
+
+    name: str
+    variables: tuple[Variable, ...]
+    dim: int
+
+
+def rows(plan: ShardingPlan, axis: int = 0) -> list[Row]:
+    """The plan's candidates along an axis, without the first name of their paths if all share it."""
+    candidates = plan.candidates(axis)
+    start = _shared_start([variable.name for variable in candidates])
+    alike: dict[tuple[str, int], list[Variable]] = {}
+    for variable, dim in candidates.items():
+        alike.setdefault((_NUMBER.sub("*", variable.name[start:]), dim), []).append(variable)
+    numbered = [
+        Row(pattern if len(members) > 1 else members[0].name[start:], tuple(members), dim)
+        for (pattern, dim), members in alike.items()
+    ]
+    return list(_siblings_together(numbered))
+
+
+def _siblings_together(numbered: Sequence[Row]) -> Iterator[Row]:
+    """Rows of equal shapes whose paths differ in the last name but one, and in nothing else, as one."""
+    families: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, Row]]] = {}
+    for row in numbered:
+        above, leaf = row.name.rpartition("/")[::2]
+        parents, parent = above.rpartition("/")[::2]
+        shapes = frozenset(variable.shape for variable in row.variables)
+        families.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
+    for (parents, leaf, dim, _, _), family in families.items():
+        if len(family) == 1:
+            yield family[0][1]
+        else:
+            siblings = f"{{{','.join(parent for parent, _ in family)}}}"
+            name = f"{parents}/{siblings}/{leaf}" if parents else f"{siblings}/{leaf}"
+            yield Row(name, tuple(variable for _, row in family for variable in row.variables), dim)
+
+
+def _shared_start(names: Sequence[str]) -> int:
+    """Length of the first name of all paths with its slash; 0 where they do not share it."""
+    firsts = {name.partition("/")[:2] for name in names}
+    return len("".join(firsts.pop())) if len(firsts) == 1 else 0
+
 
 _NOUNS = {"parameter": "trainable parameter", "input": "input"}
 

@@ -17,8 +17,7 @@ from automap_models.version import __version__
 
 from ..runner import Report
 from ..sweeps import Row, Sweep, best_rows
-from .tables import columns, console, fact_table, plain, shortened
-from .units import counted, percent, seconds
+from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 

@@ -10,6 +10,7 @@ from automap_models.core.microbatch import (
     profiled_fingerprint,
     profiled_size,
     rescaled,
+    sized,
     with_microbatch_size,
 )
 from automap_models.core.profile import Profile
@@ -47,6 +48,15 @@ def test_a_profile_without_a_usable_size_is_refused_until_it_is_told(size: objec
     with pytest.raises(BadInput, match="--microbatch-size"):
         rescaled(silent, 4)
     assert rescaled(with_microbatch_size(silent, 2), 4).C.tolist() == [2.0, 2.0]
+
+
+def test_a_size_is_for_a_profile_that_says_none() -> None:
+    silent = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[0.0, 0.0])
+    assert microbatch_size(sized(silent, 4)) == 4
+    assert sized(silent, None) is silent
+    assert microbatch_size(sized(PROFILE, 8)) == 8
+    with pytest.raises(BadInput, match="the profile says 8 samples itself"):
+        sized(PROFILE, 4)
 
 
 @pytest.mark.parametrize("samples", [0, -3, 10**12])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile, whole
+from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import _sharded_stage, plan_cost
 from automap_models.errors import BadInput

@@ -33,7 +33,7 @@ def traced_once() -> Iterator[None]:
     """A model that several pages trace is traced once: a module is not changed by those who read it."""
     trace = sources.module_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "module_of", functools.lru_cache(maxsize=3)(trace))
+        patch.setattr(sources, "module_of", functools.lru_cache(maxsize=8)(trace))
         yield
 
 

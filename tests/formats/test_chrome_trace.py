@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
-from automap_models.simulate.engine import simulate
+from automap_models.simulate.engine import Interval, Timeline, simulate
 from automap_models.simulate.schedules import SCHEDULES
-from automap_models.simulate.timeline import Interval, Timeline
 
 TINY = Timeline(
     "1f1b",

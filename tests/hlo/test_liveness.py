@@ -32,9 +32,9 @@ class Naive:
         i = value - self.arguments
         return i < 0 or any(self.from_arguments(v) for v in self.reads[i])
 
-    def activations(self, made_by: list[int], read_by: list[int]) -> set[int]:
-        read = {self.storage(v) for i in read_by for v in self.reads[i]}
-        return {v for v in read if v - self.arguments in made_by and self.from_arguments(v)}
+    def activations(self, producers: list[int], readers: list[int]) -> set[int]:
+        read = {self.storage(v) for i in readers for v in self.reads[i]}
+        return {v for v in read if v - self.arguments in producers and self.from_arguments(v)}
 
     def bytes_of(self, values: set[int]) -> float:
         return float(sum(self.graph.value_bytes[v] for v in values))

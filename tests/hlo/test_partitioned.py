@@ -27,7 +27,7 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.microbatch import rescaled
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile, require_alike
+from automap_models.core.profiled_model import ShardedProfile, require_alike
 from automap_models.core.sharding import UNUSED
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.errors import BadInput
@@ -176,7 +176,7 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
     return name, chosen, degree
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(choices())
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
     name, chosen, degree = drawn
@@ -236,7 +236,7 @@ def test_where_nothing_is_divided_it_is_the_profile(name: str) -> None:
 
 
 def test_launches_are_left_whole() -> None:
-    step = prepared(training_step("bert", *TINY["bert"], "float32"), SLOW_START)
+    step = tiny("bert")
     slow = StepTimes(np.zeros(len(step.graph)), step.times.launch_s)
     profile = profile_from_graph(step.graph, slow.total_s)
     everything = DivisibleProfile(step.classes, slow, profile).partitioned(_independent(step), 4, "all")

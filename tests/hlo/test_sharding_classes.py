@@ -28,8 +28,8 @@ from automap_models.workloads.training import Architecture, training_step
 from automap_models.workloads.vgg import VggConfig
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
-    "bert": (BertConfig(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
-    "gpt2": (Gpt2Config(width=16, heads=2, layers=2, vocabulary=40, positions=12), (2, 10)),
+    "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
+    "gpt2": (Gpt2Config(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
     "t5": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40), (2, 10)),
     "moe": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40, experts=4), (2, 10)),
     "vgg": (VggConfig(blocks=((4, 1), (6, 2)), width=16, classes=6, image=8), (4,)),
@@ -63,7 +63,7 @@ def inserted(module: Module, dims: tuple[int, ...]) -> set[str]:
     return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", TINY, scope="module")
 def test_sharding_one_class_needs_no_resharding(name: str) -> None:
     module, sharding = tiny(name)
     assert live(sharding.classes)
@@ -71,7 +71,7 @@ def test_sharding_one_class_needs_no_resharding(name: str) -> None:
         assert inserted(module, sharding.classes.dims([c])) <= {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", TINY, scope="module")
 def test_sharding_every_set_of_classes_without_conflicts_needs_none_either(name: str) -> None:
     module, sharding = tiny(name)
     random = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_sharding_every_set_of_classes_without_conflicts_needs_none_either(name:
         assert inserted(module, sharding.classes.dims(chosen)) <= {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", TINY, scope="module")
 def test_two_classes_in_conflict_make_shardy_reshard(name: str) -> None:
     module, sharding = tiny(name)
     classes, checked = sharding.classes, 0

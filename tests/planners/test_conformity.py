@@ -29,10 +29,8 @@ from automap_models.cost.placement import placement_cost
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.placement_json import parse_placement
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Planner, Progress
 from automap_models.planners.registry import PLANNERS, make_planner
-from automap_models.planners.watch import Progress
 
 PLANNERS_OF_ALL_KINDS = [(kind, name) for kind, names in PLANNERS.items() for name in names]
 SHORT: dict[tuple[str, str], dict[str, Any]] = {
@@ -222,8 +220,8 @@ def optimum(kind: str, i: int) -> float | None:
 def planner(kind: str, name: str) -> Planner[Any, Any, Any]:
     """The planner; skips the test where what it stands on is not installed."""
     try:
-        made: Planner[Any, Any, Any] = make_planner(name, kind=kind, **SHORT.get((kind, name), {}))  # type: ignore[call-overload]
-        return made
+        instance: Planner[Any, Any, Any] = make_planner(name, kind=kind, **SHORT.get((kind, name), {}))  # type: ignore[call-overload]
+        return instance
     except BadInput as missing:
         if "installed" in str(missing):
             pytest.skip(str(missing))

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
 from automap_models.cost.staged import span_and_length
-from automap_models.simulate.engine import simulate
+from automap_models.simulate.engine import Interval, Timeline, simulate
 from automap_models.simulate.schedules import SCHEDULES, Op, schedule
-from automap_models.simulate.timeline import Interval, Timeline
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 ROUNDING = 1e-9

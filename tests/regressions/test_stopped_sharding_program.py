@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from automap_models.core.sharding import ShardingProblem
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 
 

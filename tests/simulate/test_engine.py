@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from automap_models.simulate import engine
-from automap_models.simulate.engine import simulate
-from automap_models.simulate.timeline import Timeline
+from automap_models.simulate.engine import Timeline, simulate
 
 TAGS = {"forward": "F", "backward": "B", "send-forward": "F", "send-backward": "B", "all-reduce": "R"}
 

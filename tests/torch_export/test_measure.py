@@ -15,6 +15,7 @@ from automap_models.errors import BadInput, UserCodeError
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from automap_models.torch_export import measure  # noqa: E402
 from automap_models.torch_export.measure import measure_module  # noqa: E402
 from automap_models.torch_export.profile import profile_module  # noqa: E402
 
@@ -47,26 +48,61 @@ def test_the_parts_add_up_to_what_meta_says(
     assert meta["threads"] == torch.get_num_threads()
 
 
-class Heavy(nn.Module):
-    """A layer with 24 times the work of its neighbours, in both passes."""
+class Clock:
+    """A clock that only moves when it is wound; a copy of a model keeps the same one."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def wind(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def __deepcopy__(self, _: Any) -> Clock:
+        return self
+
+
+class Timed(nn.Linear):
+    """A layer whose passes take as long on a clock as they are given, not counting the export."""
+
+    def __init__(self, clock: Clock, forward_s: float, backward_s: float) -> None:
+        super().__init__(4, 4)
+        self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        if not torch.compiler.is_exporting():
+            self.clock.wind(self.forward_s)
+            y.grad_fn.register_hook(lambda *_: self.clock.wind(self.backward_s))
+        return y
+
+
+def test_the_clocks_readings_go_to_the_layer_and_the_pass_that_took_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a manufactured clock: on a busy machine's own one, a layer of 24 times the work was once not the slowest."""
+    clock = Clock()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(measure, "_now_s", lambda: clock.now_s)
+    layers = (Timed(clock, 1.0, 3.0), Timed(clock, 24.0, 70.0), Timed(clock, 2.0, 5.0))
+    profile = measure_module(nn.Sequential(*layers), (torch.ones(2, 4),), repeats=2, warmup=1)
+    assert profile.C_fwd.tolist() == [1, 24, 2]
+    assert (profile.C - profile.C_fwd).tolist() == [3, 70, 5]
+    meta = profile.meta
+    assert (meta["forward_s"], meta["backward_s"], meta["forward_and_backward_s"]) == (27, 78, 105)
+    assert (meta["parts_over_whole"], meta["update_per_step_s"]) == (1, 0)
+
+
+class Small(nn.Module):
+    """Three layers, a sum as the loss."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.light, self.heavy, self.last = nn.Linear(32, 768), nn.Linear(768, 768), nn.Linear(768, 1)
+        self.first, self.second, self.last = nn.Linear(32, 48), nn.Linear(48, 48), nn.Linear(48, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.heavy(self.light(x))).sum()
-
-
-def test_the_heavy_layer_is_found_in_both_passes() -> None:
-    profile = measure_module(Heavy(), (torch.ones(512, 32),), repeats=5)
-    heavy = profile.names.index("heavy")
-    assert profile.C_fwd.argmax() == heavy
-    assert (profile.C - profile.C_fwd).argmax() == heavy
+        return self.last(self.second(self.first(x))).sum()
 
 
 def test_the_model_and_the_random_state_are_left_as_they_were() -> None:
-    model = Heavy()
+    model = Small()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.random.get_rng_state()
     measure_module(model, (torch.ones(4, 32),), repeats=1, warmup=0)
@@ -76,10 +112,10 @@ def test_the_model_and_the_random_state_are_left_as_they_were() -> None:
 
 def test_nothing_can_be_measured_in_no_repeat() -> None:
     with pytest.raises(BadInput, match="0 repeats"):
-        measure_module(Heavy(), (torch.ones(4, 32),), repeats=0)
+        measure_module(Small(), (torch.ones(4, 32),), repeats=0)
 
 
-class Fails(Heavy):
+class Fails(Small):
     """Takes what the tokens say from a table, which shapes alone do not tell."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,7 +155,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class Waits(Heavy):
+class Waits(Small):
     """Does nothing for a while, as on a machine that others use."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

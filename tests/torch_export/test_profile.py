@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from automap_models.core.device import Device
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
+from automap_models.formats.device_yaml import read_device
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -21,6 +23,7 @@ from automap_models.torch_export.profile import ADAM_ACCESSES, profile_module  #
 F32 = 4
 BATCH = 8
 Builders = dict[str, Callable[..., tuple[Any, dict[str, Any]]]]
+Profiled = Callable[[str], tuple[Any, Profile]]
 
 
 class MLP(nn.Module):
@@ -41,6 +44,18 @@ class MLP(nn.Module):
 
 def by_name(profile: Profile, array: str) -> dict[str, float]:
     return dict(zip(profile.names, getattr(profile, array).tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def profiled(builders: Builders, unit_device: Device) -> Profiled:
+    """A function: the tiny model of a name and its profile, built once."""
+
+    @cache
+    def of(key: str) -> tuple[Any, Profile]:
+        model, kwargs = builders[key]()
+        return model, profile_module(model, kwargs=kwargs, device=unit_device)
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +156,11 @@ def test_flop_are_those_of_flop_counter_mode_running_the_model_itself(
 
 
 def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_backward_pass(
-    builders: Builders, unit_device: Device
+    builders: Builders, profiled: Profiled, unit_device: Device
 ) -> None:
-    model, kwargs = builders["gpt2"]()
-    fused = profile_module(model, kwargs=kwargs, device=unit_device)
-    written_out = profile_module(builders["gpt2"](attn_implementation="eager")[0], kwargs=kwargs, device=unit_device)
+    fused = profiled("gpt2")[1]
+    model, kwargs = builders["gpt2"](attn_implementation="eager")
+    written_out = profile_module(model, kwargs=kwargs, device=unit_device)
     scores = 2 * (2 * 4 * 16 * 16 * 8)  # FLOP: 2 layers × 2 samples × 4 heads × [16, 8]·[8, 16]
     assert fused.C_fwd.sum() == written_out.C_fwd.sum()
     assert fused.C.sum() == written_out.C.sum() + 2 * scores
@@ -154,16 +169,14 @@ def test_attention_runs_as_one_kernel_that_computes_the_scores_again_in_the_back
 
 
 @pytest.mark.parametrize("key", ["bert", "gpt2", "t5"])
-def test_every_parameter_is_counted_once(key: str, builders: Builders, unit_device: Device) -> None:
-    model, kwargs = builders[key]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+def test_every_parameter_is_counted_once(key: str, profiled: Profiled) -> None:
+    model, profile = profiled(key)
     assert profile.W.sum() == F32 * sum(parameter.numel() for parameter in model.parameters())
     assert profile.meta["unused_parameters"] == []
 
 
-def test_tied_embeddings_count_once_and_are_reported(builders: Builders, unit_device: Device) -> None:
-    model, kwargs = builders["t5"]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+def test_tied_embeddings_count_once_and_are_reported(profiled: Profiled) -> None:
+    profile = profiled("t5")[1]
     (shared,) = profile.meta["shared_parameters"]
     assert (shared["name"], shared["bytes"]) == ("shared.weight", 100 * 32 * F32)
     assert (shared["first"], shared["last"]) == ("encoder.embed_tokens", "lm_head")
@@ -180,10 +193,9 @@ def test_unused_and_frozen_parameters_are_no_weights(unit_device: Device) -> Non
     assert profile.W.sum() == F32 * (60 + 12 + 28)
 
 
-def test_values_that_skip_over_a_cut_are_counted(builders: Builders, unit_device: Device) -> None:
+def test_values_that_skip_over_a_cut_are_counted(profiled: Profiled) -> None:
     """Between T5's decoder layers: hidden states, the encoder's output, the relative bias with its mask."""
-    model, kwargs = builders["t5"]()
-    A = by_name(profile_module(model, kwargs=kwargs, device=unit_device), "A")
+    A = by_name(profiled("t5")[1], "A")
     hidden = 2 * 16 * 32 * F32
     bias = 4 * 16 * 16 * F32  # heads × tokens × tokens, read by both layers
     attended, causal = 16, 16 * 16  # bytes of the boolean masks
@@ -288,9 +300,7 @@ PUBLISHED = {  # arXiv 1810.04805 says 340 M with heads left out; the exact numb
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", list(PUBLISHED))
-def test_released_models_have_their_published_number_of_parameters(
-    key: str, builders: Builders, unit_device: Device
-) -> None:
+def test_released_models_have_their_published_number_of_parameters(key: str, builders: Builders) -> None:
     large = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
     build = {
         "bert-large": lambda: builders["bert"](**large, vocab_size=30522),
@@ -300,7 +310,7 @@ def test_released_models_have_their_published_number_of_parameters(
         ),
     }
     model, kwargs = build[key]()
-    profile = profile_module(model, kwargs=kwargs, device=unit_device)
+    profile = profile_module(model, kwargs=kwargs, device=read_device("v100"))
     heads = 0
     if key == "bert-large":  # the published number is that of the encoder with its pooler
         heads = sum(parameter.numel() for parameter in model.cls.parameters())

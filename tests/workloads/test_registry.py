@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from itertools import pairwise
 from math import prod
@@ -20,6 +21,8 @@ from automap_models.workloads import registry
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""
 NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe")
+LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b")
+"""Other sizes of models whose smallest size is tested, too."""
 build = cache(workloads.build)
 
 
@@ -33,7 +36,7 @@ def _published_vgg() -> tuple[int, int]:
 
 # Name → (parameters of Hugging Face's model, variables). q, k, v are one matrix and one bias in the published GPT-2
 # and three here; experts are one matrix each there and stacked here: 2 · 6 layers · 2 · (8 - 1) variables fewer.
-VARIABLES = {
+VARIABLES: dict[str, int] = {
     "bert48": 778,
     "t5_base": 257,
     "t5_3b": 509,
@@ -42,6 +45,12 @@ VARIABLES = {
     **{name: 4 + 12 * layers + layers * 2 * 2 for name, (_, layers, _) in GPT.items()},
     "moe": 437 - 2 * 6 * 2 * 7,
 }
+
+
+def _by_model(names: Iterable[str]) -> pytest.MarkDecorator:
+    """A test runs for these workloads: one after the other, so that each is built once, and large ones as slow."""
+    marks = {name: (pytest.mark.slow,) if name in LARGE else () for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in marks], scope="module")
 
 
 @cache
@@ -84,7 +93,7 @@ def test_the_list_is_complete_and_in_order() -> None:
     assert workloads.names() == NAMES
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@_by_model(VARIABLES)
 def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     sizes = _parameters(build(name))
     assert sum(sizes) == _published(name) == registry.WORKLOADS[name].parameters
@@ -109,7 +118,7 @@ def test_bert48_has_the_layers_of_dapples_published_profile(shared_data: Path) -
     assert {sum(4 * leaf.size for leaf in jax.tree.leaves(params[name])) for name in blocks} == {size["layer_0"]}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@_by_model(NAMES)
 def test_a_summary_is_one_line_with_the_defaults(name: str) -> None:
     text, step = workloads.summary(name), build(name)
     assert "\n" not in text
@@ -119,14 +128,14 @@ def test_a_summary_is_one_line_with_the_defaults(name: str) -> None:
     assert (f"of {labels[1]} tokens" if labels[1:] else "images") in text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@_by_model(NAMES)
 def test_a_step_has_shapes_only(name: str) -> None:
     step = build(name)
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(step.arguments))
     assert (step.name, step.trainable, step.inputs, step.dtype) == (name, 0, (3,), "float32")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@_by_model(NAMES)
 def test_adam_keeps_two_moments_a_parameter_and_a_count(name: str) -> None:
     step = build(name)
     assert sum(leaf.size for leaf in jax.tree.leaves(step.arguments[1])) == 2 * sum(_parameters(step)) + 1

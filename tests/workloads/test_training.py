@@ -23,6 +23,11 @@ from automap_models.workloads.training import (
 )
 
 Tiny = tuple[Architecture, tuple[int, ...]]
+QUICK, SLOW = ("bert", "gpt2", "t5", "vgg"), ("moe", "resnet")
+trains = pytest.mark.parametrize(
+    "tiny", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)], indirect=True, scope="module"
+)
+"""Of a test that compiles and runs the step: in a second or two for some models, in five for the others."""
 
 
 def _batch(architecture: Architecture, labels: tuple[int, ...]) -> dict[str, Any]:
@@ -61,12 +66,14 @@ def _trained(architecture: Architecture, labels: tuple[int, ...]) -> tuple[Any, 
     return first, states[0], losses
 
 
+@trains
 def test_ten_steps_on_one_batch_lower_its_loss(tiny: Tiny) -> None:
     losses = _trained(*tiny)[2]
     assert all(np.isfinite(losses))
     assert losses[-1] < losses[0]
 
 
+@trains
 def test_every_parameter_gets_a_gradient(tiny: Tiny) -> None:
     before, after, _ = _trained(*tiny)
     same = jax.tree.map(lambda old, new: bool((old == new).all()), before[0], after[0])
@@ -74,12 +81,14 @@ def test_every_parameter_gets_a_gradient(tiny: Tiny) -> None:
     assert [path for path, still in jax.tree.leaves_with_path(same) if still and path[-2].key != "k"] == []
 
 
+@trains
 def test_batch_statistics_are_state_and_move(tiny: Tiny) -> None:
     before, after, _ = _trained(*tiny)
     assert set(before[2]) == ({"batch_stats"} if isinstance(tiny[0], ResNetConfig) else set())
     assert all((old != new).any() for old, new in zip(*map(jax.tree.leaves, (before[2], after[2])), strict=True))
 
 
+@trains
 def test_the_arguments_have_the_shapes_of_real_ones(tiny: Tiny) -> None:
     step = training_step("tiny", *tiny, "float32")
     real = (*_trained(*tiny)[0], _batch(*tiny))
@@ -87,7 +96,12 @@ def test_the_arguments_have_the_shapes_of_real_ones(tiny: Tiny) -> None:
     assert step.microbatch_size == tiny[1][0]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("tiny", "dtype"),
+    [*((name, "bfloat16") for name in (*QUICK, *SLOW)), ("gpt2", "float16")],
+    indirect=["tiny"],
+    scope="module",
+)
 def test_layers_compute_in_the_dtype_asked_for_and_parameters_stay_float32(tiny: Tiny, dtype: str) -> None:
     step = training_step("tiny", *tiny, dtype)
     text = jax.jit(step.function).lower(*step.arguments).as_text()

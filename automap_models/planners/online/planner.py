@@ -14,12 +14,10 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
+from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Planner, Progress, Watch
 from automap_models.planners.staged.label_setting import SLACK, shortest
 from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 if TYPE_CHECKING:
     from automap_models.planners.online.config import OnlineAgentConfig

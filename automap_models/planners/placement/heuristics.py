@@ -19,10 +19,8 @@ from automap_models.core.placement import ROUNDING, BoolArray, IntArray, Placeme
 from automap_models.cost.placement import latency_s, throughput_s
 from automap_models.errors import BadInput
 from automap_models.formats.split_json import read_split
-from automap_models.planners.base import NoConfig
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 BISECTIONS = 40
 """Halvings of the interval in which the smallest load that can be met lies."""

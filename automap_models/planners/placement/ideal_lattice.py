@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray
 from automap_models.errors import BadInput
-from automap_models.planners.deadline import NEVER, Deadline, OutOfTime
+from automap_models.planners.base import NEVER, Deadline, OutOfTime
 
 try:
     from numba import njit

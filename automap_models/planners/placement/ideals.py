@@ -18,8 +18,7 @@ from automap_models.core.dag import depth_first_order, find_cycle
 from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
 from automap_models.cost.placement import throughput_s
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import NoConfig
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import Deadline, NoConfig, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
@@ -32,7 +31,6 @@ from automap_models.planners.placement.ideal_search import (
     optimum_of_passes,
 )
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner
-from automap_models.planners.watch import Progress, Watch
 
 MAX_IDEALS = 250_000
 """More take minutes."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem, job_successors
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.placement.program import Program, in_ticks, memory_steps
 
 

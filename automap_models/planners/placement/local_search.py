@@ -21,11 +21,10 @@ from automap_models.core.contraction import Contraction, contract
 from automap_models.core.placement import ROUNDING, BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
 from automap_models.planners.placement.moves import Effort, Loads, Score
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
-from automap_models.planners.watch import Progress, Watch
 
 STARTS = 10
 """Random starts."""

@@ -20,12 +20,11 @@ from automap_models.core.contraction import Contraction, contract
 from automap_models.core.placement import BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
 from automap_models.planners.placement.local_search import descend
 from automap_models.planners.placement.moves import Effort, Loads
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
-from automap_models.planners.watch import Progress, Watch
 
 SEEDS = 4
 """Seeds of METIS, each for recursive bisection and for k-way refinement."""

@@ -23,7 +23,7 @@ from automap_models.core.contraction import contract
 from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import GreedyPlanner
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
 from automap_models.planners.placement.local_search import LocalSearchPlanner, improve_latency
@@ -37,7 +37,6 @@ from automap_models.planners.placement.throughput_program import (
     free_program,
     ordered_program,
 )
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 DEFAULT_TIME_LIMIT_S = 30.0
 """For a program without a deadline."""

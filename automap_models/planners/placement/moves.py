@@ -14,7 +14,7 @@ import numpy as np
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
 from automap_models.core.result import TIE
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 
 WORK = 2e8
 """Moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about ten

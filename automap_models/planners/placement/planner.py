@@ -10,9 +10,7 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem, Place
 from automap_models.core.result import Bound, Result, Status
 from automap_models.cost.placement import PlacementCost, placement_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import ConfigT, Planner
-from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.watch import SILENT, Watch
+from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Watch
 
 
 @dataclass(frozen=True)

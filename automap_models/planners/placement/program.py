@@ -14,7 +14,7 @@ import numpy as np
 
 from automap_models.core.placement import ROUNDING, FloatArray, IntArray
 from automap_models.errors import BadInput
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, Deadline
 
 Solver = Literal["cp-sat", "scip"]
 

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
-from automap_models.planners.watch import SILENT, Watch
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,14 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import Planner, solve_each
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.costs import TIE, Costs, StagedResult
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
+from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import objective_s, refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -179,7 +176,7 @@ def compete(
         *_what_is_faster(winner.problem, cost.length_s, contenders, makers, baselines),
     )
     log = tuple(contender.log_entry(contender is winner) for contender in contenders)
-    optimal = bound.proof == "exact" and cost.length_s <= bound.value * (1.0 + TIE)
+    optimal = bound.proof == "exact" and cost.length_s <= bound.value * (1.0 + LENGTH_ROUNDING)
     return Result(
         winner.problem,
         plan,
@@ -236,7 +233,7 @@ def _ask_the_policy(contenders: list[Contender], policy: StagedPlanner, deadline
 def best_of(contenders: Sequence[Contender]) -> Contender:
     """The contender with the shortest plan, the first of those that tie."""
     least_s = min(contender.length_s for contender in contenders)
-    return next(contender for contender in contenders if contender.length_s <= least_s * (1.0 + TIE))
+    return next(contender for contender in contenders if contender.length_s <= least_s * (1.0 + LENGTH_ROUNDING))
 
 
 def _search(
@@ -349,7 +346,7 @@ def _refined(contenders: Sequence[Contender], budget: Budget, deadline: Deadline
             )
             rated.append((rate(contender, moved), contender, moved))
     least_s = min(own_s for own_s, _, _ in rated)
-    return next((contender, plan) for own_s, contender, plan in rated if own_s <= least_s * (1.0 + TIE))
+    return next((contender, plan) for own_s, contender, plan in rated if own_s <= least_s * (1.0 + LENGTH_ROUNDING))
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:

@@ -13,26 +13,25 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, PlanKind, rank
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
-from automap_models.planners.portfolio.online_training import MISSING, can_train, trained_pipeline
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
-from automap_models.planners.staged.costs import TIE, StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.planners.staged.stage_tables import device_tables
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 DEFAULT_BUDGET_S = 20.0
 PIPELINE_SHARE = 0.3
@@ -93,7 +92,7 @@ class Exploration:
         # No plan on the grid is shorter than the best one if that is on the grid.
         value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.length_s)
         bound = Bound(value, self.proven.proof)
-        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + TIE)
+        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
             best.plan,
@@ -287,3 +286,32 @@ def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[C
         most = max(replicas for replicas, _ in result.plan.degrees(problem))
         problems = tuple(p for p in problems if (microbatch_size(p.profile) or most) >= most)
     return None, ()
+
+
+MISSING = "online training left out: torch is not installed (pip install 'automap-models[train]')"
+
+
+def can_train() -> bool:
+    """Whether there is what an agent learns with."""
+    return find_spec("torch") is not None
+
+
+def trained_pipeline(space: PlanningSpace, start: Candidate, seed: int, deadline: Deadline = NEVER) -> Candidate | None:
+    """The shortest plan that an agent came across in as many stages and micro-batches as `start` has, if it is shorter.
+
+    Args:
+        space: that the start is a plan of.
+        start: the plan of a pipeline that fits.
+        seed: of every random draw.
+        deadline: when to stop.
+    """
+    from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions
+
+    planner = OnlinePlanner(OnlineConfig(seed=seed, warm_start=start.plan))
+    plan = planner.solve(at_instructions(start.problem), deadline=deadline).plan
+    if plan is None:
+        return None
+    plan = replace(plan, coarse_cuts=start.problem.grid.to_points(plan.cuts))
+    problem = space.split(plan.stages, plan.micro_batches)
+    trained = Candidate(problem, plan, plan_cost(problem, plan))
+    return trained if trained.length_s < start.length_s else None

@@ -17,17 +17,16 @@ from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.engine import Contender
 from automap_models.planners.portfolio.space import PlanningSpace
-from automap_models.planners.staged.costs import TIE
+from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import chain_exists
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"
@@ -89,7 +88,7 @@ def _better(one: Candidate, other: Candidate) -> bool:
     if one.fits != other.fits:
         return one.fits
     ours, theirs = (one.length_s, other.length_s) if one.fits else (one.memory_bytes, other.memory_bytes)
-    return ours < theirs * (1.0 - TIE)
+    return ours < theirs * (1.0 - LENGTH_ROUNDING)
 
 
 def staged_problems(space: PlanningSpace) -> Iterator[StagedProblem]:
@@ -123,12 +122,12 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
     best: Contender | None = None
     best_s = below_s
     for granularity, share in ROUNDS:
-        left = [contender for contender in queue if contender.bound_s < best_s * (1.0 - TIE)]
+        left = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
         round_s = share * deadline.left_s
         for i, contender in enumerate(left):
             if deadline.passed:
                 break
-            if contender.bound_s >= best_s * (1.0 - TIE):
+            if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING):
                 continue
             what = f"searching {i + 1} of {len(left)} combinations of stages and micro-batches"
             watch(Progress(what, i, len(left)))
@@ -136,9 +135,9 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
             length_s = _search(contender, best_s, deadline.part(part_s), granularity)
             if length_s < best_s:
                 best, best_s = contender, length_s
-    unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - TIE)]
+    unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
     for contender in queue:
-        if contender.bound_s >= best_s * (1.0 - TIE) and not contender.closed:
+        if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING) and not contender.closed:
             contender.close("discarded", contender.bound_s)
     bound_s = min((contender.bound_s for contender in unfinished), default=best_s)
     proven = Bound(bound_s, "relaxation" if unfinished else "exact")

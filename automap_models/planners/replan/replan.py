@@ -21,12 +21,10 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.replan.migration import migration
 from automap_models.planners.replan.search import search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
-from automap_models.planners.watch import SILENT, Watch
 
 CORRECTED = "corrected_under"
 """Key of a profile's meta: cuts of the plan whose measured times corrected it."""

@@ -27,11 +27,10 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import before_stage, before_transfer, plan_cost
-from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.replan.idle import StagePaces, idle_positions, stage_paces
+from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
+from automap_models.planners.replan.speeds import StagePaces, idle_positions, stage_paces
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from automap_models.core.sharding import CANDIDATES, ShardingProblem
 from automap_models.errors import BadInput
+from automap_models.planners.base import Watch
 from automap_models.planners.sharding.episodes import EpisodesConfig, EpisodesPlanner, Search
-from automap_models.planners.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class ShardingAgentPlanner(EpisodesPlanner[ShardingAgentConfig]):
                 where="--planner agent",
                 do="pip install 'automap-models[torch]' or give --planner milp",
             )
-        from automap_models.planners.sharding.config import read_search_config
-        from automap_models.planners.sharding.search import AgentSearch
+        from automap_models.planners.sharding.search import AgentSearch, read_search_config
 
         self._search = AgentSearch
         self._configs = {kind: read_search_config(self.config.agent, kind) for kind in CANDIDATES}

@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.sharding import ShardingProblem
 from automap_models.envs.sharding.propagation import PARTITIONED, REPLICATED, Propagation, State, sharded_classes
-from automap_models.planners.base import NoConfig
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Watch
 from automap_models.planners.sharding.episodes import EpisodesConfig, EpisodesPlanner, Search
-from automap_models.planners.watch import SILENT, Watch
 
 EPISODES = 1_000
 """Of the random search, unless its configuration says otherwise."""

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from automap_models.core.result import Result
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.errors import BadInput
-from automap_models.planners.base import ConfigT, Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Progress, Watch
 from automap_models.planners.sharding.evaluate import evaluated
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 _PROOF_SHARE = 0.25
 """Of the time until a deadline: so much the proof of the optimum may take."""

@@ -41,10 +41,8 @@ from automap_models.core.sharding_classes import MergedSums, ShardingWork
 from automap_models.cost.sharding import ShardingCount, axis_costs, objective_value, sharding_cost
 from automap_models.envs.sharding.propagation import Propagation, sharded_classes
 from automap_models.errors import Infeasible
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.sharding.evaluate import evaluated
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 _EQUAL = 1e-9
 """Relative difference at which memories count as equal."""

@@ -9,10 +9,8 @@ import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
-from automap_models.planners.base import NoConfig, Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, result_of
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 
 class UniformPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):

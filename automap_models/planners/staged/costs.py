@@ -12,8 +12,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import Infeasible
 
-TIE = 1e-11
-"""Plans whose lengths differ relatively by no more are equally long."""
+LENGTH_ROUNDING = 1e-11
+"""Relative error allowed to a computed length; plans whose lengths differ by no more are equally long."""
 
 StagedResult = Result[StagedProblem, StagedPlan]
 

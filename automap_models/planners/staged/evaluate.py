@@ -8,13 +8,12 @@ from dataclasses import replace
 from automap_models.core.report import PlanReport
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.certificate import certify
 from automap_models.planners.staged.costs import Costs, StagedResult, plain
-from automap_models.simulate.engine import simulate
+from automap_models.planners.staged.exact import certify
+from automap_models.simulate.engine import Timeline, simulate
 from automap_models.simulate.schedules import SCHEDULES
-from automap_models.simulate.timeline import Timeline
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:

@@ -16,17 +16,17 @@ reach beyond U. Where U comes from says `staged.search`.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import ClassVar
 
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import NoConfig, Planner
-from automap_models.planners.deadline import NEVER, Deadline
-from automap_models.planners.staged.costs import StagedResult, result_of
-from automap_models.planners.staged.relaxation import out_of_memory
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Progress, Watch
+from automap_models.planners.staged.costs import Costs, StagedResult, result_of
+from automap_models.planners.staged.relaxation import lower_bound_s, out_of_memory
 from automap_models.planners.staged.search import anytime_search
-from automap_models.planners.watch import SILENT, Progress, Watch
 
 
 class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
@@ -53,3 +53,56 @@ class ExactPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
         reason = Infeasible("found no plan in the time given", where="planner exact", do="allow more time")
         bound = Bound(search.bound_s, "relaxation")
         return Result(problem, None, None, "stopped", bound, taken_s=time.perf_counter() - begun_s, reason=reason)
+
+
+NEAR = 1.3
+"""A plan at most this much above the relaxation's bound is one near which the optimum should be."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was proven.
+
+    Attributes:
+        bound: about the best length of all plans on the grid, the given length being that of one which competes.
+        plan: the shortest plan found, if it is shorter than the length given: the optimum of a search that came to
+            its end.
+        cost: of that plan.
+    """
+
+    bound: Bound
+    plan: StagedPlan | None = None
+    cost: StagedCost | None = None
+
+
+def certify(
+    problem: StagedProblem,
+    plan: StagedPlan,
+    deadline: Deadline | None,
+    length_s: float | None = None,
+    costs: Costs | None = None,
+) -> Certificate:
+    """Prove a plan on the grid optimal, or find a shorter one, or say at least how short plans can be.
+
+    Whether the search comes to its end in time depends on the machine; its answer, if it does, is the same everywhere.
+    A shorter plan that a stopped search has found is kept.
+
+    Args:
+        problem: with S stages.
+        plan: one that fits the memory.
+        deadline: when to stop; with None there is only the relaxation's bound.
+        length_s: length that a plan has to fall below to be of interest; None is that of the plan.
+        costs: of this problem's plans, as far as they are known.
+    """
+    costs = Costs(problem) if costs is None else costs
+    own_s = costs(plan).length_s
+    length_s = own_s if length_s is None else min(own_s, length_s)
+    if problem.stages == 1 and not problem.shardings:
+        return Certificate(Bound(length_s, "exact"))
+    bound_s = min(lower_bound_s(problem, deadline), length_s)
+    if deadline is None:
+        return Certificate(Bound(bound_s, "relaxation"))
+    search = anytime_search(problem, deadline, length_s, plan, far=own_s > NEAR * bound_s, costs=costs)
+    if search.finished:
+        return Certificate(Bound(search.bound_s, "exact"), search.plan, search.cost)
+    return Certificate(Bound(max(bound_s, search.bound_s), "relaxation"), search.plan, search.cost)

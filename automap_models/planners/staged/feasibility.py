@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.sharding_tables import ShardingTables
-from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 _LARGEST = float(np.finfo(np.float64).max)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import before_stage, before_transfer
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
@@ -25,8 +25,7 @@ from automap_models.planners.staged.relaxation import (
     least_through,
     through_shardings,
 )
-from automap_models.planners.staged.sharding_tables import ShardingTables
-from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
@@ -207,7 +206,9 @@ class _Search:
         arriving = self._cross(through, devices, q, rest, own)
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
-        shardings = [self._in_sharding(stage, each, devices, q, self._reaching(each, arriving)) for each in through]
+        shardings = [
+            self._in_sharding(stage, sharding, devices, q, self._reaching(sharding, arriving)) for sharding in through
+        ]
         blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
         return [self._undominated(blocks)] if blocks else []
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.cluster import Cluster
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.beam_search import Places, Route, shortest_through
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables

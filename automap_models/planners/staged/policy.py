@@ -13,25 +13,24 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks, encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
-from automap_models.planners.base import Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.staged.costs import StagedResult, plain, result_of
-from automap_models.planners.staged.grouping import Grouped, grouped
-from automap_models.planners.watch import SILENT, Progress, Watch
-from automap_models.resources import zoo_dir
+from automap_models.resources import is_file, zoo_dir
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
@@ -139,6 +138,23 @@ class Policy:
         return plan
 
 
+def policy_of(path: Path) -> Policy:
+    """A policy file, opened once a process for as long as the file stays the same: opening takes longer than planning.
+
+    Raises:
+        BadInput: as Policy.
+    """
+    if not is_file(path):
+        return Policy(path)  # which says so
+    status = path.stat()
+    return _opened(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=2)
+def _opened(path: Path, _version: tuple[int, ...]) -> Policy:
+    return Policy(path)
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """Which policy, and how widely it is asked.
@@ -161,7 +177,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
     @cached_property
     def policy(self) -> Policy:
         """The policy file, opened when first needed."""
-        return Policy(self.config.policy or zoo_dir() / SHIPPED)
+        return policy_of(self.config.policy or zoo_dir() / SHIPPED)
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does.
@@ -276,3 +292,50 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 where="planner policy",
                 do="use --planner exact",
             )
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A problem with groups of `size` devices for devices; the problem itself where `size` is 1."""
+
+    problem: StagedProblem
+    size: int
+
+    def ungrouped(self, plan: StagedPlan) -> StagedPlan:
+        """A plan of it as one of the problem it was made from."""
+        return replace(plan, device_cuts=tuple(self.size * cut for cut in plan.device_cuts))
+
+
+def grouped(problem: StagedProblem, most_nodes: int, most_per_node: int) -> Grouped:
+    """The problem with the smallest equal groups that leave at most so many nodes and devices in a node.
+
+    k neighbouring devices of one node that always work for the same stage are like one device k times as fast that
+    keeps a k-th of the activations; whole nodes joined in the same way are like one node with as many links. What this
+    gets wrong is how much of an all-reduce or a transfer stays inside a group, and that stages can only have whole
+    groups: the plan is costed, proven and refined as one of the cluster as it is.
+
+    Where only a single node or device would be left, or too few groups for the stages, nothing is grouped.
+    """
+    cluster = problem.cluster
+    inside = _least_divisor(cluster.devices_per_node, most_per_node)
+    across = _least_divisor(cluster.nodes, most_nodes)
+    size = inside * across
+    if size == 1 or cluster.devices // size < max(problem.stages, 2):
+        return Grouped(problem, 1)
+    fewer = Cluster(
+        nodes=cluster.nodes // across,
+        devices_per_node=cluster.devices_per_node // inside,
+        intra=cluster.intra,
+        inter=cluster.inter * across,
+        memory=cluster.memory,
+        name=cluster.name,
+    )
+    p = problem.profile
+    profile = Profile.create(p.C / size, p.A, p.W, p.C_fwd / size, p.stash / size)
+    return Grouped(replace(problem, profile=profile, cluster=fewer), size)
+
+
+def _least_divisor(count: int, most: int) -> int:
+    """The smallest divisor that leaves at most so many, but not one alone; 1 where there is none."""
+    divisors = (d for d in range(1, count) if count % d == 0 and count // d <= most)
+    return next(divisors, 1)

@@ -10,14 +10,21 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
 from automap_models.core.profile import FloatArray
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import all_reduce_start_s, stage_rates
 from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.sharding_tables import ShardingTables, SharedWork, prefix_at
-from automap_models.planners.staged.stage_tables import DeviceTables, StageTables, coarse_cuts, stage_tables
+from automap_models.planners.staged.stage_tables import (
+    DeviceTables,
+    ShardingTables,
+    SharedWork,
+    StageTables,
+    coarse_cuts,
+    prefix_at,
+    stage_tables,
+)
 
 
 def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:

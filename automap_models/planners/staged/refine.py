@@ -11,19 +11,71 @@ everywhere.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost
-from automap_models.planners.deadline import Deadline, OutOfTime
-from automap_models.planners.staged.costs import TIE, Costs
+from automap_models.cost.staged import StagedCost, span_and_length
+from automap_models.planners.base import Deadline, OutOfTime
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs
 from automap_models.planners.staged.pareto import IntArray
-from automap_models.planners.staged.rollout import many_costs
 from automap_models.planners.staged.search import StagedSearch, is_large
 from automap_models.planners.staged.stage_tables import StageTables, stage_tables
 from automap_models.simulate.engine import simulate
+
+
+@dataclass(frozen=True, eq=False)
+class ManyCosts:
+    """Costs of P plans; see cost.staged.StagedCost.
+
+    Attributes:
+        forward_s, backward_s, all_reduce_s: [P, S].
+        transfer_s: [P, S-1].
+        span_s, length_s: [P] T and L.
+        feasible: [P] whether every stage fits the device memory.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    transfer_s: FloatArray
+    all_reduce_s: FloatArray
+    span_s: FloatArray
+    length_s: FloatArray
+    feasible: NDArray[np.bool_]
+
+
+def many_costs(tables: StageTables, boundaries: IntArray, device_cuts: IntArray) -> ManyCosts:
+    """Cost of P structurally valid plans.
+
+    Args:
+        tables: of the problem.
+        boundaries: [P, S-1] index of the boundary after each stage but the last.
+        device_cuts: [P, S-1].
+    """
+    k = np.pad(boundaries, ((0, 0), (1, 1)), constant_values=((0, 0), (0, tables.end)))
+    d = np.pad(device_cuts, ((0, 0), (1, 1)), constant_values=((0, 0), (0, tables.replicas_in_all)))
+    replicas = np.diff(d)
+    forward = np.diff(tables.F[k]) / replicas
+    backward = np.diff(tables.C[k]) / replicas - forward
+    all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * np.diff(tables.W[k])
+    transfer = tables.A[boundaries] * _transfer_s_per_byte(tables, d)
+    span, length, _ = span_and_length(forward.T, backward.T, transfer.T, all_reduce.T, tables.micro_batches)
+    stage = range(tables.stages)
+    fits = [tables.fits(s, k[:, s], k[:, s + 1], replicas[:, s]) for s in stage]
+    return ManyCosts(forward, backward, transfer, all_reduce, span, length, np.logical_and.reduce(fits))
+
+
+def _transfer_s_per_byte(tables: StageTables, d: IntArray) -> FloatArray:
+    """[P, S-1] over each boundary; the few different neighbourhoods of device cuts are looked up once each."""
+    triples = np.stack((d[:, :-2], d[:, 1:-1], d[:, 2:]), axis=-1)
+    kinds, which = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
+    rates = np.array([tables.devices.transfer[q][a, e - q - 1] for a, q, e in kinds.tolist()])
+    looked_up: FloatArray = rates[which.reshape(triples.shape[:2])]
+    return looked_up
+
 
 CELLS = 2
 """How far a cut moves at most in one step, in points of the grid."""
@@ -160,7 +212,7 @@ def _first_shorter(
         seen.add(moved[j].tobytes())
         times = (costs.forward_s[j], costs.backward_s[j], costs.transfer_s[j], costs.all_reduce_s[j])
         length_s = simulate(*times, tables.micro_batches, schedule).length_s
-        if length_s < best_s * (1.0 - TIE):
+        if length_s < best_s * (1.0 - LENGTH_ROUNDING):
             return moved[j], length_s
     return None
 

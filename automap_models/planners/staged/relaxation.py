@@ -13,12 +13,11 @@ import numpy as np
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, chain_exists
 from automap_models.planners.staged.pareto import IntArray, window_minima
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.sharding_tables import ShardingTables
-from automap_models.planners.staged.stage_tables import ROUNDING, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,9 @@ import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.planners.deadline import Deadline, OutOfTime
+from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
-from automap_models.planners.staged.costs import TIE, Costs, is_plain
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import chain_exists
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, shortest
 from automap_models.planners.staged.local_search import local_search
@@ -76,7 +76,7 @@ def anytime_search(
     Args:
         problem: with its shardings and constraints.
         deadline: when to stop.
-        upper_bound_s: only shorter plans are of interest (by more than TIE, relatively).
+        upper_bound_s: only shorter plans are of interest (by more than LENGTH_ROUNDING, relatively).
         start: a plan on the grid; better ones are first looked for around it.
         far: whether much better ones may be far from it: then coarser grids are searched, too. On large problems the
             local search looks far in any case.
@@ -94,7 +94,7 @@ def anytime_search(
 
 
 def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> StagedPlan | None:
-    """The optimum, or None when no plan that fits is shorter than the bound (by more than TIE, relatively).
+    """The optimum, or None when no plan that fits is shorter than the bound (by more than LENGTH_ROUNDING, relatively).
 
     With the length of a known plan as the bound, None proves that plan optimal; without a bound None says that
     no plan fits the memory. The length is that of cost.staged.
@@ -215,7 +215,7 @@ class StagedSearch:
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""
         cost = self.costs(plan)
-        shorter = cost.feasible and cost.length_s < self.length_s * (1.0 - TIE)
+        shorter = cost.feasible and cost.length_s < self.length_s * (1.0 - LENGTH_ROUNDING)
         if shorter:
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
             self.best_cost, self.length_s = cost, cost.length_s

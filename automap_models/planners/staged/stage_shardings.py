@@ -13,7 +13,7 @@ from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding import Objective, ShardingProblem
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.errors import BadInput

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from automap_models.cost.memory import stage_memory_bytes
+from automap_models.cost.staged import stage_memory_bytes
 from automap_models.datagen.generate import draw_groups
 from automap_models.datagen.plots import fullest_stage
 from automap_models.datagen.shards import Job

@@ -15,9 +15,9 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.plots import gantt
-from automap_models.infer.reports import units
+from automap_models.infer.plots.pipeline import windows as shown_windows
 from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
+from automap_models.infer.reports.text import percent, seconds, size
 from automap_models.simulate.engine import simulate
 
 
@@ -35,17 +35,17 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
     ("value", "text"), [(0.0, "0 s"), (1.5e-5, "15.0 µs"), (0.01234, "12.3 ms"), (2.0, "2.00 s"), (4000.0, "4000 s")]
 )
 def test_times_have_three_digits_and_the_unit_that_suits_them(value: float, text: str) -> None:
-    assert units.seconds(value) == text
+    assert seconds(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0 B"), (999.0, "999 B"), (32e9, "32.0 GB"), (1.5e12, "1.50 TB")])
 def test_sizes_are_decimal(value: float, text: str) -> None:
-    assert units.size(value) == text
+    assert size(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.0 %"), (0.1234, "12.3 %"), (0.00012, "0.012 %")])
 def test_small_shares_keep_a_digit(value: float, text: str) -> None:
-    assert units.percent(value) == text
+    assert percent(value) == text
 
 
 def test_a_stage_that_sets_the_pace_is_named_with_its_rounds() -> None:
@@ -79,11 +79,11 @@ def test_the_gap_says_what_kind_of_proof_it_has(proof: str, factor: float, words
 
 
 def test_a_baseline_that_does_not_fit_is_said_to_and_the_others_are_ratios() -> None:
-    told = dict(facts(report()))["speed-up"]
+    speed_up = dict(facts(report()))["speed-up"]
     length_s = report().cost.length_s
-    assert "data parallelism does not fit the memory" in told
-    assert f"{100 / length_s:.2f}× over uniform cuts" in told
-    assert f"{32 / length_s:.2f}× over one device" in told
+    assert "data parallelism does not fit the memory" in speed_up
+    assert f"{100 / length_s:.2f}× over uniform cuts" in speed_up
+    assert f"{32 / length_s:.2f}× over one device" in speed_up
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -110,7 +110,7 @@ def test_layer_names_are_text_and_never_markup() -> None:
 def test_a_long_steady_phase_is_shown_by_its_two_ends(micro_batches: int, parts: int) -> None:
     shown = report(micro_batches=micro_batches)
     timeline = simulate(*shown.cost.as_tuple(), micro_batches, "1f1b")
-    windows = gantt.windows(shown, timeline)
+    windows = shown_windows(shown, timeline)
     assert len(windows) == parts
     assert windows[0][0] == 0.0
     assert windows[-1][1] == timeline.length_s

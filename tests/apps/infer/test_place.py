@@ -242,12 +242,15 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--out", "nowhere/p.json"], "nowhere/p.json: there is no folder"),
         (["line.json", "--plot", "p.gif"], "--plot p.gif: no kind of picture ends in '.gif'"),
         (["line.json", "--out", "p.png", "--plot", "p.png"], "p.png for the plot: is where the placement goes, too"),
-        (["line.json", "--plan", "line.json"], "line.json: schema is missing"),
+        (["line.json", "--plan", "line.json"], "line.json: the document has the unknown key"),
         (["line.json", "--plan", "p.json", "--seed", "1"], "--seed: the placement read has its own"),
+        (["line.json", "--plan", "p.json", "--seed", "0"], "--seed: the placement read has its own"),
+        (["line.json", "--plan", "p.json", "--cpus", "0"], "--cpus: the placement read has its own"),
     ],
 )
 def test_a_mistake_costs_one_line(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
-    assert message in refused("--planner", "single", *arguments) if "--plan" not in arguments else refused(*arguments)
+    planner = () if "--plan" in arguments else ("--planner", "single")
+    assert message in refused(*planner, *arguments)
 
 
 def test_files_that_are_no_graphs_are_refused(folder: Path, refused: Callable[..., str]) -> None:

@@ -83,7 +83,7 @@ def topo(tmp_path: Path) -> str:
 def profile(tmp_path: Path) -> str:
     """Eight instructions of micro-batches of 4 samples, in layers of two."""
     rng = np.random.default_rng(0)
-    made = Profile.create(
+    eight_instructions = Profile.create(
         C=rng.uniform(0.5, 1.5, 8),
         A=rng.uniform(1e5, 1e6, 8),
         W=rng.uniform(1e6, 1e7, 8),
@@ -91,7 +91,7 @@ def profile(tmp_path: Path) -> str:
         layers=[f"layer_{i // 2}" for i in range(8)],
         meta={"model": "eight", "microbatch_size": 4},
     )
-    write_npz(tmp_path / "eight.npz", made)
+    write_npz(tmp_path / "eight.npz", eight_instructions)
     return str(tmp_path / "eight.npz")
 
 
@@ -110,17 +110,19 @@ def planned(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_every_kind_of_plan_of_a_model_is_ranked(model: str, topo: str, planned: Run) -> None:
     document = planned(model, "--topo", topo, "--global-batch", "64", "--budget", "1", "--max-stages", "2")
     assert (document["schema"], document["kind"], document["global_batch"]) == (1, "explored", 64)
-    assert {each["kind"] for each in document["candidates"]} >= {"data", "operator", "pipeline"}
-    lengths = [each["length_s"] for each in document["candidates"] if each["fits"]]
+    assert {candidate["kind"] for candidate in document["candidates"]} >= {"data", "operator", "pipeline"}
+    lengths = [candidate["length_s"] for candidate in document["candidates"] if candidate["fits"]]
     assert lengths == sorted(lengths)
     assert document["best"]["length_s"] == lengths[0]
     assert document["candidates"][0]["why"] == ""
-    assert all(each["why"] for each in document["candidates"][1:])
+    assert all(candidate["why"] for candidate in document["candidates"][1:])
     assert list(document["batch_dims"].values()) == [0]
-    for each in document["candidates"]:
-        parts = each["breakdown"]
-        assert sum(value for name, value in parts.items() if name.endswith("_s")) == pytest.approx(each["length_s"])
-        assert parts["state_bytes"] + parts["activation_bytes"] == pytest.approx(each["memory_bytes"])
+    for candidate in document["candidates"]:
+        parts = candidate["breakdown"]
+        assert sum(value for name, value in parts.items() if name.endswith("_s")) == pytest.approx(
+            candidate["length_s"]
+        )
+        assert parts["state_bytes"] + parts["activation_bytes"] == pytest.approx(candidate["memory_bytes"])
     assert document["optimality"]["bound_s"] <= lengths[0]
 
 
@@ -150,8 +152,8 @@ def test_the_best_plan_is_written_and_read_back(
 def test_a_profile_is_planned_without_its_operations(profile: str, topo: str, tmp_path: Path, planned: Run) -> None:
     out = tmp_path / "plan.json"
     document = planned(profile, "--topo", topo, "--global-batch", "128", "--out", str(out))
-    assert {each["kind"] for each in document["candidates"]} <= {"data", "pipeline"}
-    assert {each["kind"]: each["why"] for each in document["absent"]}["operator"] == (
+    assert {candidate["kind"] for candidate in document["candidates"]} <= {"data", "pipeline"}
+    assert {absence["kind"]: absence["why"] for absence in document["absent"]}["operator"] == (
         "a profile has no operations to partition"
     )
     result = read_plan(out, read_npz(profile), read_cluster(topo))
@@ -204,7 +206,7 @@ def test_constraints_are_honoured(profile: str, topo: str, planned: Run) -> None
     (cut,) = document["best"]["cuts"]
     assert cut in (1, 3, 4, 5)
     forbidden = planned(profile, "--topo", topo, "--forbid", "pipeline")
-    assert [each["kind"] for each in forbidden["candidates"]] == ["data"]
+    assert [candidate["kind"] for candidate in forbidden["candidates"]] == ["data"]
 
 
 def test_what_can_be_forbidden_is_what_constraints_know() -> None:
@@ -213,12 +215,12 @@ def test_what_can_be_forbidden_is_what_constraints_know() -> None:
 
 def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, planned: Run) -> None:
     document = planned(model, "--topo", topo, "--forbid", "operator")
-    assert {each["kind"] for each in document["candidates"]} <= {"data", "pipeline"}
-    assert {each["why"] for each in document["absent"]} == {"ruled out by --forbid operator"}
+    assert {candidate["kind"] for candidate in document["candidates"]} <= {"data", "pipeline"}
+    assert {absence["why"] for absence in document["absent"]} == {"ruled out by --forbid operator"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--pin", "layer_3"], "not LAYER=STAGE"),
         (["--pin", "layer_9=1"], "matches no layer"),
@@ -244,16 +246,17 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
         (["--plot", "plan.txt"], "no kind of picture"),
         (["--plan", "no_such.json"], "cannot be read"),
         (["--plan", "plan.json", "--global-batch", "3"], "--global-batch: the plan read has its own"),
+        (["--plan", "plan.json", "--seed", "0"], "--seed: the plan read has its own"),
     ],
 )
 def test_a_mistake_costs_one_line(
-    arguments: list[str], said: str, profile: str, refuses: Callable[..., Callable[..., str]]
+    arguments: list[str], message: str, profile: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert said in refuses(main, "automap-plan")(profile, "--topo", "A", *arguments)
+    assert message in refuses(main, "automap-plan")(profile, "--topo", "A", *arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "required"),
         (["t5_11b"], "--topo"),
@@ -265,17 +268,17 @@ def test_a_mistake_costs_one_line(
     ],
 )
 def test_a_wrong_model_or_cluster_costs_one_line(
-    arguments: list[str], said: str, refuses: Callable[..., Callable[..., str]]
+    arguments: list[str], message: str, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    assert said in refuses(main, "automap-plan")(*arguments)
+    assert message in refuses(main, "automap-plan")(*arguments)
 
 
 def test_what_fits_nowhere_is_infeasible_and_says_what_would(
     profile: str, tmp_path: Path, refuses: Callable[..., Callable[..., str]]
 ) -> None:
-    said = refuses(main, "automap-plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
-    assert "no plan fits the 0.002 GB" in said
-    assert "GB would fit (pipeline)" in said
+    message = refuses(main, "automap-plan")(profile, "--topo", "A", "--memory", "2e6", "--no-cache", code=3)
+    assert "no plan fits the 0.002 GB" in message
+    assert "GB would fit (pipeline)" in message
 
 
 def test_the_input_is_not_overwritten(profile: str, topo: str, refuses: Callable[..., Callable[..., str]]) -> None:
@@ -304,9 +307,15 @@ def test_a_second_run_takes_its_plans_from_the_cache(profile: str, topo: str, pl
 
 def test_another_question_is_another_entry(profile: str, topo: str, planned: Run) -> None:
     own = ["--topo", topo]
-    asked = [own, ["--topo", "dgx-1"], [*own, "--max-stages", "2"], [*own, "--seed", "1"], [*own, "--memory", "9e8"]]
-    assert not any(planned(profile, *arguments)["cached"] for arguments in asked)
-    assert all(planned(profile, *arguments)["cached"] for arguments in asked)
+    questions = [
+        own,
+        ["--topo", "dgx-1"],
+        [*own, "--max-stages", "2"],
+        [*own, "--seed", "1"],
+        [*own, "--memory", "9e8"],
+    ]
+    assert not any(planned(profile, *arguments)["cached"] for arguments in questions)
+    assert all(planned(profile, *arguments)["cached"] for arguments in questions)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not an entry", b"truncated"])

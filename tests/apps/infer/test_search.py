@@ -195,7 +195,7 @@ def test_a_search_is_drawn(model: str, tmp_path: Path, capsys: pytest.CaptureFix
 def test_ctrl_c_returns_the_best_plan_so_far(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from automap_models.infer.reports.progress import Steps
+    from automap_models.infer.reports.text import Steps
 
     def interrupting(_: Steps, what: str) -> None:
         if what.startswith("episode"):

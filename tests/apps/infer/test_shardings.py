@@ -255,7 +255,7 @@ BROKEN = {
     "another mesh": ({"mesh": {"rows": 4}}, "a mesh of data and model"),
     "a mesh of other devices": ({"mesh": {"model": 8}}, "devices is 4"),
     "a mesh without sizes": ({"mesh": {"model": "four"}}, "a whole number"),
-    "two axes without plans": ({"mesh": {"data": 2, "model": 4}}, "plans is missing"),
+    "two axes without plans": ({"mesh": {"data": 2, "model": 4}}, "kind is .operator., not hybrid"),
 }
 
 

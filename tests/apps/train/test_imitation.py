@@ -19,12 +19,11 @@ from automap_models.core.staged import StagedProblem
 from automap_models.envs.pipeline.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
-from automap_models.train import exact_plans
+from automap_models.train import imitation
 from automap_models.train.build import build_data, build_module
 from automap_models.train.checkpoints import load_weights
 from automap_models.train.data import VisitSampler
-from automap_models.train.exact_plans import ExactPlans, find_exact_plans
-from automap_models.train.imitation import ImitationModule
+from automap_models.train.imitation import ExactPlans, ImitationModule, find_exact_plans
 from automap_models.train.main import main, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
@@ -79,7 +78,7 @@ def encoded(random_problems: Callable[..., list[StagedProblem]]) -> EncodedProbl
 def counted(monkeypatch: pytest.MonkeyPatch, fail_after: int | None = None) -> list[int]:
     """The numbers of the problems that are planned from here on; a power cut after so many."""
     planned: list[int] = []
-    plan = exact_plans.exact_row
+    plan = imitation.exact_row
 
     def count(training: EncodedProblems, number: int, boundaries: int) -> NDArray[np.int64]:
         if len(planned) == fail_after:
@@ -87,14 +86,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, fail_after: int | None = None) -> l
         planned.append(number)
         return plan(training, number, boundaries)
 
-    monkeypatch.setattr(exact_plans, "exact_row", count)
+    monkeypatch.setattr(imitation, "exact_row", count)
     return planned
 
 
 def test_a_killed_search_goes_on_and_a_longer_run_finds_only_what_is_new(
     encoded: EncodedProblems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact_plans, "CHUNK", 3)
+    monkeypatch.setattr(imitation, "CHUNK", 3)
     order, file = np.random.default_rng(1).permutation(12), tmp_path / "new" / "plans.npy"
     with monkeypatch.context() as patch:
         counted(patch, fail_after=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,17 +82,18 @@ def assert_ended_alike(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "agent",
     [
-        ["agent=default"],
-        ["agent=default", "agent.agent.n_steps=1"],
         ["agent=paper", "agent.size.hidden=16", "agent.learner.replay=100"],
-        ["agent=distributional", "agent.size.hidden=16"],
-        ["experiment=imitation", "imitation.plans=${out}/plans"],
+        pytest.param(["agent=default"], marks=pytest.mark.slow),
+        pytest.param(["agent=distributional", "agent.size.hidden=16"], marks=pytest.mark.slow),
+        pytest.param(["experiment=imitation", "imitation.plans=${out}/plans"], marks=pytest.mark.slow),
     ],
+    ids=["paper", "default", "distributional", "imitation"],
 )
 def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     agent: list[str], tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(tiny(*agent, out="unbroken"))
+    three_epochs = "episodes=192"
+    train(tiny(*agent, three_epochs, out="unbroken"))
     step = RainbowModule.training_step
 
     def fails(self: RainbowModule, batch: torch.Tensor, batch_idx: int) -> None:
@@ -102,8 +104,8 @@ def test_every_agent_goes_on_after_a_failure_as_if_there_had_been_none(
     with monkeypatch.context() as patch:
         patch.setattr(RainbowModule, "training_step", fails)
         with pytest.raises(RuntimeError, match="power cut"):
-            train(tiny(*agent, out="broken"))
-    train(tiny(*agent, "ckpt_path=last", out="broken"))
+            train(tiny(*agent, three_epochs, out="broken"))
+    train(tiny(*agent, three_epochs, "ckpt_path=last", out="broken"))
     assert_ended_alike(tmp_path / "broken", tmp_path / "unbroken")
 
 
@@ -120,7 +122,7 @@ def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
         "agent.learner.replay=300",
         f"agent.learner.branches={branches}",
     )
-    before = train(tiny(*settings, f"episodes={128 * branches}")).lightning_module.replay
+    before = train(tiny(*settings, f"episodes={64 * branches}")).lightning_module.replay
     names = set(CostToGo._fields) if tables else set()
     assert before.derived == names
     saved = last(tmp_path / "run")["rainbow"]["processes"][0]["replay"]["items"]
@@ -133,7 +135,7 @@ def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
         start(self)
 
     monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
-    train(tiny(*settings, f"episodes={192 * branches}", "ckpt_path=last"))
+    train(tiny(*settings, f"episodes={128 * branches}", "ckpt_path=last"))
     assert len(before) > 0
     for name, column in before.items.items():
         np.testing.assert_array_equal(restored[name][: len(before)], column[: len(before)], err_msg=name)
@@ -159,7 +161,7 @@ def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("automap_models.train.module.complete_cost", worse_every_time())
-    train(tiny("episodes=192"))
+    train(tiny("agent=paper", "agent.size.hidden=16", "episodes=192"))
     assert last(tmp_path / "run")["global_step"] == 3 * 8
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
     assert best["global_step"] == 8
@@ -181,10 +183,11 @@ def worse_every_time() -> Callable[..., Any]:
 
 
 def test_a_resumed_run_keeps_the_old_curve_and_the_best_checkpoint(tiny: MakeConfig, tmp_path: Path) -> None:
-    train(tiny("episodes=128"))
+    paper = ("agent=paper", "agent.size.hidden=16")
+    train(tiny(*paper, "episodes=128"))
     out = tmp_path / "run"
     before = (out / "csv" / "version_0" / "metrics.csv").read_bytes()
-    trainer = train(tiny("episodes=256", "ckpt_path=last"))
+    trainer = train(tiny(*paper, "episodes=256", "ckpt_path=last"))
     assert (out / "csv" / "version_0" / "metrics.csv").read_bytes() == before
     scores = [
         float(row["val/gap_mean"])
@@ -264,10 +267,18 @@ def test_another_run_s_checkpoint_is_refused(
     assert not (finished.parents[2] / "other").exists()
 
 
+@pytest.fixture(scope="module")
+def run_of_one_epoch(compose_tiny: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the shortest run leaves."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    train(compose_tiny("episodes=64", f"out={out}"))
+    return out
+
+
 @pytest.fixture
-def finished(tiny: MakeConfig, tmp_path: Path) -> Path:
-    """The newest checkpoint of a run of one epoch."""
-    train(tiny("episodes=64"))
+def finished(run_of_one_epoch: Path, tmp_path: Path) -> Path:
+    """The newest checkpoint in a copy of that run."""
+    shutil.copytree(run_of_one_epoch, tmp_path / "run")
     return tmp_path / "run" / "checkpoints" / "last.ckpt"
 
 

@@ -26,8 +26,8 @@ from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.planners.staged.exact import ExactPlanner
 
-LAW = settings(max_examples=25, deadline=None, derandomize=True)
-MANY = settings(max_examples=60, deadline=None, derandomize=True)
+LAW = settings(max_examples=8, deadline=None, derandomize=True)
+MANY = settings(max_examples=15, deadline=None, derandomize=True)
 TINY_DEVICES = 6
 FLOAT32 = 1e-5
 """Times are around one ideal length; prefix sums lose 1e-7 of the largest."""

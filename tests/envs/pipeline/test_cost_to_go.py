@@ -20,7 +20,7 @@ from automap_models.envs.pipeline.cost_to_go import END_POINTS, POINTS, UNITS, c
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Problems
 
-LAW = settings(max_examples=25, deadline=None, derandomize=True)
+LAW = settings(max_examples=12, deadline=None, derandomize=True)
 FLOAT32 = 1e-5
 
 DrawProblems = Callable[..., list[StagedProblem]]

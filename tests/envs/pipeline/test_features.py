@@ -20,7 +20,7 @@ from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Partial, Problems
 from automap_models.envs.pipeline.features import Progress
 
-LAW = settings(max_examples=25, deadline=None, derandomize=True)
+LAW = settings(max_examples=8, deadline=None, derandomize=True)
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 5, 18
 FLOAT32 = 1e-5
 

@@ -21,12 +21,11 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config, at_instructions
 from automap_models.planners.online.search import OnlineRound
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.relaxation import lower_bound_s
-from automap_models.planners.watch import Progress
 from automap_models.resources import conf_dir
 
 

@@ -20,7 +20,7 @@ from automap_models.core.result import Bound
 from automap_models.cost.placement import placement_cost, throughput_s
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.placement import ideals
 from automap_models.planners.placement.ideal_lattice import TooManyIdeals, chain_lattice, ideal_lattice
 from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner

@@ -21,7 +21,7 @@ from automap_models.core.placement import PlacementGraph, PlacementPlan, Placeme
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import SILENT, Deadline
 from automap_models.planners.placement.latency_program import latency_program
 from automap_models.planners.placement.milp import (
     Known,
@@ -33,7 +33,6 @@ from automap_models.planners.placement.milp import (
 )
 from automap_models.planners.placement.program import Answer, Program, Solver, in_ticks, memory_steps, solve_program
 from automap_models.planners.registry import make_planner
-from automap_models.planners.watch import SILENT
 
 KINDS = ("milp", "milp-contiguous", "milp-ordered")
 SOLVERS: tuple[Solver, ...] = ("cp-sat", "scip")

@@ -11,9 +11,8 @@ import pytest
 from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.cost.placement import placement_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.registry import make_planner, planner_names
-from automap_models.planners.watch import Progress
 
 PLANNERS = planner_names("placement")
 FOR_BOTH = tuple(name for name in PLANNERS if name not in ("ideals", "linear", "milp-contiguous", "milp-ordered"))

@@ -11,8 +11,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.sharded_profile import ShardedProfile, whole
+from automap_models.core.profiled_model import ProfiledModel, ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.portfolio.space import PlanningSpace
 
@@ -38,8 +37,8 @@ def model(seed: int = 0, *, partitioned: bool = True, scale: float = 1e9) -> Pro
         layers=LAYERS,
         meta={"model": "six", "microbatch_size": 4},
     )
-    ways = tuple(divided(profile, t, rng) for t in (2, 4)) if partitioned else ()
-    return ProfiledModel(profile, ways, launch_s=1e-5, batch_dims={"batch/x": 0} if partitioned else None)
+    shardings = tuple(divided(profile, t, rng) for t in (2, 4)) if partitioned else ()
+    return ProfiledModel(profile, shardings, launch_s=1e-5, batch_dims={"batch/x": 0} if partitioned else None)
 
 
 def divided(profile: Profile, degree: int, rng: np.random.Generator) -> ShardedProfile:
@@ -67,13 +66,13 @@ def every_plan(space: PlanningSpace) -> Iterator[tuple[StagedProblem, StagedPlan
     n, devices = len(space.model.profile), space.cluster.devices
     for stages, count in product(range(1, min(devices, n) + 1), space.counts):
         problem = space.split(stages, count)
-        ways = range(len(problem.all_shardings))
+        shardings = range(len(problem.all_shardings))
         for device_cuts in combinations(range(1, devices), stages - 1):
-            for chosen in product(ways, repeat=stages):
+            for chosen in product(shardings, repeat=stages):
                 for cuts in combinations(range(n - 1), stages - 1):
                     plan = StagedPlan(cuts, device_cuts, count, "brute force", shardings=chosen)
                     if not plan.check_valid(problem)[0]:
-                        break  # it is the devices and ways that are at fault
+                        break  # it is the devices and shardings that are at fault
                     yield problem, plan
 
 

@@ -15,15 +15,13 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.base import NoConfig, Planner
-from automap_models.planners.deadline import NEVER, Deadline
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
 from automap_models.planners.staged.refine import objective_s
-from automap_models.planners.watch import SILENT, Watch
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
@@ -74,8 +72,8 @@ def plan(cut: int, device: int, planner: str) -> StagedPlan:
     return StagedPlan((cut,), (device,), 8, planner, coarse_cuts=(cut,))
 
 
-def length(asked: StagedProblem, answer: StagedPlan) -> float:
-    return plan_cost(asked, answer).length_s
+def length(staged_problem: StagedProblem, answer: StagedPlan) -> float:
+    return plan_cost(staged_problem, answer).length_s
 
 
 # With these weights an all-reduce over the slow link costs far more than a pipeline's transfers do.
@@ -85,32 +83,32 @@ DATA_PARALLEL_WINS = {"weights": 0.0, "activations": 1.0}
 
 
 def test_a_good_plan_of_the_policy_is_returned_under_its_name() -> None:
-    asked = problem(**PIPELINE_WINS)
-    choice = choose([asked], makers=Makers(Scripted(plan(3, 2, "policy"))))
+    staged_problem = problem(**PIPELINE_WINS)
+    choice = choose([staged_problem], makers=Makers(Scripted(plan(3, 2, "policy"))))
     assert (choice.plan.planner, choice.plan.cuts, choice.plan.device_cuts) == ("policy", (3,), (2,))
-    assert choice.cost.length_s == length(asked, plan(3, 2, "x"))
+    assert choice.cost.length_s == length(staged_problem, plan(3, 2, "x"))
     assert choice.notes == ()
 
 
 def test_a_bad_plan_of_the_policy_gives_way_to_uniform_cuts() -> None:
-    asked = problem(**PIPELINE_WINS, memory=1e9)
-    choice = choose([asked], AS_PLANNED, makers=Makers(Scripted(plan(0, 3, "policy"))))
+    staged_problem = problem(**PIPELINE_WINS, memory=1e9)
+    choice = choose([staged_problem], AS_PLANNED, makers=Makers(Scripted(plan(0, 3, "policy"))))
     assert choice.plan.planner == "uniform"
     assert choice.plan.cuts == (3,)
 
 
 def test_data_parallelism_wins_where_it_is_faster_and_the_stages_are_open() -> None:
-    asked = problem(**DATA_PARALLEL_WINS)
+    staged_problem = problem(**DATA_PARALLEL_WINS)
     makers = Makers(Scripted(plan(3, 2, "policy")))
-    choice = choose([replace(asked, stages=1), asked], makers=makers)
+    choice = choose([replace(staged_problem, stages=1), staged_problem], makers=makers)
     assert (choice.plan.planner, choice.plan.stages, choice.problem.stages) == ("data-parallel", 1, 1)
     assert choice.plan.check_valid(choice.problem) == (True, "")
     assert choice.cost.length_s == pytest.approx(8 * 8 / 4)  # eight rounds of eight seconds on four devices
 
 
 def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster() -> None:
-    asked = problem(**DATA_PARALLEL_WINS)
-    choice = choose([asked], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
+    staged_problem = problem(**DATA_PARALLEL_WINS)
+    choice = choose([staged_problem], AS_PLANNED, makers=Makers(Scripted(plan(3, 2, "policy"))))
     assert choice.plan.stages == 2
     (note,) = choice.notes
     assert "data parallelism" in note
@@ -119,10 +117,10 @@ def test_fixed_stages_are_kept_and_one_note_says_that_data_parallelism_is_faster
 
 def test_outside_its_ranges_the_policy_is_not_asked_and_a_note_says_why() -> None:
     never = Scripted(None, outside="400 micro-batches are more than the 64 of the training.")
-    asked = problem(**PIPELINE_WINS)
+    staged_problem = problem(**PIPELINE_WINS)
     exact = plan(3, 2, "exact")
-    proven = Scripted(exact, bound=Bound(length(asked, exact), "exact"))
-    choice = choose([asked], makers=Makers(never, exact=proven))
+    proven = Scripted(exact, bound=Bound(length(staged_problem, exact), "exact"))
+    choice = choose([staged_problem], makers=Makers(never, exact=proven))
     assert choice.plan == exact
     assert choice.notes == ("400 micro-batches are more than the 64 of the training: the exact planner took its place",)
 
@@ -148,13 +146,13 @@ def test_the_best_plan_is_proven_under_its_maker_s_name() -> None:
 
 
 def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() -> None:
-    asked = problem(**DATA_PARALLEL_WINS)
+    staged_problem = problem(**DATA_PARALLEL_WINS)
     scripted_plan = plan(3, 2, "policy")
-    choice = choose([asked], makers=Makers(Scripted(scripted_plan)))
-    best = make_planner("exact").plan(asked)
+    choice = choose([staged_problem], makers=Makers(Scripted(scripted_plan)))
+    best = make_planner("exact").plan(staged_problem)
     assert choice.plan == best
-    assert choice.cost.length_s == length(asked, best) < length(asked, scripted_plan)
-    shorter = 100 * (1 - choice.cost.length_s / length(asked, scripted_plan))
+    assert choice.cost.length_s == length(staged_problem, best) < length(staged_problem, scripted_plan)
+    shorter = 100 * (1 - choice.cost.length_s / length(staged_problem, scripted_plan))
     assert choice.notes[0] == f"the exact search corrected the plan of planner policy: {shorter:.2g} % shorter"
 
 
@@ -179,10 +177,10 @@ def off_grid_problem() -> StagedProblem:
 
 @pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
 def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they_gain(schedule: str | None) -> None:
-    asked, endless = off_grid_problem(), AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
-    on_grid = choose([asked], replace(endless, refine_s=0.0))
-    refined = choose([asked], endless)
-    assert refined.plan.coarse_cuts == asked.grid.to_points(refined.plan.cuts)
+    staged_problem, endless = off_grid_problem(), AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule=schedule)
+    on_grid = choose([staged_problem], replace(endless, refine_s=0.0))
+    refined = choose([staged_problem], endless)
+    assert refined.plan.coarse_cuts == staged_problem.grid.to_points(refined.plan.cuts)
     assert refined.bound == on_grid.bound == Bound(on_grid.cost.length_s, "exact")
     before, after = (rated(result, schedule) for result in (on_grid, refined))
     assert after < before
@@ -192,17 +190,17 @@ def test_refined_plans_keep_what_is_proven_on_the_grid_and_a_note_says_what_they
 
 def test_data_parallelism_returns_where_a_pipeline_is_longer_under_its_schedule() -> None:
     """A pipeline shorter by L, and longer than data parallelism as its schedule runs it."""
-    found = 0
+    fewer_stages = 0
     for scale in np.linspace(0.5, 5.0, 60):
-        asked = problem(weights=float(scale), activations=0.3, memory=1e9)
+        staged_problem = problem(weights=float(scale), activations=0.3, memory=1e9)
         options = AutoConfig(certify_s=np.inf, refine_s=np.inf, schedule="1f1b")
-        by_length = choose([replace(asked, stages=1), asked], replace(options, schedule=None))
-        by_schedule = choose([replace(asked, stages=1), asked], options)
-        one = replace(asked, stages=1)
+        by_length = choose([replace(staged_problem, stages=1), staged_problem], replace(options, schedule=None))
+        by_schedule = choose([replace(staged_problem, stages=1), staged_problem], options)
+        one = replace(staged_problem, stages=1)
         data_parallel = length(one, make_planner("data-parallel").plan(one))
         assert rated(by_schedule, "1f1b") <= data_parallel * (1 + 1e-12)
-        found += by_length.plan.stages > by_schedule.plan.stages
-    assert found >= 1
+        fewer_stages += by_length.plan.stages > by_schedule.plan.stages
+    assert fewer_stages >= 1
 
 
 def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
@@ -213,9 +211,9 @@ def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
 
 def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
-    asked = problem(weights=1.0, memory=10.0)
+    staged_problem = problem(weights=1.0, memory=10.0)
     with pytest.raises(Infeasible, match=r"stage \d needs .*--stages [34] would fit"):
-        choose([asked], makers=Makers(Scripted(None)))
+        choose([staged_problem], makers=Makers(Scripted(None)))
 
 
 def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -> None:
@@ -224,9 +222,9 @@ def test_where_no_number_of_stages_fits_the_error_still_says_what_would_help() -
 
 
 def test_the_planner_behind_the_one_interface_keeps_the_problem_s_stages() -> None:
-    asked = problem(**DATA_PARALLEL_WINS)
-    answer = AutoPlanner(AutoConfig(beam=1)).plan(asked)
-    assert answer.check_valid(asked) == (True, "")
+    staged_problem = problem(**DATA_PARALLEL_WINS)
+    answer = AutoPlanner(AutoConfig(beam=1)).plan(staged_problem)
+    assert answer.check_valid(staged_problem) == (True, "")
 
 
 def random_problem(rng: np.random.Generator) -> StagedProblem:
@@ -240,13 +238,13 @@ def random_problem(rng: np.random.Generator) -> StagedProblem:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_default_is_never_worse_than_the_baselines(seed: int) -> None:
-    asked = random_problem(np.random.default_rng(seed))
-    best = choose([replace(asked, stages=1), asked])
-    uniform = make_planner("uniform").plan(asked)
-    single = replace(asked, stages=1)
+    staged_problem = random_problem(np.random.default_rng(seed))
+    best = choose([replace(staged_problem, stages=1), staged_problem])
+    uniform = make_planner("uniform").plan(staged_problem)
+    single = replace(staged_problem, stages=1)
     data_parallel = make_planner("data-parallel").plan(single)
     assert best.plan.check_valid(best.problem) == (True, "")
-    assert best.cost.length_s <= min(length(asked, uniform), length(single, data_parallel))
+    assert best.cost.length_s <= min(length(staged_problem, uniform), length(single, data_parallel))
     assert best.cost.length_s == length(best.problem, best.plan)
     assert best.bound is not None
     assert best.bound.value <= best.cost.length_s * (1 + 1e-9)

@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.candidate import KINDS, Candidate, rank
 from automap_models.planners.portfolio.explain import least_memory
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
@@ -216,12 +216,12 @@ def test_what_is_said_to_fit_does(make_model, pair):
     model = make_model(1, scale=4e9)
     with pytest.raises(Infeasible, match=r"no plan fits the 16 GB .* devices with [\d.]+ GB would fit") as raised:
         explore(PlanningSpace(model, replace(pair, memory=16e9), 16), PATIENT)
-    said = str(raised.value)
-    gigabytes = float(said.partition("devices with ")[2].split()[0])
+    message = str(raised.value)
+    gigabytes = float(message.partition("devices with ")[2].split()[0])
     assert explore(PlanningSpace(model, replace(pair, memory=gigabytes * 1.001e9), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
         explore(PlanningSpace(model, replace(pair, memory=gigabytes * 0.99e9), 16), PATIENT)
-    nodes = int(said.partition("GB would fit")[2].partition(", ")[2].split()[0])
+    nodes = int(message.partition("GB would fit")[2].partition(", ")[2].split()[0])
     assert explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes), 16), PATIENT).best.fits
     with pytest.raises(Infeasible):
         explore(PlanningSpace(model, replace(pair, memory=16e9, nodes=nodes - 1), 16), PATIENT)

@@ -15,7 +15,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
@@ -70,13 +70,13 @@ def test_stages_go_from_one_to_what_devices_and_cut_points_allow() -> None:
 
 def test_a_micro_batch_has_a_sample_for_every_replica_of_an_even_split() -> None:
     """Twelve samples on six devices: with one stage at least six each, with two three, with three two."""
-    made = candidates(problem(), (3, 1, 2), global_batch=12).problems
-    assert [(p.stages, p.micro_batches) for p in made] == [
+    problems = candidates(problem(), (3, 1, 2), global_batch=12).problems
+    assert [(p.stages, p.micro_batches) for p in problems] == [
         *((1, 1), (1, 2)),
         *((2, 1), (2, 2), (2, 3), (2, 4)),
         *((3, 1), (3, 2), (3, 3), (3, 4), (3, 6)),
     ]
-    for p in made:
+    for p in problems:
         assert microbatch_size(p.profile) == 12 // p.micro_batches
         np.testing.assert_allclose(p.profile.C * p.micro_batches, 12 / 4 * problem().profile.C)
 
@@ -112,13 +112,13 @@ def test_the_choice_is_the_best_of_single_exact_runs_over_stages_and_micro_batch
     if seed % 3 == 0:
         base = replace(base, cluster=replace(base.cluster, nodes=2, devices_per_node=8))
     stages = range(1, min(4, *stage_numbers(base)[-1:]) + 1)
-    asked = candidates(base, stages, global_batch=48).problems
-    expected = best_of_single_runs(asked)
+    problems = candidates(base, stages, global_batch=48).problems
+    expected = best_of_single_runs(problems)
     if not np.isfinite(expected):
         with pytest.raises(Infeasible):
-            choose(asked, ENDLESS)
+            choose(problems, ENDLESS)
         return
-    choice = choose(asked, ENDLESS)
+    choice = choose(problems, ENDLESS)
     assert choice.cost.length_s == pytest.approx(expected, rel=1e-9)
     assert choice.bound is not None
     assert choice.bound.proof == "exact"
@@ -131,11 +131,11 @@ def test_what_is_said_about_each_candidate_holds(
     seed: int, random_problems: Callable[..., list[StagedProblem]]
 ) -> None:
     (drawn,) = random_problems(100 + seed, 1, memory=(1.0, 20.0))
-    asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
-    choice = choose(asked, ENDLESS)
-    assert [(t.stages, t.micro_batches) for t in choice.search_log] == [(p.stages, p.micro_batches) for p in asked]
-    assert [p is choice.problem for p in asked] == [t.chosen for t in choice.search_log]
-    for entry, p in zip(choice.search_log, asked, strict=True):
+    problems = candidates(drawn, stage_numbers(drawn)[:4]).problems
+    choice = choose(problems, ENDLESS)
+    assert [(t.stages, t.micro_batches) for t in choice.search_log] == [(p.stages, p.micro_batches) for p in problems]
+    assert [p is choice.problem for p in problems] == [t.chosen for t in choice.search_log]
+    for entry, p in zip(choice.search_log, problems, strict=True):
         optimum = exact_search(p)
         if entry.outcome == "does not fit":
             assert optimum is None
@@ -147,18 +147,18 @@ def test_what_is_said_about_each_candidate_holds(
 
 def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
     for drawn in random_problems(7, 10, memory=(2.0, 20.0)):
-        asked = candidates(drawn, stage_numbers(drawn)[:4]).problems
-        choice = choose(asked, Budget(0.0, 0.0))
+        problems = candidates(drawn, stage_numbers(drawn)[:4]).problems
+        choice = choose(problems, Budget(0.0, 0.0))
         assert choice.bound is not None
-        assert choice.bound.value <= best_of_single_runs(asked) * (1 + 1e-9)
-        assert choice.cost.length_s >= best_of_single_runs(asked) * (1 - 1e-9)
+        assert choice.bound.value <= best_of_single_runs(problems) * (1 + 1e-9)
+        assert choice.cost.length_s >= best_of_single_runs(problems) * (1 - 1e-9)
 
 
 def test_of_equally_long_plans_the_one_with_fewest_micro_batches_is_chosen() -> None:
     """Data parallelism takes as long for one large micro-batch as for many small ones."""
-    asked = candidates(problem(), (1,), global_batch=48).problems
-    assert len(asked) > 2
-    assert choose(asked, ENDLESS).required_plan().micro_batches == 1
+    problems = candidates(problem(), (1,), global_batch=48).problems
+    assert len(problems) > 2
+    assert choose(problems, ENDLESS).required_plan().micro_batches == 1
 
 
 def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> None:
@@ -166,8 +166,8 @@ def test_a_smaller_micro_batch_is_chosen_where_a_large_one_does_not_fit() -> Non
     profile = replace(problem().profile, stash=np.full(8, 3.0))
     weights = 4.0 * float(profile.W.sum())
     cluster = replace(CLUSTER, memory=weights + 8 * 3.0 * 24 / 4 / 6 - 1.0)
-    asked = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24).problems
-    choice = choose(asked, ENDLESS)
+    problems = candidates(replace(problem(), profile=profile, cluster=cluster), (1,), global_batch=24).problems
+    choice = choose(problems, ENDLESS)
     assert choice.required_plan().micro_batches == 2
     assert [t.outcome for t in choice.search_log][:2] == ["does not fit", "proven"]
 
@@ -179,10 +179,10 @@ def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
         profile = Profile.create(C=C + 0.1, A=A * 0.1, W=W)
         base = StagedProblem(profile, replace(CLUSTER, memory=1e9), stages=2, micro_batches=8, granularity=16)
         budget = Budget(np.inf, np.inf)
-        asked = candidates(base, (1, 2, 3)).problems
-        on_grid = choose(asked, replace(budget, refine_s=0.0))
-        together = choose(asked, budget)
-        alone = [choose([p], budget).cost.length_s for p in asked]
+        problems = candidates(base, (1, 2, 3)).problems
+        on_grid = choose(problems, replace(budget, refine_s=0.0))
+        together = choose(problems, budget)
+        alone = [choose([p], budget).cost.length_s for p in problems]
         assert together.cost.length_s <= on_grid.cost.length_s
         near = [
             own

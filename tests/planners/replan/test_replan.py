@@ -18,19 +18,25 @@ from scipy.optimize import minimize_scalar
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Attribution, Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.profiled_model import whole
 from automap_models.core.result import Result
-from automap_models.core.sharded_profile import whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.idle import idle_positions, stage_paces
 from automap_models.planners.replan.migration import migration
 from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, placed_cost
 from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
-from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
+from automap_models.planners.replan.speeds import (
+    HUBER,
+    Speeds,
+    fit_speeds,
+    huber_locations,
+    idle_positions,
+    stage_paces,
+)
 from automap_models.planners.staged.search import exact_search
 from automap_models.planners.staged.stage_tables import stage_tables
 

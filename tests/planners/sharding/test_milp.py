@@ -19,10 +19,9 @@ from automap_models.core.sharding_classes import MergedSums, ShardingClasses, Sh
 from automap_models.cost.sharding import ShardingCount, ShardingPrice, classes_price
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
-from automap_models.planners.watch import Progress
 
 SMALL = 1e-9
 """A time limit in which nothing can be proven, seconds."""

@@ -88,12 +88,12 @@ def test_one_stage_is_data_parallelism() -> None:
 
 
 def test_progress_is_told_after_every_chunk_up_to_the_end() -> None:
-    told: list[tuple[int, int]] = []
+    news: list[tuple[int, int]] = []
     problems = [StagedProblem(profile(), CLUSTER, 2)] * (2 * CHUNK + 1)
-    assert len(plan_batch(problems, "uniform", progress=lambda done, total: told.append((done, total)))) == len(
+    assert len(plan_batch(problems, "uniform", progress=lambda done, total: news.append((done, total)))) == len(
         problems
     )
-    assert told == [(done, len(problems)) for done in (CHUNK, 2 * CHUNK, 2 * CHUNK + 1)]
+    assert news == [(done, len(problems)) for done in (CHUNK, 2 * CHUNK, 2 * CHUNK + 1)]
     assert plan_batch([], progress=lambda done, total: pytest.fail("nothing to tell")) == []
 
 

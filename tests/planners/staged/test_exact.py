@@ -17,11 +17,10 @@ from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.baselines import UniformPlanner
-from automap_models.planners.staged.certificate import certify
-from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, window_minima
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search, exact_search

@@ -13,10 +13,10 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import Places, Route, route_of, shortest_through
-from automap_models.planners.staged.certificate import certify
+from automap_models.planners.staged.exact import certify
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search, is_large
@@ -77,11 +77,11 @@ def test_of_two_stages_the_thinned_search_finds_the_optimum_among_all_plans(
         start = uniform_start(problem, tables)
         if start is None:
             continue
-        found = shortest_through(tables, start, everywhere(tables))
-        if found is None:
+        route = shortest_through(tables, start, everywhere(tables))
+        if route is None:
             assert start.length_s == pytest.approx(best_s, rel=1e-9)
         else:
-            assert length_of(problem, tables, found) == pytest.approx(best_s, rel=1e-9)
+            assert length_of(problem, tables, route) == pytest.approx(best_s, rel=1e-9)
         checked += 1
     assert checked >= 10
 
@@ -94,12 +94,12 @@ def test_what_the_thinned_search_finds_is_as_long_as_it_says(seed: int, make_pro
     start = uniform_start(problem, tables)
     if problem.stages == 1 or start is None:
         return
-    found, best = shortest_through(tables, start, everywhere(tables)), exact_search(problem)
+    route, best = shortest_through(tables, start, everywhere(tables)), exact_search(problem)
     assert best is not None
     best_s = plan_cost(problem, best).length_s
-    if found is not None:
-        length_s = length_of(problem, tables, found)
-        assert found.length_s == pytest.approx(length_s, rel=1e-9)
+    if route is not None:
+        length_s = length_of(problem, tables, route)
+        assert route.length_s == pytest.approx(length_s, rel=1e-9)
         assert best_s * (1 - 1e-9) <= length_s < start.length_s
 
 
@@ -113,9 +113,9 @@ def test_the_plan_known_is_not_lost_among_its_own_places(make_problem: MakeProbl
             continue
         own = [(start.device[s : s + 1], start.boundary[s : s + 1]) for s in range(1, problem.stages)]
         assert shortest_through(tables, start, own) is None
-        found = shortest_through(tables, replace(start, length_s=1.001 * start.length_s), own)
-        assert found is not None
-        assert found.length_s == pytest.approx(start.length_s, rel=1e-12)
+        route = shortest_through(tables, replace(start, length_s=1.001 * start.length_s), own)
+        assert route is not None
+        assert route.length_s == pytest.approx(start.length_s, rel=1e-12)
 
 
 def test_small_problems_are_nearly_always_solved(make_problem: MakeProblem) -> None:
@@ -127,10 +127,10 @@ def test_small_problems_are_nearly_always_solved(make_problem: MakeProblem) -> N
         start = uniform_start(problem, tables)
         if problem.stages == 1 or start is None:
             continue
-        found, best = local_search(tables, problem.cluster, start, Deadline()), exact_search(problem)
+        route, best = local_search(tables, problem.cluster, start, Deadline()), exact_search(problem)
         assert best is not None
-        assert found.length_s <= start.length_s
-        ratios.append(length_of(problem, tables, found) / plan_cost(problem, best).length_s)
+        assert route.length_s <= start.length_s
+        ratios.append(length_of(problem, tables, route) / plan_cost(problem, best).length_s)
     assert len(ratios) >= 20
     assert np.mean(np.array(ratios) < 1 + 1e-9) >= 0.95
     assert max(ratios) < 1.05
@@ -142,8 +142,8 @@ def test_nodes_of_any_size_are_searched(devices_per_node: int) -> None:
     tables = stage_tables(problem)
     start = uniform_start(problem, tables)
     assert start is not None
-    found = local_search(tables, problem.cluster, start, Deadline())
-    assert length_of(problem, tables, found) <= start.length_s
+    route = local_search(tables, problem.cluster, start, Deadline())
+    assert length_of(problem, tables, route) <= start.length_s
 
 
 def test_the_same_seed_finds_the_same_plan() -> None:

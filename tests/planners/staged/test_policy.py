@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,9 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner, grouped
+from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.rl import targets
 from automap_models.train import export
 from automap_models.train.module import RainbowModule
@@ -40,15 +43,17 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(random_problems: Callable[..., list[StagedProblem]], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(
+    flat_policy: tuple[RainbowModule, onnx.ModelProto],
+    random_problems: Callable[..., list[StagedProblem]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Trained:
     """A network with random weights does: it decides something, and nothing sensible by chance."""
     problems = random_problems(seed=11, count=60, granularity=POINTS, memory=(2.0, 50.0))
-    size = {"points": POINTS, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
-    module = RainbowModule("flat", size, {}, {}, seed=1)
+    module, model = flat_policy
     encoded = pipeline.Problems.from_encoded(encode(problems))
     file = tmp_path_factory.mktemp("policy") / "policy.onnx"
-    metadata = export.policy_metadata(module, encoded, {})
-    export.to_onnx(module, encoded, metadata, file)
+    export.write_model(model, export.policy_metadata(module, encoded, {}), file)
     return Trained(file, module, problems)
 
 
@@ -69,8 +74,8 @@ def greedy_in_torch(
         with torch.no_grad():
             values = targets.masked(module.agent.q(module.online, problems, partial), legal)
         partial = pipeline.apply(partial, values.argmax(1), POINTS)
-    made = problem.stages - 1
-    return partial.cuts[0, :made].tolist(), partial.device_cuts[0, :made].tolist()
+    decided = problem.stages - 1
+    return partial.cuts[0, :decided].tolist(), partial.device_cuts[0, :decided].tolist()
 
 
 def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
@@ -101,18 +106,18 @@ def test_a_large_batch_is_planned_in_parts(trained: Trained) -> None:
 def test_a_beam_follows_each_of_the_best_first_cuts_greedily(trained: Trained) -> None:
     """As wide as there are first cuts, it holds the greedy continuation of every one of them."""
     for problem in [problem for problem in trained.problems if problem.stages > 2][:6]:
-        found = dict(planned(trained, problem, beam=20))
-        firsts = {first for first, *_ in found}
+        planned_cuts = dict(planned(trained, problem, beam=20))
+        firsts = {first for first, *_ in planned_cuts}
         legal = pipeline.legal_cuts(pipeline.Problems.from_encoded(encode([problem])), pipeline.reset(1, max_stages=4))
         assert firsts == set(legal[0].nonzero().squeeze(1).tolist())
         for first in firsts:
             expected_cuts, expected_devices = greedy_in_torch(trained.module, problem, first)
-            assert found[tuple(expected_cuts)] == tuple(expected_devices)
+            assert planned_cuts[tuple(expected_cuts)] == tuple(expected_devices)
 
 
 def planned(trained: Trained, problem: StagedProblem, beam: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Grid cuts and device cuts of all the plans that the file finds, best first cut first."""
-    cuts, device_cuts, reward = (found[0] for found in Policy(trained.file).plans(encode([problem]), beam))
+    cuts, device_cuts, reward = (arrays[0] for arrays in Policy(trained.file).plans(encode([problem]), beam))
     boundaries = problem.stages - 1
     return [
         (tuple(points[:boundaries].tolist()), tuple(devices[:boundaries].tolist()))
@@ -210,10 +215,10 @@ def test_what_lies_outside_is_said_in_a_sentence(trained: Trained, field: str, v
     problem = inside(trained)
     where = {name.name for name in dataclasses.fields(Cluster)}
     changes = {"cluster": replace(problem.cluster, **{field: value})} if field in where else {field: value}
-    said = planner(trained).out_of_range(replace(problem, **changes))  # type: ignore[arg-type]
-    assert said is not None
-    assert said.startswith(sentence)
-    assert "\n" not in said
+    note = planner(trained).out_of_range(replace(problem, **changes))  # type: ignore[arg-type]
+    assert note is not None
+    assert note.startswith(sentence)
+    assert "\n" not in note
 
 
 @pytest.mark.parametrize(
@@ -232,8 +237,8 @@ def another_model() -> bytes:
     value = [onnx.helper.make_tensor_value_info(name, kind, [1]) for name in ("x", "y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
     opset = [onnx.helper.make_opsetid("", 18)]
-    made: bytes = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return made
+    content: bytes = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return content
 
 
 @pytest.mark.parametrize(
@@ -291,3 +296,69 @@ print(sorted({{"torch", "lightning", "onnx", "hydra"}} & set(sys.modules)), file
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert json.loads(done.stdout)["planner"] == "policy"
+
+
+def problem(nodes: int, per_node: int, stages: int = 4, **changes: Any) -> StagedProblem:
+    rng = np.random.default_rng(7)
+    arrays = [rng.random(64) * scale for scale in (1e-2, 1e6, 1e6)]
+    profile = Profile.create(*arrays, stash=rng.random(64) * 1e7)
+    cluster = Cluster(nodes, per_node, 130e9, 3.125e9, 32e9, "large")
+    return StagedProblem(profile, cluster, stages=stages, micro_batches=32, **changes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "size"),
+    [(16, 8, 1), (4, 16, 2), (32, 8, 2), (32, 16, 4), (48, 8, 3), (17, 8, 1), (1, 24, 3), (2, 11, 1)],
+)
+def test_groups_are_the_smallest_equal_ones_that_are_few_enough(nodes: int, per_node: int, size: int) -> None:
+    """17 nodes and 11 devices divide by nothing that leaves more than one."""
+    grouping = grouped(problem(nodes, per_node), 16, 8)
+    assert grouping.size == size
+    assert grouping.problem.cluster.devices * size == nodes * per_node
+    if size > 1:
+        assert grouping.problem.cluster.nodes <= 16
+        assert grouping.problem.cluster.devices_per_node <= 8
+
+
+def test_stages_that_need_every_device_are_not_grouped() -> None:
+    assert grouped(problem(1, 16, stages=12), 16, 8).size == 1
+
+
+def test_without_communication_a_grouped_plan_costs_what_it_costs_on_the_devices() -> None:
+    """A group is as fast as its devices together, and each of them keeps its share of the activations."""
+    staged_problem = problem(4, 16)
+    p = staged_problem.profile
+    nothing = np.zeros(len(p))
+    silent = StagedProblem(
+        Profile.create(p.C, nothing, nothing, p.C_fwd, p.stash), staged_problem.cluster, stages=4, micro_batches=32
+    )
+    few = grouped(silent, 16, 8)
+    plan = UniformPlanner().plan(few.problem)
+    cost, whole = plan_cost(few.problem, plan), plan_cost(silent, few.ungrouped(plan))
+    assert cost.length_s == pytest.approx(whole.length_s, rel=1e-12)
+    np.testing.assert_allclose(cost.memory_bytes, whole.memory_bytes, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(32, 8), (16, 16), (64, 8)])
+def test_clusters_beyond_the_policys_are_planned_by_groups(nodes: int, per_node: int) -> None:
+    staged_problem, planner = problem(nodes, per_node, stages=8), PolicyPlanner()
+    assert planner.out_of_range(staged_problem) is None
+    plan = planner.plan(staged_problem)
+    assert plan.check_valid(staged_problem) == (True, "")
+    assert (
+        plan_cost(staged_problem, plan).length_s
+        < plan_cost(staged_problem, UniformPlanner().plan(staged_problem)).length_s
+    )
+
+
+def test_a_cluster_that_cannot_be_grouped_is_out_of_range() -> None:
+    sentence = PolicyPlanner().out_of_range(problem(17, 8))
+    assert sentence is not None
+    assert "nodes 17 is outside 1 … 16" in sentence
+
+
+def test_tables_of_thousands_of_devices_are_refused_before_they_are_made() -> None:
+    with pytest.raises(
+        BadInput, match="cluster large: has 4,096 devices, plans are searched and proven for at most 512"
+    ):
+        stage_tables(problem(512, 8))

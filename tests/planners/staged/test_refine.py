@@ -11,10 +11,9 @@ import pytest
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.staged.refine import objective_s, refine
-from automap_models.planners.staged.rollout import many_costs
+from automap_models.planners.staged.refine import many_costs, objective_s, refine
 from automap_models.planners.staged.search import exact_search
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.simulate.schedules import SCHEDULES

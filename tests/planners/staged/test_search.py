@@ -1,4 +1,4 @@
-"""The hybrid search against brute force over all cuts, devices and ways, and against the pipeline planner."""
+"""The hybrid search against brute force over all cuts, devices and shardings, and against the pipeline planner."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.deadline import Deadline
+from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
@@ -58,7 +58,7 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> Sha
 
 
 def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> StagedProblem:
-    """A random pipeline problem whose stages may run in up to three further ways."""
+    """A random pipeline problem whose stages may run in up to three further shardings."""
     rng = np.random.default_rng(seed)
     pipeline = make_problem(seed, **sizes)
     shapes = [shape for shape in SHAPES if pipeline.stages <= shape[0] * shape[1] <= sizes.get("max_devices", 6)]
@@ -69,9 +69,9 @@ def hybrid_problem(seed: int, make_problem: MakeProblem, **sizes: int) -> Staged
     layers = [LAYERS[j] for j in sorted(rng.integers(len(LAYERS), size=len(pipeline.profile)))]
     pipeline = replace(pipeline, profile=replace(pipeline.profile, layers=tuple(layers)))
     degrees = rng.choice([2, 2, 3, 4], size=rng.integers(1, 4))
-    ways = tuple(partitioning(rng, pipeline.profile, int(t)) for t in degrees)
+    shardings = tuple(partitioning(rng, pipeline.profile, int(t)) for t in degrees)
     launch_s = pipeline.profile.C.mean() * 10 ** rng.uniform(-3, 0) * (rng.uniform() < 0.7)
-    return replace(pipeline, shardings=ways, launch_s=launch_s)
+    return replace(pipeline, shardings=shardings, launch_s=launch_s)
 
 
 def every_plan(problem: StagedProblem, anywhere: bool = False) -> Iterator[StagedPlan]:
@@ -84,7 +84,7 @@ def every_plan(problem: StagedProblem, anywhere: bool = False) -> Iterator[Stage
             for cuts in combinations(places, stages - 1):
                 plan = StagedPlan(cuts, device_cuts, pipeline.micro_batches, "brute force", shardings=chosen)
                 if not plan.check_valid(problem)[0]:
-                    break  # it is the devices and ways that are at fault
+                    break  # it is the devices and shardings that are at fault
                 yield plan
 
 
@@ -96,8 +96,8 @@ def length(problem: StagedProblem, plan: StagedPlan) -> float:
 
 def brute_force(problem: StagedProblem, constraints: Constraints | None = None) -> float:
     plans = every_plan(problem, anywhere=constraints is not None)
-    asked = replace(problem, constraints=constraints or Constraints())
-    return min((length(problem, plan) for plan in plans if plan.check_valid(asked)[0]), default=np.inf)
+    constrained = replace(problem, constraints=constraints or Constraints())
+    return min((length(problem, plan) for plan in plans if plan.check_valid(constrained)[0]), default=np.inf)
 
 
 def checked(problem: StagedProblem, result: SearchResult) -> float:
@@ -141,7 +141,7 @@ def test_it_is_the_optimum_of_any_small_problem(seed, make_problem):
 
 
 def test_the_random_problems_need_every_kind_of_way(make_problem):
-    """Some optima partition, some replicate, some do both or mix ways; memory decides some; S is 1 to 4."""
+    """Some optima partition, some replicate, some do both or mix shardings; memory decides some; S is 1 to 4."""
     mixed = partitioned = replicated = stages = 0
     bound_by_memory = 0
     for seed in range(100):
@@ -240,15 +240,15 @@ def test_the_tables_hold_what_the_model_says(nodes, size, stages, make_problem):
     cluster = Cluster(nodes, size, 130e9, 3.125e9, 32e9)
     pipeline = replace(make_problem(1, max_n=9), cluster=cluster, stages=stages)
     rng = np.random.default_rng(0)
-    ways = tuple(partitioning(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
-    problem = replace(pipeline, shardings=ways)
+    shardings = tuple(partitioning(rng, pipeline.profile, t) for t in (2, 3, 4, 6))
+    problem = replace(pipeline, shardings=shardings)
     tables = tables_of(problem)
     spans = combinations(range(cluster.devices + 1), 2) if stages > 1 else [(0, cluster.devices)]
     for a, q in spans:
-        for way in tables.shardings:
-            if way.allowed[a, q]:
-                expected, _ = stage_rates(cluster, a, q, way.degree)
-                assert way.all_reduce[a, q] == pytest.approx(expected, rel=1e-14)
+        for sharding in tables.shardings:
+            if sharding.allowed[a, q]:
+                expected, _ = stage_rates(cluster, a, q, sharding.degree)
+                assert sharding.all_reduce[a, q] == pytest.approx(expected, rel=1e-14)
 
 
 def demands(seed: int, problem: StagedProblem) -> Constraints:
@@ -267,14 +267,14 @@ def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_pro
     n = len(problem.profile)
     problem = replace(problem, granularity=n)
     constraints = demands(seed, problem)
-    asked = replace(problem, constraints=constraints)
-    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(asked)[0]]
+    constrained = replace(problem, constraints=constraints)
+    possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(constrained)[0]]
     if not possible:
         with pytest.raises(BadInput, match="--"):
             search(problem, constraints)
         return
-    best = anytime_search(asked, Deadline())
-    assert checked(asked, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
+    best = anytime_search(constrained, Deadline())
+    assert checked(constrained, best) == pytest.approx(min(length(problem, plan) for plan in possible), rel=1e-12)
 
 
 def test_the_random_constraints_are_of_every_kind(make_problem):
@@ -297,12 +297,12 @@ def test_on_a_coarse_grid_a_plan_is_found_wherever_there_is_one(seed, make_probl
     problem = replace(problem, granularity=problem.stages + 1)
     roomy = replace(problem, cluster=replace(problem.cluster, memory=1e18))
     problem, constraints = roomy, replace(demands(seed, problem), forbidden=frozenset())
-    asked = replace(problem, constraints=constraints)
-    if not any(plan.check_valid(asked)[0] for plan in every_plan(problem, anywhere=True)):
+    constrained = replace(problem, constraints=constraints)
+    if not any(plan.check_valid(constrained)[0] for plan in every_plan(problem, anywhere=True)):
         return
-    best = anytime_search(asked, Deadline()).plan
+    best = anytime_search(constrained, Deadline()).plan
     assert best is not None
-    assert best.check_valid(asked) == (True, "")
+    assert best.check_valid(constrained) == (True, "")
 
 
 def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make_problem):

@@ -1,4 +1,4 @@
-"""Ways of partitioning: no legal choice is faster or smaller, and one stage of them costs what a sharding plan does."""
+"""Shardings of a stage: no legal choice is faster or smaller, and one stage of them costs what a sharding plan does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.sharded_profile import ShardedProfile
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.sharding import UNUSED
 from automap_models.core.sharding_classes import ShardingWork
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -54,7 +54,7 @@ CONFIGS = {
 
 
 class Step(NamedTuple):
-    """What `ways` takes of a step."""
+    """What `stage_shardings` takes of a step."""
 
     module: Module
     sharding: ModuleSharding
@@ -88,10 +88,10 @@ def price(step: Step, device: Device, cluster: Cluster, classes: tuple[int, ...]
     return sharding_price(work, axis_costs(cluster, [degree], device.launch_s), axis_of)
 
 
-def price_of(step: Step, device: Device, cluster: Cluster, way: ShardedProfile) -> ShardingPrice:
-    """The price of the classes that hold a way's dimensions."""
-    dims = [way.dims.get(variable.name, -1) for variable in step.sharding.classes.variables]
-    return price(step, device, cluster, tuple(step.sharding.classes.sharded(dims).tolist()), way.degree)
+def price_of(step: Step, device: Device, cluster: Cluster, sharding: ShardedProfile) -> ShardingPrice:
+    """The price of the classes that hold a sharding's dimensions."""
+    dims = [sharding.dims.get(variable.name, -1) for variable in step.sharding.classes.variables]
+    return price(step, device, cluster, tuple(step.sharding.classes.sharded(dims).tolist()), sharding.degree)
 
 
 def every_choice(step: Step, degree: int) -> list[tuple[int, ...]]:
@@ -118,17 +118,19 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
         axis_of = np.full(len(work), UNUSED)
         axis_of[list(chosen)] = 0
         prices.append(sharding_price(work, axes, axis_of))
-    found = [
-        price_of(step, DEVICE, CLUSTER, way) for way in stage_shardings(*step, DEVICE, CLUSTER) if way.degree == degree
+    offered = [
+        price_of(step, DEVICE, CLUSTER, sharding)
+        for sharding in stage_shardings(*step, DEVICE, CLUSTER)
+        if sharding.degree == degree
     ]
-    assert len(prices) > 10 and found
-    assert found[0].time_s == pytest.approx(min(each.time_s for each in prices))
-    assert found[-1].memory_bytes == pytest.approx(min(each.memory_bytes for each in prices), rel=1.1e-3)
-    for each in found:
+    assert len(prices) > 10 and offered
+    assert offered[0].time_s == pytest.approx(min(price.time_s for price in prices))
+    assert offered[-1].memory_bytes == pytest.approx(min(price.memory_bytes for price in prices), rel=1.1e-3)
+    for price in offered:
         assert not any(
-            other.time_s < each.time_s * (1 - 1e-9) and other.memory_bytes <= each.memory_bytes for other in prices
+            other.time_s < price.time_s * (1 - 1e-9) and other.memory_bytes <= price.memory_bytes for other in prices
         )
-    for faster, smaller in pairwise(found):
+    for faster, smaller in pairwise(offered):
         assert faster.time_s < smaller.time_s and faster.memory_bytes > smaller.memory_bytes
 
 
@@ -136,37 +138,39 @@ def test_no_choice_is_faster_than_the_first_or_smaller_than_the_last_or_better_t
 def test_one_stage_on_all_devices_costs_what_the_sharding_plan_does(name: str) -> None:
     """Two models of one step, made apart: sums over instructions here, over classes in cost.sharding."""
     step = small(name)
-    found = stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True)
-    assert {way.degree for way in found} == {2, 4, 8}
-    for way in found:
-        nodes = max(1, way.degree // 4)
-        cluster = replace(CLUSTER, nodes=nodes, devices_per_node=way.degree // nodes, memory=1e12)
+    shardings = stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True)
+    assert {sharding.degree for sharding in shardings} == {2, 4, 8}
+    for sharding in shardings:
+        nodes = max(1, sharding.degree // 4)
+        cluster = replace(CLUSTER, nodes=nodes, devices_per_node=sharding.degree // nodes, memory=1e12)
         problem = StagedProblem(
             step.profile,
             cluster,
             stages=1,
             micro_batches=1,
             state_factor=2.0,
-            shardings=(way,),
+            shardings=(sharding,),
             launch_s=DEVICE.launch_s,
         )
         plan = StagedPlan((), (), 1, "test", shardings=(1,))
         assert plan.check_valid(problem) == (True, "")
-        cost, expected = plan_cost(problem, plan), price_of(step, DEVICE, cluster, way)
+        cost, expected = plan_cost(problem, plan), price_of(step, DEVICE, cluster, sharding)
         assert cost.length_s == pytest.approx(expected.time_s)
         variables = step.sharding.classes.variables
-        others = [v.nbytes / (way.degree if v.name in way.dims else 1) for v in variables if v.kind != "parameter"]
+        others = [
+            v.nbytes / (sharding.degree if v.name in sharding.dims else 1) for v in variables if v.kind != "parameter"
+        ]
         assert cost.memory_bytes[0] + sum(others) == pytest.approx(expected.memory_bytes)
 
 
 def test_names_tell_the_degree_and_what_is_least() -> None:
-    found = stage_shardings(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
-    names = [way.name for way in found]
+    shardings = stage_shardings(*small("vgg"), DEVICE, CLUSTER, across_nodes=True)
+    names = [sharding.name for sharding in shardings]
     assert len(set(names)) == len(names)
-    for way in found:
-        said = r"-way(, least time|, less memory( \d)?|, least memory)?"
-        assert re.fullmatch(f"{way.degree}{said}", way.name)
-    assert [way.degree for way in found] == sorted(way.degree for way in found)
+    for sharding in shardings:
+        suffix = r"-way(, least time|, less memory( \d)?|, least memory)?"
+        assert re.fullmatch(f"{sharding.degree}{suffix}", sharding.name)
+    assert [sharding.degree for sharding in shardings] == sorted(sharding.degree for sharding in shardings)
 
 
 @pytest.mark.parametrize(
@@ -188,25 +192,27 @@ def test_degrees_divide_a_node_or_are_nodes_that_divide_the_cluster(
     assert degrees(cluster, across_nodes=True) == inside + beyond
 
 
-def test_where_nothing_divides_there_is_no_way() -> None:
+def test_where_nothing_divides_there_is_no_sharding() -> None:
     odd = VggConfig(blocks=((3, 1), (5, 1)), width=15, classes=7, image=4)
     step = prepared(training_step("odd", odd, (4,), "float32"), DEVICE)
     assert stage_shardings(*step, DEVICE, CLUSTER, across_nodes=True) == ()
 
 
-def test_a_way_divides_something_even_where_that_is_slower() -> None:
+def test_a_sharding_divides_something_even_where_that_is_slower() -> None:
     """Between nodes so slow, every all-reduce takes longer than the whole step."""
     crawling = replace(CLUSTER, intra=1.0, inter=1.0)
-    found = stage_shardings(*small("vgg"), DEVICE, crawling, across_nodes=True)
-    assert found and all(way.dims and way.C.sum() < small("vgg").profile.C.sum() for way in found)
+    shardings = stage_shardings(*small("vgg"), DEVICE, crawling, across_nodes=True)
+    assert shardings and all(
+        sharding.dims and sharding.C.sum() < small("vgg").profile.C.sum() for sharding in shardings
+    )
 
 
 def test_times_of_another_making_are_divided_likewise() -> None:
     step = small("vgg")
     measured_s = 2 * roofline_times(step.graph, DEVICE)
     profile = profile_from_graph(step.graph, measured_s)
-    for way in stage_shardings(step.module, step.sharding, step.graph, profile, DEVICE, CLUSTER, measured_s):
-        assert profile.C.sum() / way.degree < way.C.sum() < profile.C.sum()
+    for sharding in stage_shardings(step.module, step.sharding, step.graph, profile, DEVICE, CLUSTER, measured_s):
+        assert profile.C.sum() / sharding.degree < sharding.C.sum() < profile.C.sum()
     with pytest.raises(BadInput, match="other instructions or times"):
         stage_shardings(step.module, step.sharding, step.graph, step.profile, DEVICE, CLUSTER, measured_s)
 
@@ -216,22 +222,22 @@ def test_t5_base_is_megatrons_plan_as_far_as_its_twelve_heads_divide() -> None:
     """Shoeybi et al., arXiv 1909.08053; by 8 only the feed-forward layers and the vocabulary do not stay whole."""
     device, cluster = read_device("v100"), read_cluster("A")
     step = prepared(build("t5_base"), device)
-    found = {way.name: way for way in stage_shardings(*step, device, cluster, across_nodes=True)}
-    assert {"2-way", "4-way", "8-way"} <= set(found)
-    for way in found.values():
-        whole = price_of(step, device, cluster, way)
-        assert way.C.sum() == pytest.approx(whole.compute_s)
-        assert way.reduced_fwd.sum() + way.reduced_bwd.sum() == pytest.approx(whole.activation_bytes[0])
-        assert way.gradients.sum() == pytest.approx(whole.gradient_bytes[0])
+    shardings = {sharding.name: sharding for sharding in stage_shardings(*step, device, cluster, across_nodes=True)}
+    assert {"2-way", "4-way", "8-way"} <= set(shardings)
+    for sharding in shardings.values():
+        whole = price_of(step, device, cluster, sharding)
+        assert sharding.C.sum() == pytest.approx(whole.compute_s)
+        assert sharding.reduced_fwd.sum() + sharding.reduced_bwd.sum() == pytest.approx(whole.activation_bytes[0])
+        assert sharding.gradients.sum() == pytest.approx(whole.gradient_bytes[0])
     roles = {"q": 1, "k": 1, "v": 1, "o": 0, "wi": 1, "wo": 0}
     for name in ("2-way", "4-way"):
         for variable in step.sharding.classes.variables:
             *_, parent, leaf = variable.name.split("/")
             if variable.kind == "parameter" and parent in roles and leaf == "kernel":
-                assert found[name].dims[variable.name] == roles[parent]
+                assert shardings[name].dims[variable.name] == roles[parent]
     # §3 of the paper: an all-reduce after attention and one after the feed-forward layer, a decoder's one more.
     activation = 4.0 * 16 * 512 * 768
-    reduced = reduced_by_block(step.profile, found["4-way"].reduced_fwd)
+    reduced = reduced_by_block(step.profile, shardings["4-way"].reduced_fwd)
     expected = {f"encoder/block_{i}": 2 for i in range(12)} | {f"decoder/block_{i}": 3 for i in range(12)}
     assert {block: nbytes / activation for block, nbytes in reduced.items() if "block" in block} == expected
 

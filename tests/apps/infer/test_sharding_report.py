@@ -5,7 +5,7 @@ from __future__ import annotations
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.sharding_classes import Variable
-from automap_models.infer.reports.sharding_rows import rows
+from automap_models.infer.reports.sharding import rows
 
 
 def names(*variables: tuple[str, tuple[int, ...], int]) -> list[tuple[str, int, int]]:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import Profile
-from automap_models.infer.reports.profile import origin
-from automap_models.infer.reports.profile_facts import (
+from automap_models.infer.reports.profile import (
     cheapest_cuts,
     heaviest_instructions,
     layer_groups,
     notes,
+    origin,
     smallest_cut,
     warnings,
 )
