@@ -56,6 +56,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("page", "needs", "skip", "outputs"),
     [
+        pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
+        pytest.param("tutorials/own-model.md", ("jax",), (), 0, marks=pytest.mark.slow),
         pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/explore.md", (), ("t5_11b ",), 4, marks=pytest.mark.slow),
         pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),
@@ -72,7 +74,7 @@ def test_a_page_prints_what_it_says(
 ) -> None:
     for package in needs:
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / page, skip, AMPLE if page == "how-to/replan.md" else ())
+    ran = pages.run_page(DOCS / page, skip, AMPLE if page in ("how-to/replan.md", "tutorials/first-plan.md") else ())
     assert not ran.differences, "\n\n".join(ran.differences)
     assert ran.outputs == outputs
 

@@ -9,16 +9,17 @@ for those.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
 from automap_models.core.dag import depth_first_order, find_cycle
-from automap_models.core.placement import PlacementPlan, PlacementProblem, model_name
+from automap_models.core.placement import PlacementGraph, PlacementPlan, PlacementProblem, model_name
 from automap_models.cost.placement import throughput_s
 from automap_models.errors import BadInput, Infeasible
-from automap_models.planners.base import Deadline, NoConfig, OutOfTime, Progress, Watch
+from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
 from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
@@ -40,6 +41,9 @@ MEMORY_BYTES = 2**31
 
 GRACE_S = 0.05
 """The search along one line may take so long, whatever the deadline: small problems end within it, with a plan."""
+
+COMPILING_S = 5.0
+"""What is left of a deadline, up to so long, is not lost to compiling the search."""
 
 
 class _Best(NamedTuple):
@@ -107,7 +111,35 @@ def _line(contraction: Contraction) -> Lattice:
 
 
 def _with_grace(deadline: Deadline) -> Deadline:
-    return deadline.part(max(deadline.left_s, GRACE_S))
+    """What is left of the deadline, or GRACE_S; compiling the search, once a process, does not take it away."""
+    left_s = deadline.left_s
+    _compile_search()
+    return deadline.at_least(max(min(left_s, COMPILING_S), GRACE_S))
+
+
+@cache
+def _compile_search() -> None:
+    """Compile the search, which takes seconds, or load it from numba's cache: by a graph of two operators."""
+    flags, zeros = np.zeros(2, dtype=bool), np.zeros(2)
+    graph = PlacementGraph(
+        ids=(0, 1),
+        names=("", ""),
+        accelerator_s=np.ones(2),
+        cpu_s=np.ones(2),
+        memory_bytes=zeros,
+        transfer_s=zeros,
+        output_bytes=zeros,
+        supported=~flags,
+        backward=flags,
+        classes=np.arange(2),
+        edges=np.array([[0, 1]]),
+        accelerators=1,
+        cpus=0,
+        accelerator_bytes=1.0,
+    )
+    problem = PlacementProblem.of(graph)
+    contraction = contract(problem)
+    IdealSearch(problem, unit_loads(contraction), _line(contraction), NEVER, SILENT).optimum(None)
 
 
 def _require_throughput(planner: str, problem: PlacementProblem) -> None:
