@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models import workloads
+from automap_models.core.mesh import PlanKind
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.device_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import read_rule_set
-from automap_models.planners.portfolio.candidate import Candidate, PlanKind
+from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig, ExplorePlanner
 from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.portfolio.space import PlanningSpace

@@ -60,12 +60,12 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int, name: 
 
 
 def hybrid_problem(seed: int, stages: int, choices: int) -> StagedProblem:
-    """A model in which anything may decide, with so many ways for each degree."""
+    """A model in which anything may decide, with so many shardings for each degree."""
     rng = np.random.default_rng(10_000 + seed)
     kind, micro_batches = tuple(rng.uniform(-3.0, 1.5, 2)), int(2 ** rng.uniform(0, 6))
     pipeline = random_problem(read_cluster("C"), stages, micro_batches, kind, seed)
-    ways = (partitioning(rng, pipeline.profile, t, f"{t}-way {j}") for t in DEGREES for j in range(choices))
-    return replace(pipeline, shardings=tuple(ways), launch_s=LAUNCH_S)
+    shardings = (partitioning(rng, pipeline.profile, t, f"{t}-way {j}") for t in DEGREES for j in range(choices))
+    return replace(pipeline, shardings=tuple(shardings), launch_s=LAUNCH_S)
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, float]:
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=20)
     arguments = parser.parse_args()
-    heads = ("stages", "ways", "pipeline ms", "hybrid ms", "proof ms", "pipeline longer by")
+    heads = ("stages", "shardings", "pipeline ms", "hybrid ms", "proof ms", "pipeline longer by")
     table = Table(*heads, title="cluster C, median / worst")
     console = Console(stderr=True)
     measure(hybrid_problem(0, 2, 1))  # imports and caches

@@ -69,8 +69,7 @@ def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
         BadInput: the content is none, or a value in it makes no sense, naming the node or edge at fault.
     """
     parsed = decode_json(content, PiperDocument, where=where, do=DO)
-    ways = [_fastest(i, node, where) for i, node in enumerate(parsed.nodes)]
-    way_of = {node.id: way for node, way in zip(parsed.nodes, ways, strict=True)}
+    fastest = {node.id: _fastest(i, node, where) for i, node in enumerate(parsed.nodes)}
     nodes = sorted_nodes(parsed.nodes, where)
     ids = [node.id for node in nodes]
     output_bytes = [0.0] * len(ids)
@@ -81,7 +80,7 @@ def parse_piper(content: bytes, *, where: str, model: str) -> Profile:
     successors = [sorted(after) for after in consumers]
     require_acyclic(successors, ids, where)
     order = order_with_little_crossing(output_bytes, successors)
-    layers = [way_of[ids[i]] for i in order]
+    layers = [fastest[ids[i]] for i in order]
     return Profile.create(
         C=[layer.time_s for layer in layers],
         A=crossing_bytes(order, output_bytes, successors),

@@ -188,7 +188,7 @@ def memory_in_words(candidate: Candidate) -> str:
 
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
-    """The ways in which stages partition operators."""
+    """The shardings of the stages."""
     used = [(candidate.problem.all_shardings[way], s) for s, way in enumerate(candidate.plan.shardings) if way]
     used.sort(key=lambda each: (each[0].name, each[1]))
     for _, group in groupby(used, key=lambda each: each[0].name):
@@ -213,7 +213,7 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
 def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
     proven, length_s = exploration.proven, exploration.best.length_s
-    where = "plan of any kind on the grid, with these ways of partitioning,"
+    where = "plan of any kind on the grid, with these shardings,"
     gap = length_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"

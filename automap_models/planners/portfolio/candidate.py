@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
+from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
 from automap_models.cost.staged import StagedCost
-
-PlanKind = Literal["data", "operator", "pipeline", "hybrid"]
 
 KINDS: dict[PlanKind, str] = {
     "data": "data parallelism",

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from automap_models.core.mesh import PlanKind
 from automap_models.cost.breakdown import stage_weights_bytes
 from automap_models.cost.collectives import devices_per_node
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
-from automap_models.planners.portfolio.candidate import Candidate, PlanKind
+from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import (
     SpaceSearch,

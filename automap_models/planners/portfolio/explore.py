@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import ClassVar, get_args
 
 from automap_models.core.constraints import Constraints, Technique
+from automap_models.core.mesh import PlanKind
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
@@ -24,7 +25,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
-from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, PlanKind, rank
+from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, rank
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
 from automap_models.planners.portfolio.space import PlanningSpace

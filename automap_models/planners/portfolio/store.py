@@ -6,12 +6,13 @@ from typing import Literal
 
 import msgspec
 
+from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Positive, decode_json
-from automap_models.planners.portfolio.candidate import Absent, Candidate, PlanKind
+from automap_models.planners.portfolio.candidate import Absent, Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
 
