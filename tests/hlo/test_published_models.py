@@ -40,7 +40,7 @@ def test_parameters_smallest_cut_and_flop(name: str) -> None:
     parameters, width = MODELS[name]
     step = workloads.build(name, batch=BATCH, sequence=LENGTH)
     graph = instruction_graph(trace(step))
-    profile = profile_from_graph(graph, graph.flop)
+    profile = profile_from_graph(graph, graph.flop / 1e12)  # as if by a device of a TFLOP/s
     assert profile.W.sum() == pytest.approx(4 * parameters, rel=1e-4)
     assert smallest_interior_cut(profile) == BATCH * LENGTH * width * 4
     total = jax.jit(step.function).lower(*step.arguments).cost_analysis()["flops"]

@@ -213,9 +213,10 @@ def test_following_the_estimates_is_near_the_optimum_on_large_clusters_too(rando
     earned = pipeline.terminal_reward(problems, follow(problems, start_of(problems)))
     gaps = []
     for record, reward in zip(records, earned.tolist(), strict=True):
-        optimality = ExactPlanner().plan(record).optimality
-        assert optimality is not None
-        gaps.append(record.profile.C.sum() * record.micro_batches / record.cluster.devices / reward / optimality.value)
+        bound = ExactPlanner().solve(record).bound
+        assert bound is not None
+        assert bound.proof == "exact"
+        gaps.append(record.profile.C.sum() * record.micro_batches / record.cluster.devices / reward / bound.value)
     assert min(gaps) > 1 - 1e-4
     assert float(np.mean(gaps)) < 1.02
 
