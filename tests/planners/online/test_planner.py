@@ -113,7 +113,7 @@ def test_a_deadline_ends_the_training_with_the_best_plan_so_far() -> None:
     planner.solve(problem(3), deadline=Deadline(0.0))  # imports torch
     begun = time.process_time()
     result = planner.solve(problem(3), deadline=Deadline(0.5, time.process_time))
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - begun < 5.0
     assert result.status == "feasible"
     assert 0 < result.facts["episodes"] < 10**6
 
