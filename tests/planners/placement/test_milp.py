@@ -310,7 +310,7 @@ def test_ctrl_c_stops_cp_sat_at_once_and_python_hears_the_next_one() -> None:
 def test_a_solver_stops_at_its_deadline(solver: Solver) -> None:
     begin_s = time.monotonic()
     answer = solve_program(market_split(5, 40), solver, Deadline(0.5))
-    assert time.monotonic() - begin_s < 30.0  # to its end it takes hours
+    assert time.monotonic() - begin_s < 30.0  # room for a busy machine
     assert answer.bound < 1e7
 
 

@@ -226,7 +226,7 @@ def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(
     maker = make_planner(planner, kind="sharding", **({"episodes": 10**6} if planner == "random" else {}))
     begun = time.process_time()
     result = maker.solve(problem, deadline=Deadline(0.5, time.process_time))
-    assert time.process_time() - begun <= 5.0  # without a deadline they take a minute or more
+    assert time.process_time() - begun <= 5.0  # room for a busy machine
     assert result.required_plan().check_valid(problem) == (True, "")
     assert result.bound is not None
     assert result.bound.value >= result.cost.partitioned
