@@ -13,6 +13,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import plan_cost
+from automap_models.planners.base import Deadline
 
 Solver = Callable[[StagedProblem], float]
 
@@ -125,3 +126,22 @@ def make_problem() -> Callable[..., StagedProblem]:
 def plan_length() -> Callable[..., float]:
     """The length of a plan given as coarse cuts and device cuts; inf when it does not fit."""
     return length_of
+
+
+class Countdown(Deadline):
+    """A deadline that passes when it has been asked so many times."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__()
+        self.checks = checks
+
+    @property
+    def passed(self) -> bool:
+        self.checks -= 1
+        return self.checks < 0
+
+
+@pytest.fixture(scope="session")
+def countdown() -> type[Countdown]:
+    """A deadline that does not hang on the machine's speed."""
+    return Countdown

@@ -147,21 +147,8 @@ def test_a_problem_that_fits_nowhere_is_refused_with_what_it_would_need():
     assert ExactPlanner().plan(fits).cuts == (1,)
 
 
-class Countdown(Deadline):
-    """A deadline that passes when it has been asked so many times."""
-
-    def __init__(self, checks: int) -> None:
-        super().__init__()
-        self.checks = checks
-
-    @property
-    def passed(self) -> bool:
-        self.checks -= 1
-        return self.checks < 0
-
-
 @pytest.mark.parametrize("seed", range(12))
-def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
+def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem, countdown):
     """Every moment at which it can be stopped, from a good plan and from none; what it claims must be true."""
     problem = make_problem(2000 + seed, max_n=14, max_devices=8)
     best = exact_search(problem)
@@ -172,7 +159,7 @@ def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
     for upper_s, start in starts:
         checks, finished = 0, False
         while not finished:
-            result = anytime_search(problem, Countdown(checks), upper_s, start)
+            result = anytime_search(problem, countdown(checks), upper_s, start)
             assert result.bound_s <= best_s * (1 + 1e-12)
             if result.plan is not None:
                 assert plan_cost(problem, result.plan).length_s >= best_s * (1 - 1e-12)
@@ -181,7 +168,7 @@ def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
         assert (result.plan is None) == (upper_s == best_s)
 
 
-def test_a_search_stopped_just_before_its_end_bounds_the_optimum_closely(make_problem):
+def test_a_search_stopped_just_before_its_end_bounds_the_optimum_closely(make_problem, countdown):
     """The suffixes alive before the first stage is looked at are those of nearly the best length."""
     close = []
     for seed in range(40):
@@ -190,19 +177,19 @@ def test_a_search_stopped_just_before_its_end_bounds_the_optimum_closely(make_pr
         if best is None or problem.stages < 3:
             continue
         best_s, checks, bound_s = plan_cost(problem, best).length_s, 0, 0.0
-        while not (result := anytime_search(problem, Countdown(checks), 1.01 * best_s, best)).finished:
+        while not (result := anytime_search(problem, countdown(checks), 1.01 * best_s, best)).finished:
             checks, bound_s = checks + 1, result.bound_s
         close.append(bound_s / best_s)
     assert len(close) >= 10
     assert np.median(close) > 0.9
 
 
-def test_a_relaxation_stopped_early_is_a_bound_too(make_problem):
+def test_a_relaxation_stopped_early_is_a_bound_too(make_problem, countdown):
     for seed in range(20):
         problem = make_problem(seed, max_n=20, max_devices=8)
         best_s = optimum_s(problem)
         if np.isfinite(best_s):
-            bounds = [lower_bound_s(problem, Countdown(checks)) for checks in (0, 1, 3, 1000)]
+            bounds = [lower_bound_s(problem, countdown(checks)) for checks in (0, 1, 3, 1000)]
             assert sorted(bounds) == bounds
             assert 0 < bounds[0] <= bounds[-1] <= best_s
 

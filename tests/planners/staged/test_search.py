@@ -204,21 +204,8 @@ def test_a_known_length_or_plan_leads_to_the_same_optimum(seed, make_problem):
     )
 
 
-class Countdown(Deadline):
-    """A deadline that passes when it has been asked so many times."""
-
-    def __init__(self, checks: int) -> None:
-        super().__init__()
-        self.checks = checks
-
-    @property
-    def passed(self) -> bool:
-        self.checks -= 1
-        return self.checks < 0
-
-
 @pytest.mark.parametrize("seed", range(12))
-def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
+def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem, countdown):
     """Every moment at which it can be stopped, on coarser grids and around a plan, too; what it claims must be true."""
     problem = hybrid_problem(seed, make_problem, max_n=40)
     best = anytime_search(problem, Deadline())
@@ -226,7 +213,7 @@ def test_a_search_stopped_anywhere_bounds_the_optimum(seed, make_problem):
     for upper_s, start in starts:
         checks, finished = 0, False
         while not finished:
-            result = anytime_search(problem, Countdown(checks), upper_s, start)
+            result = anytime_search(problem, countdown(checks), upper_s, start)
             assert result.bound_s <= best.bound_s * (1 + 1e-12)
             if result.plan is not None:
                 assert length(problem, result.plan) >= best.bound_s * (1 - 1e-12)
