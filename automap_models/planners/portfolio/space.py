@@ -89,7 +89,7 @@ class PlanningSpace:
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
-            require_samples(self.global_batch, "--global-batch")
+            require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
         _ = self.whole
 
@@ -205,6 +205,6 @@ def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
     return BadInput(
         f"{global_batch} samples cannot give each of the {problem.cluster.devices} devices of cluster "
         f"{problem.cluster.name} one at a time in any number of stages asked for",
-        where="--global-batch",
+        where="`global_batch`",
         do="give more samples, more stages or a smaller cluster",
     )
