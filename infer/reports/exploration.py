@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.microbatch import microbatch_size, profiled_size
+from automap_models.core.microbatch import microbatch_size, rescaling_notes
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.report import PlanReport
 from automap_models.core.result import Bound
@@ -18,8 +18,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.staged.evaluate import evaluate
 
-from ..planning import batch_notes
-from ..requests import in_options
+from ..commands.arguments import in_options
 from .pipeline import heading, layers
 from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
 
@@ -224,7 +223,7 @@ def proof_in_words(exploration: Exploration) -> str:
 def _about_samples(candidate: Candidate) -> Iterator[str]:
     """What is taken for granted about micro-batches of another size than the profiled one."""
     pipeline = candidate.problem
-    yield from batch_notes(pipeline, max(d for d, _ in candidate.degrees), profiled_size(pipeline.profile))
+    yield from rescaling_notes(pipeline.profile, max(d for d, _ in candidate.degrees))
 
 
 def explored_document(found: Explored) -> dict[str, Any]:

