@@ -3,10 +3,10 @@
     arguments ─► outputs checked ─► frozen request ─► outcome ─► files written ─► printed ─► exit code
       argparse     `Output`s          `request`         `run`       `Report.writers`  `Report.show` or JSON
 
-A command says what its arguments are, what they mean, what it does and how the outcome is printed and written; `run_command` does the
-rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same errors and exit codes
-(formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130 interrupted, 141 when the reader of
-standard output went away.
+A command says what its arguments are, what they mean, what it does and how the outcome is printed and written;
+`run_command` does the rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same
+errors and exit codes (formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130
+interrupted, 141 when the reader of standard output went away.
 """
 
 from __future__ import annotations

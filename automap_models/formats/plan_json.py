@@ -1,8 +1,8 @@
 """plan.json, schema 1, kind "pipeline": written whole, read with every figure costed again (formats.md).
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
-each, and `sharding`, the name of the sharding by which these t divide operators. `shardings` tells the degree of each one in
-use and which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
+each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
+which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
 words, `partitioning` and `partitionings`, and are still read.
 """
 

@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, line_lattice, ideal_lattice
+from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
     IdealSearch,
     PassesOutOfTime,

@@ -20,7 +20,7 @@ from automap_models.planners.portfolio.space_search import (
     search_space,
     staged_problems,
 )
-from automap_models.planners.staged.feasibility import stages_exist, least_memory_bytes
+from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
 from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
 
 NEARLY = 0.95

@@ -1,4 +1,4 @@
-"""A beam search: label setting that keeps a few suffixes of each place: good plans among very many in milliseconds, nothing proven.
+"""A beam search keeps a few suffixes of each place: good plans among very many in milliseconds, nothing proven.
 
 It goes through the stages from the last to the first as the exact search does (planners.staged.exact), but each stage
 begins at one of some places given, and of the suffixes that begin at a place only two stay: the one with which the

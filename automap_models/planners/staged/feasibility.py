@@ -109,7 +109,7 @@ def _last_stage_fits(
 
 
 def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
-    """All (first, end) devices of a stage: begun where the stages before it got to, ended early enough for later stages."""
+    """All (first, end) devices of a stage: from where the stages before got to, to where later ones may begin."""
     a = np.flatnonzero(furthest >= 0)
     first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
     some = last > first

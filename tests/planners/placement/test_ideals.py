@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Deadline
 from automap_models.planners.placement import ideals
-from automap_models.planners.placement.ideal_lattice import TooManyIdeals, line_lattice, ideal_lattice
+from automap_models.planners.placement.ideal_lattice import TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
 from automap_models.planners.registry import make_planner
 
