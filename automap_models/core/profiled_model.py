@@ -120,7 +120,7 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
 
 @dataclass(frozen=True, eq=False)
 class ProfiledModel:
-    """A profile, and in which ways the operators behind it can be partitioned.
+    """A profile, and the shardings of the operators behind it.
 
     Attributes:
         profile: of one micro-batch.
