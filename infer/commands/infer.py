@@ -258,7 +258,7 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
 def _planned(request: InferRequest) -> PlanReport:
     """Read the profile and the cluster, plan, evaluate."""
     from automap_models.core.microbatch import rescaling_notes
-    from automap_models.formats.cluster_yaml import known_clusters, read_cluster
+    from automap_models.formats.hardware_yaml import known_clusters, read_cluster
     from automap_models.planners.portfolio.auto import AutoConfig
     from automap_models.planners.portfolio.space import planning_problem
     from automap_models.planners.staged.evaluate import evaluate
@@ -312,7 +312,7 @@ def _watched(problems: int) -> AbstractContextManager[object]:
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
     """A plan in a file, costed again."""
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.formats.plan_json import read_plan
     from automap_models.planners.staged.evaluate import evaluate
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
     from automap_models.core.constraints import Constraints
     from automap_models.core.profiled_model import ProfiledModel
-    from automap_models.formats.cache import Cache
+    from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
     from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import PlanningSpace
@@ -176,7 +176,7 @@ def run(request: PlanRequest) -> Explored | Candidate:
 def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
     from automap_models.core.staged import DEFAULT_STATE_FACTOR
-    from automap_models.formats.cache import fingerprint
+    from automap_models.formats.atomic import fingerprint
     from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace, default_batch
     from automap_models.planners.portfolio.store import exploration_to_json
@@ -224,7 +224,7 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
     """What identifies the model, and the model; what user code prints goes to stderr."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.planners.portfolio.model import profiled_once
 
     device = read_device(request.device or DEFAULT_DEVICE)
@@ -233,14 +233,14 @@ def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps
 
 
 def _cache(request: PlanRequest) -> Cache:
-    from automap_models.formats.cache import Cache, cache_folder
+    from automap_models.formats.atomic import Cache, cache_folder
 
     return Cache(cache_folder() if request.cached else None)
 
 
 def _cluster(request: PlanRequest) -> Cluster:
     """The cluster, perhaps with less memory."""
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
 
     cluster, memory_bytes = read_cluster(request.topo), request.memory_bytes
     if memory_bytes is None:
