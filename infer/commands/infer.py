@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import SCHEDULES
 
 from ..requests import (
     AUTO,
@@ -335,7 +335,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from ..reports.pipeline import print_report
 
     def timeline() -> Timeline:
-        from automap_models.planners.staged.evaluate import timeline
+        from automap_models.simulate.step import timeline
 
         return timeline(plan.cost, plan.plan.micro_batches, request.planner.schedule or DEFAULT_SCHEDULE)
 
