@@ -1,4 +1,4 @@
-"""The two ways in which a request can fail through no defect of ours."""
+"""The errors by which a request fails through no defect of ours."""
 
 from __future__ import annotations
 

@@ -7,23 +7,20 @@ exactly when a window is empty.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.layers import matches, no_such_layer, scopes_of_instructions
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
 Technique = Literal["data", "operator", "pipeline"]
-
-_NEAREST = 3
 
 
 @dataclass(frozen=True)
@@ -281,32 +278,11 @@ def _matching(profile: Profile, pattern: str, where: str) -> IntArray:
     Raises:
         BadInput: there are none, or the profile tells neither layers nor names.
     """
-    paths = profile.layers or profile.names
-    if not paths:
-        raise BadInput(
-            f"the profile of {profile.model} names neither layers nor instructions", where=where, do="drop it"
-        )
-    held_by = {path: _scopes(path) if profile.layers else (path,) for path in set(paths)}
-    chosen = {path for path, scopes in held_by.items() if any(_same(scope, pattern) for scope in scopes)}
+    of_instructions = scopes_of_instructions(profile, where)
+    chosen = {scopes for scopes in set(of_instructions) if any(matches(scope, pattern) for scope in scopes)}
     if not chosen:
-        raise _nothing(pattern, sorted({scope for scopes in held_by.values() for scope in scopes}), where)
-    return np.array([i for i, path in enumerate(paths) if path in chosen], dtype=np.int64)
-
-
-def _scopes(layer: str) -> tuple[str, ...]:
-    """The layers that hold a layer, and itself: `a`, `a/b` and `a/b/c`."""
-    mark = "/" if "/" in layer else "."
-    parts = layer.split(mark)
-    return tuple(mark.join(parts[:count]) for count in range(1, len(parts) + 1) if layer)
-
-
-def _same(scope: str, pattern: str) -> bool:
-    return scope == pattern or fnmatchcase(scope, pattern)
-
-
-def _nothing(pattern: str, known: Sequence[str], where: str) -> BadInput:
-    near = difflib.get_close_matches(pattern, known, n=_NEAREST, cutoff=0.3) or list(known[:_NEAREST])
-    return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
+        raise no_such_layer(pattern, of_instructions, where)
+    return np.array([i for i, scopes in enumerate(of_instructions) if scopes in chosen], dtype=np.int64)
 
 
 UNCONSTRAINED = Constraints()

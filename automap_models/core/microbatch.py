@@ -8,7 +8,7 @@ that small micro-batches look better than they run: profile the model at the siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from automap_models.core.profile import Profile, require_magnitudes
@@ -101,3 +101,21 @@ def profiled_fingerprint(profile: Profile) -> str:
     """Fingerprint of the profile before it was rescaled."""
     origin = profile.meta.get(_ORIGIN)
     return origin["fingerprint"] if isinstance(origin, Mapping) else profile.fingerprint
+
+
+def rescaling_notes(profile: Profile, replicas: int) -> Iterator[str]:
+    """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
+
+    Args:
+        profile: as planned.
+        replicas: of the stage that has the most.
+    """
+    samples, profiled = microbatch_size(profile), profiled_size(profile)
+    if samples is None or samples == profiled:
+        return
+    yield (
+        f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
+        "though small micro-batches run less efficiently: profile the model at the size chosen"
+    )
+    if samples < replicas:
+        yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"

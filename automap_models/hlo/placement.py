@@ -223,9 +223,9 @@ def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) ->
     best = layout(fits)
     while fits + 1 < too_many:
         groups = (fits + too_many) // 2
-        tried = layout(groups)
-        if tried.total <= most:
-            fits, best = groups, tried
+        candidate = layout(groups)
+        if candidate.total <= most:
+            fits, best = groups, candidate
         else:
             too_many = groups
     return best

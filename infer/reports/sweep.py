@@ -13,10 +13,10 @@ from automap_models.core.profile import Profile
 from automap_models.errors import Infeasible
 from automap_models.formats.files import write_atomically
 from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
+from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
 from ..runner import Report
-from ..sweeps import Row, Sweep, best_rows
 from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
 
 if TYPE_CHECKING:

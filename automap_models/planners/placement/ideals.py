@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
+from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
     IdealSearch,
     PassesOutOfTime,
@@ -107,7 +107,7 @@ class LinearPlanner(PlacementPlanner[NoConfig]):
 
 def _line(contraction: Contraction) -> Lattice:
     """The prefixes of a depth-first order of the units."""
-    return chain_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
+    return line_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
 
 
 def _with_grace(deadline: Deadline) -> Deadline:

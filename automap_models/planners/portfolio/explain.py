@@ -20,7 +20,7 @@ from automap_models.planners.portfolio.space_search import (
     search_space,
     staged_problems,
 )
-from automap_models.planners.staged.feasibility import chain_exists, least_memory_bytes
+from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
 from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
 
 NEARLY = 0.95
@@ -181,7 +181,7 @@ def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:
     one_stage = [] if staged_only else [plan.memory_bytes for plan in one_stage_plans(space)]
     least = min(one_stage, default=math.inf)
     for tables in _every_table(space):
-        if chain_exists(tables, math.inf, least):
+        if stages_exist(tables, math.inf, least):
             least = min(least, least_memory_bytes(tables))
     return least
 
@@ -260,7 +260,7 @@ def _fits(space: PlanningSpace, deadline: Deadline) -> bool:
     if any(plan.fits for plan in one_stage_plans(space)):
         return True
     for tables in _every_table(space):
-        if chain_exists(tables, math.inf, tables.memory):
+        if stages_exist(tables, math.inf, tables.memory):
             return True
         deadline.check()
     return False

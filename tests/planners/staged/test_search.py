@@ -41,7 +41,7 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> Sha
     speed = rng.uniform(0.8, 1.4)  # relative to t times as many samples on each device
     nbytes = profile.A.mean() * 10 ** rng.uniform(-3, 0)
     return ShardedProfile(
-        name=f"ways {degree}",
+        name=f"sharding {degree}",
         degree=degree,
         C=profile.C * share / speed,
         C_fwd=profile.C_fwd * share / speed,
@@ -173,7 +173,7 @@ def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_more_ways_are_never_worse(seed, make_problem):
+def test_more_shardings_are_never_worse(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
     lengths = [search(replace(problem, shardings=problem.shardings[:count])) for count in range(3)]
     assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(lengths))
