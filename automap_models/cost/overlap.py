@@ -45,10 +45,11 @@ def gradient_buckets(weights: FloatArray, all_reduce_s: FloatArray, backward_s: 
     held = np.flatnonzero(all_reduce_s)[::-1]
     if not held.size:
         return ()
-    filled = np.cumsum(weights[held])
-    bucket = np.floor_divide(filled - weights[held], BUCKET_BYTES)
-    begin = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
-    earliest = held[np.append(begin[1:], held.size) - 1]
+    filled, begin, full = np.cumsum(weights[held]), [0], BUCKET_BYTES
+    while (last := int(np.searchsorted(filled, full))) + 1 < held.size:
+        begin.append(last + 1)
+        full = filled[last] + BUCKET_BYTES
+    earliest = held[np.array([*begin[1:], held.size]) - 1]
     before = np.cumsum(backward_s) - backward_s
     durations = np.add.reduceat(all_reduce_s[held], begin)
     return tuple(map(Bucket, (-before[earliest]).tolist(), durations.tolist()))
