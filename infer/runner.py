@@ -25,7 +25,7 @@ from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_strea
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 from automap_models.version import __version__
 
-from .commands.arguments import file_argument
+from .commands.arguments import file_argument, in_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,7 +248,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         except AutomapError as error:
             if isinstance(error, UserCodeError):
                 say(error.details)
-            say(f"{name}: error: {' '.join(str(error).split())}")
+            say(f"{name}: error: {in_options(' '.join(str(error).split()))}")
             return error.exit_code
         except KeyboardInterrupt:
             say(f"{name}: interrupted")

@@ -122,8 +122,10 @@ class AxisCandidates:
             if size > 1
         ]
         what = f"no dimension can be partitioned by {self.axis.size} under the rules {rules}"
-        do = f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as --rules shardy"
-        return BadInput(what, where=f"{model}, --mesh", do=do)
+        do = (
+            f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as `rules='shardy'`"
+        )
+        return BadInput(what, where=f"{model}, `mesh`", do=do)
 
 
 @dataclass(frozen=True, eq=False)

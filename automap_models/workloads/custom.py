@@ -32,7 +32,7 @@ def step_from(spec: str, returned: object, dtype: str | None) -> TrainingStep:
         case (function, (_, _, *_) as arguments) if callable(function):
             return _step(spec, function, tuple(arguments), dtype)
     raise BadInput(
-        f"returned {_described(returned)}", where=spec, do=f"{WANTED}; for a PyTorch model add --framework torch"
+        f"returned {_described(returned)}", where=spec, do=f"{WANTED}; for a PyTorch model add `framework='torch'`"
     )
 
 

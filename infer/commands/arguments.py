@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -52,6 +53,42 @@ def given(arguments: object, *names: str) -> dict[str, Any]:
 def flag(name: str) -> str:
     """An argument's name as it is written: `state_factor` → `--state-factor`."""
     return "--" + name.replace("_", "-")
+
+
+ARGUMENTS: Mapping[str, str] = {
+    **{
+        name: flag(name)
+        for name in (
+            *("batch", "beam", "communication", "cpus", "device", "dtype", "framework", "global_batch", "granularity"),
+            *("max_stages", "measure", "mesh", "micro_batches", "microbatch_size", "nodes", "objective", "pieces"),
+            *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
+            *("state_factor", "thorough", "trainable", "verify"),
+        )
+    },
+    "accelerators": "--devices",
+    "budget_s": "--budget",
+    "forbidden": "--forbid",
+    "link_bytes_per_s": "--link",
+    "memory_bytes": "--memory",
+    "pins": "--pin",
+    "restart_s": "--restart",
+    "time_limit_s": "--time-limit",
+    "together": "--keep-together",
+}
+"""Argument of the library, as its messages name it → the commands' option for it."""
+_MENTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
+
+
+def in_options(text: str) -> str:
+    """A sentence of the library with the commands' options for its arguments: `stages=3` becomes --stages 3."""
+
+    def option(mention: re.Match[str]) -> str:
+        name, value = mention.groups()
+        if name not in ARGUMENTS:
+            return mention[0]
+        return ARGUMENTS[name] + (f" {value.strip(chr(39))}" if value else "")
+
+    return _MENTION.sub(option, text)
 
 
 def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> None:

@@ -16,6 +16,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.staged.evaluate import evaluate
 
+from ..commands.arguments import in_options
 from .pipeline import heading, layers
 from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
 
@@ -89,7 +90,7 @@ def ranking(exploration: Exploration) -> Table:
         best = candidate is exploration.best
         table.add_row(*map(plain, cells), style="bold" if best else None if candidate.fits else "dim")
     for absent in exploration.absent:
-        table.add_row(absent.name, "", "", "", "", "", plain(absent.why), style="dim")
+        table.add_row(absent.name, "", "", "", "", "", plain(in_options(absent.why)), style="dim")
     return table
 
 
@@ -237,7 +238,9 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "candidates": [
             {**candidate_document(candidate), "why": exploration.why(candidate)} for candidate in exploration.candidates
         ],
-        "absent": [{"kind": absent.kind, "name": absent.name, "why": absent.why} for absent in exploration.absent],
+        "absent": [
+            {"kind": absent.kind, "name": absent.name, "why": in_options(absent.why)} for absent in exploration.absent
+        ],
         "optimality": _proven_document(exploration.proven, exploration.best.length_s),
         "batch_dims": _plain(exploration.space.model.batch_dims),
         "notes": list(exploration.notes),

@@ -196,6 +196,6 @@ def out_of_memory(problem: StagedProblem) -> Infeasible:
         f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
         f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",
-        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor"
+        do="try more stages, a finer `granularity`, smaller micro-batches, a smaller `state_factor`"
         f"{', more shardings' if problem.shardings else ''} or devices with more memory",
     )

@@ -253,7 +253,9 @@ def _wide(branches: int, length: int = 3, **options: Any) -> PlacementProblem:
 def test_too_many_ideals_are_counted_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ideals, "MAX_IDEALS", 4**6)
     assert IdealsPlanner().solve(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
-    with pytest.raises(BadInput, match=r"g: 4,096 ideals were counted and there are more.*--planner linear.*milp-ord"):
+    with pytest.raises(
+        BadInput, match=r"g: 4,096 ideals were counted and there are more.*`planner='linear'`.*milp-ord"
+    ):
         IdealsPlanner().plan(_wide(7))
 
 

@@ -257,7 +257,7 @@ def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_pro
     constrained = replace(problem, constraints=constraints)
     possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(constrained)[0]]
     if not possible:
-        with pytest.raises(BadInput, match="--"):
+        with pytest.raises(BadInput, match="`"):
             search(problem, constraints)
         return
     best = anytime_search(constrained, Deadline())
@@ -296,9 +296,9 @@ def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make
     problem = hybrid_problem(3, make_problem)
     cluster = Cluster(1, 6, 1e9, 1e9, 1e18)
     problem = replace(problem, cluster=cluster, stages=2, shardings=())
-    with pytest.raises(BadInput, match=r"--forbid data and --stages 2: 2 stage.* 6 devices"):
+    with pytest.raises(BadInput, match=r"`forbidden='data'` and `stages=2`: 2 stage.* 6 devices"):
         search(problem, Constraints(forbidden=frozenset({"data"})))
-    with pytest.raises(BadInput, match="--forbid data and --forbid operator"):
+    with pytest.raises(BadInput, match="`forbidden='data'` and `forbidden='operator'`"):
         search(problem, Constraints(forbidden=frozenset({"data", "operator"})))
 
 
