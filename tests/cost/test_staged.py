@@ -161,18 +161,18 @@ def test_replicas_get_whole_samples_under_a_schedule() -> None:
     assert (cost.forward_s.tolist(), cost.backward_s.tolist()) == ([8.0, 0.5], [24.0, 1.5])
     assert cost.memory_bytes.tolist() == [64.0, 4.0]
     assert continuous.forward_s[1] == 8.0 / 23
-    # 16 of 23 receivers live in other nodes, 8 at most in one: of 46 samples of room 16 arrive there instead of 11.1.
+    # The sender keeps 7/23 in its node and sends the rest: with 46 samples' room for 32 that is the whole micro-batch.
     assert continuous.transfer_s[0] == pytest.approx(3.2 * 16 / 23)
     assert cost.transfer_s[0] == pytest.approx(3.2)
 
 
 def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:
-    """One stage: 2 s of all-reduce for the second layer hide behind the backward pass of the first, 1 s of it remains."""
+    """2 s of all-reduce for the second layer begin 1.5 s before the end, when its backward pass is done; 1 s follows."""
     profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])
     cluster = Cluster(2, 1, 1e9, 1e8, 1e12)
     problem = StagedProblem(profile, cluster, stages=1, micro_batches=3, schedule="1f1b")
     cost = plan_cost(problem, StagedPlan((), (), 3, "given"))
     assert cost.all_reduce_s.tolist() == [3.0]
     assert cost.backward_s.tolist() == [3.0]
-    assert cost.exposed_s.tolist() == pytest.approx([1.5])  # ready 1.5 s before the end: 2 s, then 1 s
+    assert cost.exposed_s.tolist() == pytest.approx([1.5])
     assert cost.length_s == pytest.approx(3 * 4.0 + 1.5)
