@@ -167,7 +167,7 @@ def test_replicas_get_whole_samples_under_a_schedule() -> None:
 
 
 def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:
-    """2 s of all-reduce for the second layer begin 1.5 s before the end, when its backward pass is done; 1 s follows."""
+    """2 s of all-reduce for the second layer begin 1.5 s before the end; 1 s follows."""
     profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])
     cluster = Cluster(2, 1, 1e9, 1e8, 1e12)
     problem = StagedProblem(profile, cluster, stages=1, micro_batches=3, schedule="1f1b")
