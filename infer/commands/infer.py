@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import SCHEDULES
 
 from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
@@ -389,7 +389,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from ..reports.pipeline import print_report
 
     def timeline() -> Timeline:
-        from automap_models.planners.staged.evaluate import timeline
+        from automap_models.simulate.step import timeline
 
         return timeline(plan.cost, plan.plan.micro_batches, request.planner.schedule or DEFAULT_SCHEDULE)
 
