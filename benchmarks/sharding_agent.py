@@ -64,9 +64,9 @@ class Row:
 
 def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
     """Every search on one problem."""
-    from automap_models.planners.sharding.baselines import GreedySearch, RandomSearch
-    from automap_models.planners.sharding.episodes import Search
-    from automap_models.planners.sharding.search import AgentSearch, read_search_config
+    from automap_models.planners.agent_yaml import read_search_config
+    from automap_models.planners.sharding.episodes import GreedySearch, RandomSearch, Search
+    from automap_models.planners.sharding.search import AgentSearch
 
     config = read_search_config("paper", problem.mesh[0].kind)
     makers: dict[str, Callable[[], Search]] = {

@@ -480,8 +480,7 @@ def _descriptions(_: bytes) -> dict[str, Target]:
     from automap_models.formats.device_yaml import read_device
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.planners.online.config import read_online_agent
-    from automap_models.planners.sharding.search import read_search_config
+    from automap_models.planners.agent_yaml import read_online_agent, read_search_config
     from automap_models.resources import conf_dir
 
     def shipped(*names: str) -> list[Content]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster

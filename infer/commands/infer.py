@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
-from automap_models.simulate.schedules import SCHEDULES
 
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
@@ -310,7 +310,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     from ..reports.pipeline import print_report
 
     def timeline() -> Timeline:
-        from automap_models.planners.staged.evaluate import timeline
+        from automap_models.simulate.step import timeline
 
         return timeline(plan.cost, plan.plan.micro_batches, request.options.schedule or DEFAULT_SCHEDULE)
 

@@ -48,7 +48,7 @@ def test_the_planner_gets_the_options_that_it_has() -> None:
         0,
         "gpipe",
     )
-    with pytest.raises(BadInput, match="^`planner`: unknown planner 'magic'; choose from policy"):
+    with pytest.raises(BadInput, match=r"^`planner`: unknown planner 'magic'; choose from policy"):
         PlanOptions(planner="magic").make_planner()
 
 
