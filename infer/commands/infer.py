@@ -234,7 +234,7 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
 
 def _planned(request: InferRequest) -> PlanReport:
     """Read the profile and the cluster, plan, evaluate."""
-    from automap_models.formats.cluster_yaml import known_clusters, read_cluster
+    from automap_models.formats.hardware_yaml import known_clusters, read_cluster
     from automap_models.planners.portfolio.planning import planned
 
     profile = sized_profile(request.profile, None)
@@ -262,7 +262,7 @@ def _watching() -> Iterator[Watch]:
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
     """A plan in a file, costed again."""
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.formats.plan_json import read_plan
     from automap_models.planners.staged.evaluate import evaluate
 

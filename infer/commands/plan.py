@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from automap_models.core.cluster import Cluster
     from automap_models.core.profiled_model import ProfiledModel
-    from automap_models.formats.cache import Cache
+    from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
     from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import PlanningSpace
@@ -178,7 +178,7 @@ def run(request: PlanRequest) -> Explored | Candidate:
 
 def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
-    from automap_models.formats.cache import fingerprint
+    from automap_models.formats.atomic import fingerprint
     from automap_models.planners.portfolio.explore import ExplorePlanner
     from automap_models.planners.portfolio.planning import explore_config, space_to_explore
     from automap_models.planners.portfolio.store import exploration_to_json
@@ -220,7 +220,7 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
     """What identifies the model, and the model; what user code prints goes to stderr."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.planners.portfolio.model import profiled_once
 
     device = read_device(request.device or DEFAULT_DEVICE)
@@ -229,14 +229,14 @@ def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps
 
 
 def _cache(request: PlanRequest) -> Cache:
-    from automap_models.formats.cache import Cache, cache_folder
+    from automap_models.formats.atomic import Cache, cache_folder
 
     return Cache(cache_folder() if request.cached else None)
 
 
 def _cluster(request: PlanRequest) -> Cluster:
     """The cluster, perhaps with less memory."""
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
 
     return request.options.limited(read_cluster(request.topo))
 
