@@ -2,9 +2,10 @@
 
 A stage runs its passes in the fixed order of its schedule. Between two neighbouring stages there is one link, which
 carries one message at a time in either direction, in the order in which the messages get ready; of two that get ready
-at the same time the forward one goes first. A pass starts when the stage is free and its input has arrived. A stage's gradients are reduced in buckets (cost.overlap), one after the other,
-each as soon as its last backward pass has come so far; where they use the link to the stage before, they take turns
-with the messages on it. Without buckets one all-reduce starts after the stage's last pass.
+at the same time the forward one goes first. A pass starts when the stage is free and its input has arrived. A stage's
+gradients are reduced in buckets (cost.overlap), one after the other, each as soon as its last backward pass has come so
+far; where they use the link to the stage before, they take turns with the messages on it. Without buckets one
+all-reduce starts after the stage's last pass.
 
 `1f1b` on two stages with two micro-batches, one column a second; forward and backward take 1 s, a transfer 3 s:
 

@@ -100,7 +100,7 @@ def test_of_two_messages_ready_at_the_same_time_the_forward_one_goes_first() -> 
 
 def test_a_bucket_that_is_ready_when_its_pass_starts_lets_the_message_before_it_go_first() -> None:
     """(t + 0.7) - 0.7 is less than t for some t: rounding let the bucket overtake a message of the pass before."""
-    times = (np.array([0.3, 0.1]), np.array([0.1, 0.7]), np.array([2.0]), np.zeros(2))
+    times = (np.array([0.3, 0.3]), np.array([0.1, 0.7]), np.array([2.0]), np.zeros(2))
     for m in range(2, 12):
         timeline = simulate(*times, m, "gpipe", [[], [Bucket(-0.7, 1.0)]], [False, True])
         back = [(i.kind, i.micro_batch) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
