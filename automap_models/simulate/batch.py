@@ -139,8 +139,9 @@ def simulate_batch(
     """
     plans, stages = forward_s.shape
     depths = [warm_up(schedule, s, stages, micro_batches) for s in range(stages)]
-    columns = (np.ascontiguousarray(times.T, dtype=np.float64) for times in (forward_s, backward_s, transfer_s))
-    batch, gradients = _Batch(*columns, depths, micro_batches), _Gradients(ready_s, all_reduce_s, shares_link)
+    passes_s, back_s, sends_s = (np.ascontiguousarray(times.T) for times in (forward_s, backward_s, transfer_s))
+    batch = _Batch(passes_s, back_s, sends_s, depths, micro_batches)
+    gradients = _Gradients(ready_s, all_reduce_s, shares_link)
     for s, depth in enumerate(depths):
         for j in range(depth):
             batch.forward(s, j)
