@@ -36,7 +36,7 @@ from .requests import SearchRequest, Source, given
 from .sources import DEFAULT_DEVICE, module_of
 
 if TYPE_CHECKING:
-    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.module import Module
     from automap_models.hlo.rule_sets import RuleSet
     from automap_models.hlo.sharding_classes import ModuleSharding
 
@@ -159,13 +159,13 @@ def _axis_name(request: SearchRequest) -> str:
 
 def _classes(request: SearchRequest, rule_set: RuleSet, steps: Steps) -> tuple[Module, ModuleSharding]:
     """The module, and the classes of its variables under a rule set."""
+    from automap_models.hlo.graph import rules_of
     from automap_models.hlo.sharding_classes import sharding_classes
-    from automap_models.hlo.shardy import sharding_rules
 
     steps.begin(f"tracing {request.source.what}")
     module = module_of(request.source)
     steps.begin(f"propagating through {len(module.operations):,} operations")
-    return module, sharding_classes(module, sharding_rules(module), rule_set)
+    return module, sharding_classes(module, rules_of(module), rule_set)
 
 
 def _inserted_by_shardy(module: Module, plan: ShardingPlan, steps: Steps) -> dict[str, Inserted]:

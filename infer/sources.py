@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from automap_models.core.device import Device
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.profile import Profile
-    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.module import Module
 
 DEFAULT_DEVICE = "v100"
 

@@ -19,6 +19,7 @@ from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
+from automap_models.hlo.graph import rules_of
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
@@ -42,12 +43,10 @@ def profiled_model(
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    from automap_models.hlo.shardy import sharding_rules
-
     meta = {"times": "roofline, not measured", "device": device.name}
     profile = profile_from_graph(graph, roofline_times(graph, device), meta)
     watch(f"propagating through {len(module.operations):,} operations")
-    sharding = sharding_classes(module, sharding_rules(module), rules)
+    sharding = sharding_classes(module, rules_of(module), rules)
     watch("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
     shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
