@@ -68,13 +68,12 @@ class Row:
 def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
-    from automap_models.core.sharding import ShardingProblem
+    from automap_models.core.sharding import ShardingProblem, variable_rows
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes
     from automap_models.hlo.shardy import collectives, sharding_rules
-    from automap_models.infer.reports.sharding import rows
     from automap_models.planners.registry import make_planner
 
     module = trace(workloads.build(model))
@@ -101,7 +100,7 @@ def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
         cpu_s=cpu_s,
         search_s=result.taken_s,
         step_s=step_time_s(along),
-        lines=tuple(f"{row.name} → {row.dim}" for row in rows(plan)),
+        lines=tuple(f"{row.name} → {row.dim}" for row in variable_rows(plan)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the commands are asked for: the types of arguments, and the requests they become.
+"""What the commands are asked for.
 
 A request is a frozen record, checked as far as that takes no long work; `None` is what the user left open where the
 default depends on something else. Nothing here imports numpy: help is to be fast.
@@ -6,182 +6,17 @@ default depends on something else. Nothing here imports numpy: help is to be fas
 
 from __future__ import annotations
 
-import argparse
-import math
-import os
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
     from automap_models.core.constraints import Technique
     from automap_models.core.observed import Attribution
-
-LARGEST = 2**31 - 1
-"""Number given as an argument."""
-LONGEST_NAME, LONGEST_PATH = 255, 4095
-"""Bytes of a file's name and of a whole path that a file system takes."""
-
-
-def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--topo: which cluster is meant."""
-    shown = "a shipped cluster (A, B, C, …) or a YAML file"
-    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
-
-
-def add_step_arguments(group: argparse._ArgumentGroup) -> None:
-    """--batch, --sequence, --dtype and --trainable: which training step is meant."""
-    group.add_argument("--batch", metavar="N", type=at_least(1), help="samples in a micro-batch")
-    group.add_argument("--sequence", metavar="N", type=at_least(1), help="tokens in a sample")
-    group.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
-    group.add_argument(
-        "--trainable",
-        metavar="PATTERN",
-        action="append",
-        help="for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated",
-    )
-
-
-def given(arguments: object, *names: str) -> dict[str, Any]:
-    """Those of the named arguments, or fields of a request, that are not None."""
-    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
-
-def flag(name: str) -> str:
-    """An argument's name as it is written: `state_factor` → `--state-factor`."""
-    return "--" + name.replace("_", "-")
-
-
-def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Refuse arguments that mean nothing beside the others.
-
-    Raises:
-        BadInput: naming the first that is given.
-    """
-    for name, value in given(namespace, *names).items():
-        if value is not False and value != []:
-            raise BadInput(why, where=flag(name), do="leave it out")
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """An argument's type: a whole number from `least` to LARGEST."""
-
-    def number(text: str) -> int:
-        if text.isascii() and text.isdigit() and int(text) >= least:
-            if int(text) > LARGEST:
-                raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST:,}")
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number ≥ {least}")
-
-    return number
-
-
-def whole_number(text: str) -> int:
-    """An argument's type: a whole number of 64 bits, whose limits the library knows."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if abs(number) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} does not fit 64 bits")
-    return number
-
-
-def positive(unit: str) -> Callable[[str], float]:
-    """An argument's type: a positive number of that unit."""
-
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
-        return value
-
-    return number
-
-
-def name_argument(text: str) -> str:
-    """An argument's type: a name, or a file that an operating system can have."""
-    try:
-        encoded = os.fsencode(text)
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be the name of a file") from None
-    if b"\0" in encoded:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} holds a NUL character, which no file's name does")
-    longest = max(map(len, encoded.split(b"/")))
-    if longest > LONGEST_NAME or len(encoded) > LONGEST_PATH:
-        what = f"a name of {longest} bytes" if longest > LONGEST_NAME else f"a path of {len(encoded)} bytes"
-        most = LONGEST_NAME if longest > LONGEST_NAME else LONGEST_PATH
-        raise argparse.ArgumentTypeError(f"{what} ({text[:20]}…); a file can have at most {most}")
-    return text
-
-
-def file_argument(text: str) -> Path:
-    """An argument's type: the path of a file."""
-    return Path(name_argument(text))
-
-
-MESH_AXES = ("data", "model")
-"""Names of a mesh's axes; core.mesh knows them, too, and a test holds them together."""
-MeshSizes = tuple[tuple[str, int], ...]
-
-
-def mesh_argument(text: str) -> int | MeshSizes:
-    """An argument's type: `4`, devices along the one axis, or `data=2,model=4`, named axes."""
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST:
-        return int(text)
-    axes = [part.partition("=") for part in text.split(",")]
-    names = [name for name, _, _ in axes]
-    numbered = all(size.isascii() and size.isdigit() and size[0] != "0" for _, _, size in axes)
-    if not numbered or len(set(names)) < len(names) or not set(names) <= set(MESH_AXES):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of devices nor axes such as data=2,model=4")
-    if any(int(size) > LARGEST for _, _, size in axes):
-        raise argparse.ArgumentTypeError(f"{text!r} has more than {LARGEST:,} devices")
-    return tuple((name, int(size)) for name, _, size in axes)
-
+    from automap_models.workloads.source import Framework, Source
 
 AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it."""
-
-
-class SourceKind(Enum):
-    """What a model comes from; the value says why an option does not apply to it."""
-
-    PROFILE = "is a profile, with times and sizes of its own"
-    MODULE = "is an HLO file, with shapes of its own"
-    WORKLOAD = "is a built-in JAX model"
-    FACTORY = "is a factory"
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model comes from, and which training step of it is meant.
-
-    Attributes:
-        what: the file, built-in model or factory.
-        batch: samples in a micro-batch.
-        sequence: tokens in a sample.
-        dtype: that the layers compute in.
-        trainable: patterns of an HLO file's trainable parameters.
-    """
-
-    what: str
-    kind: SourceKind
-    batch: int | None = None
-    sequence: int | None = None
-    dtype: str | None = None
-    trainable: tuple[str, ...] = ()
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """What a built-in model or a factory is called with."""
-        return {"batch": self.batch, "sequence": self.sequence, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -190,7 +25,7 @@ class ProfileRequest:
 
     Attributes:
         source: None where only the built-in models shall be listed.
-        framework: "torch" or "jax" (also None), which a factory's model is written in.
+        framework: what a factory's model must be written in; None: whatever it is.
         model: name that the profile shall have.
         device: roofline of a known device or one in a file; None for the default, or where the step is measured.
         measuring: options of measuring by name, such as repeats; None where nothing is measured.
@@ -198,7 +33,7 @@ class ProfileRequest:
     """
 
     source: Source | None
-    framework: str | None = None
+    framework: Framework | None = None
     model: str | None = None
     device: str | None = None
     measuring: dict[str, Any] | None = None
@@ -398,7 +233,8 @@ class OnlineRequest:
     """`automap search pp`.
 
     Attributes:
-        profiled: where the profile comes from.
+        source: where the profile comes from.
+        device: roofline of a model's times, by name or file.
         topo: the cluster, by name or file.
         stages, micro_batches: numbers; None for one stage a node and the default.
         state_factor: bytes of training state a byte of parameters.
@@ -409,7 +245,8 @@ class OnlineRequest:
         warm_start: "policy" or a plan.json to begin with.
     """
 
-    profiled: ProfileRequest
+    source: Source
+    device: str | None
     topo: str
     stages: int | None
     micro_batches: int | None

@@ -21,7 +21,7 @@ from automap_models.train.onnx_pieces import PROBLEM, TABLES
 STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
 TOLERANCE = 1e-5
-FLOAT32_TIE = 1e-6
+FLOAT32_TOLERANCE = 1e-6
 """Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
 EQUAL_ENTRIES = 0.999
 """Least share of the tables' entries that hold the same plan; in the others two plans are equally good but for
@@ -88,7 +88,7 @@ def check_parity(module: RainbowModule, path: Path, problems: Problems, states: 
             agreed += int(agrees.sum())
             worst = max(worst, float(torch.where(agrees, apart, 0.0).max()))
             lost = expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)
-            equal += int((lost <= FLOAT32_TIE).sum())
+            equal += int((lost <= FLOAT32_TOLERANCE).sum())
             worse = max(worse, float(lost.max()))
     report = {
         "states": agreed,

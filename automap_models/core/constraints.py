@@ -7,23 +7,20 @@ exactly when a window is empty.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.layers import matches, no_such_layer, scopes_of_instructions
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
 Technique = Literal["data", "operator", "pipeline"]
-
-_NEAREST = 3
 
 
 @dataclass(frozen=True)
@@ -55,12 +52,12 @@ class Pin:
         layer, _, stage = text.rpartition("=")
         if not layer or not stage.isdecimal():
             raise BadInput(
-                f"{text!r} is not LAYER=STAGE", where="--pin", do="write for example --pin encoder/block_3=1"
+                f"{text!r} is not LAYER=STAGE", where="`pins`", do="write for example `pins='encoder/block_3=1'`"
             )
         return cls(layer, int(stage))
 
     def __str__(self) -> str:
-        return f"--pin {self.layer}={self.stage}"
+        return f"`pins='{self.layer}={self.stage}'`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +112,11 @@ class Constraints:
 
     def __post_init__(self) -> None:
         if self.max_stages is not None and self.max_stages < 1:
-            raise BadInput(f"{self.max_stages} stages", where="--max-stages", do="give at least 1")
+            raise BadInput(f"{self.max_stages} stages", where="`max_stages`", do="give at least 1")
         unknown = sorted(self.forbidden - set(get_args(Technique)))
         if unknown:
             what = f"unknown technique {unknown[0]!r}"
-            raise BadInput(what, where="--forbid", do=f"choose from {', '.join(get_args(Technique))}")
+            raise BadInput(what, where="`forbidden`", do=f"choose from {', '.join(get_args(Technique))}")
 
     @property
     def restrict_cuts(self) -> bool:
@@ -178,10 +175,10 @@ class Constraints:
             if len(set(stage_of[_matching(profile, pattern, _together(pattern))])) > 1:
                 yield _together(pattern)
         if self.max_stages is not None and len(degrees) > self.max_stages:
-            yield f"--max-stages {self.max_stages}"
+            yield f"`max_stages={self.max_stages}`"
         replicas, shared = zip(*degrees, strict=True)
         used = {"data": max(replicas) > 1, "operator": max(shared) > 1, "pipeline": len(degrees) > 1}
-        yield from (f"--forbid {technique}" for technique in sorted(self.forbidden) if used[technique])
+        yield from (f"`forbidden='{technique}'`" for technique in sorted(self.forbidden) if used[technique])
 
     def _demands(self, profile: Profile) -> tuple[_Demand, ...]:
         """What they say about stages and instructions, one by one."""
@@ -193,9 +190,9 @@ class Constraints:
             kept = _matching(profile, pattern, _together(pattern))
             demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
         if self.max_stages is not None:
-            demands.append(_Demand(f"--max-stages {self.max_stages}", most_stages=self.max_stages))
+            demands.append(_Demand(f"`max_stages={self.max_stages}`", most_stages=self.max_stages))
         if "pipeline" in self.forbidden:
-            demands.append(_Demand("--forbid pipeline", most_stages=1))
+            demands.append(_Demand("`forbidden='pipeline'`", most_stages=1))
         return tuple(demands)
 
 
@@ -215,11 +212,11 @@ class _Demand:
 
 
 def _exactly(stages: int) -> _Demand:
-    return _Demand(f"--stages {stages}", least_stages=stages, most_stages=stages)
+    return _Demand(f"`stages={stages}`", least_stages=stages, most_stages=stages)
 
 
 def _together(pattern: str) -> str:
-    return f"--keep-together {pattern}"
+    return f"`together='{pattern}'`"
 
 
 def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
@@ -281,32 +278,11 @@ def _matching(profile: Profile, pattern: str, where: str) -> IntArray:
     Raises:
         BadInput: there are none, or the profile tells neither layers nor names.
     """
-    paths = profile.layers or profile.names
-    if not paths:
-        raise BadInput(
-            f"the profile of {profile.model} names neither layers nor instructions", where=where, do="drop it"
-        )
-    held_by = {path: _scopes(path) if profile.layers else (path,) for path in set(paths)}
-    chosen = {path for path, scopes in held_by.items() if any(_same(scope, pattern) for scope in scopes)}
+    of_instructions = scopes_of_instructions(profile, where)
+    chosen = {scopes for scopes in set(of_instructions) if any(matches(scope, pattern) for scope in scopes)}
     if not chosen:
-        raise _nothing(pattern, sorted({scope for scopes in held_by.values() for scope in scopes}), where)
-    return np.array([i for i, path in enumerate(paths) if path in chosen], dtype=np.int64)
-
-
-def _scopes(layer: str) -> tuple[str, ...]:
-    """The layers that hold a layer, and itself: `a`, `a/b` and `a/b/c`."""
-    mark = "/" if "/" in layer else "."
-    parts = layer.split(mark)
-    return tuple(mark.join(parts[:count]) for count in range(1, len(parts) + 1) if layer)
-
-
-def _same(scope: str, pattern: str) -> bool:
-    return scope == pattern or fnmatchcase(scope, pattern)
-
-
-def _nothing(pattern: str, known: Sequence[str], where: str) -> BadInput:
-    near = difflib.get_close_matches(pattern, known, n=_NEAREST, cutoff=0.3) or list(known[:_NEAREST])
-    return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
+        raise no_such_layer(pattern, of_instructions, where)
+    return np.array([i for i, scopes in enumerate(of_instructions) if scopes in chosen], dtype=np.int64)
 
 
 UNCONSTRAINED = Constraints()

@@ -40,7 +40,7 @@ def check_mesh(mesh: Sequence[MeshAxis], cluster: Cluster) -> Mesh:
         BadInput: no axis or more than two, an unknown name, a name twice, an axis of fewer than two devices, or more
             devices than the cluster has.
     """
-    where = "--mesh"
+    where = "`mesh`"
     names = [axis.name for axis in mesh]
     if not 1 <= len(mesh) <= len(AXES) or len(set(names)) < len(names) or not set(names) <= set(AXES):
         raise BadInput(

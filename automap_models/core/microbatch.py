@@ -8,7 +8,7 @@ that small micro-batches look better than they run: profile the model at the siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from automap_models.core.profile import Profile, require_magnitudes
@@ -48,14 +48,14 @@ def required_size(profile: Profile) -> int:
         raise BadInput(
             f"does not say how many samples a micro-batch of {profile.model} has",
             where="profile",
-            do="give --microbatch-size",
+            do="give `microbatch_size`",
         )
     return size
 
 
 def with_microbatch_size(profile: Profile, samples: int) -> Profile:
     """The profile, saying that its micro-batch has so many samples."""
-    return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "--microbatch-size")})
+    return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "`microbatch_size`")})
 
 
 def sized(profile: Profile, samples: int | None) -> Profile:
@@ -68,7 +68,7 @@ def sized(profile: Profile, samples: int | None) -> Profile:
         return profile
     own = microbatch_size(profile)
     if own not in (None, samples):
-        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
+        raise BadInput(f"the profile says {own} samples itself", where="`microbatch_size`", do="leave it out")
     return with_microbatch_size(profile, samples)
 
 
@@ -101,3 +101,21 @@ def profiled_fingerprint(profile: Profile) -> str:
     """Fingerprint of the profile before it was rescaled."""
     origin = profile.meta.get(_ORIGIN)
     return origin["fingerprint"] if isinstance(origin, Mapping) else profile.fingerprint
+
+
+def rescaling_notes(profile: Profile, replicas: int) -> Iterator[str]:
+    """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
+
+    Args:
+        profile: as planned.
+        replicas: of the stage that has the most.
+    """
+    samples, profiled = microbatch_size(profile), profiled_size(profile)
+    if samples is None or samples == profiled:
+        return
+    yield (
+        f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
+        "though small micro-batches run less efficiently: profile the model at the size chosen"
+    )
+    if samples < replicas:
+        yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"

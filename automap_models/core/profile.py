@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,26 @@ FloatArray = NDArray[np.float64]
 
 _UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes"}
 _LARGEST = {name: LARGEST_S if unit == "s" else LARGEST_BYTES for name, unit in _UNIT.items()}
+_ROUNDING = 1e-9
 _MAGNITUDE = "times are seconds and sizes are bytes: check the units"
+
+
+@dataclass(frozen=True)
+class SharedParameter:
+    """A trainable parameter that several instructions use, such as a token embedding that is also the output layer.
+
+    A cut between two of them puts a copy on both sides: each stage holds the parameter with its training state, and
+    once a step the gradients of all copies are summed.
+
+    Attributes:
+        name: of the parameter; of the tied ones that are one array, the first name.
+        nbytes: its size.
+        instructions: those that use it, ascending, at least two; W counts the parameter at the first.
+    """
+
+    name: str
+    nbytes: float
+    instructions: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +72,7 @@ class Profile:
         names: instruction names; empty when the profile has none.
         layers: module path of each instruction; empty when the profile has none.
         meta: where the profile comes from (model, device, microbatch_size, …).
+        shared_parameters: those that more than one instruction uses; W counts each at its first use only.
     """
 
     C: FloatArray
@@ -62,6 +83,7 @@ class Profile:
     names: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     meta: Mapping[str, object] = field(default_factory=dict)
+    shared_parameters: tuple[SharedParameter, ...] = ()
 
     @classmethod
     def create(
@@ -74,6 +96,7 @@ class Profile:
         names: Sequence[str] = (),
         layers: Sequence[str] = (),
         meta: Mapping[str, object] | None = None,
+        shared_parameters: Sequence[SharedParameter] = (),
         *,
         source: str = "profile",
     ) -> Profile:
@@ -121,6 +144,8 @@ class Profile:
         if not compute.any():
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
+        for k, parameter in enumerate(shared_parameters):
+            _require_shared(f"shared_parameters[{k}]", parameter, arrays["W"], source)
         for array in arrays.values():
             array.setflags(write=False)
         return cls(
@@ -128,6 +153,7 @@ class Profile:
             names=tuple(map(str, names)),
             layers=tuple(map(str, layers)),
             meta=dict(meta or {}),
+            shared_parameters=tuple(shared_parameters),
         )
 
     def __len__(self) -> int:
@@ -204,6 +230,30 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
                 do="every entry must be a finite number ≥ 0",
             )
     return array
+
+
+def _require_shared(key: str, parameter: SharedParameter, W: FloatArray, source: str) -> None:
+    """Refuse a shared parameter that is not one of the profile's."""
+    instructions, n = parameter.instructions, W.size
+    if len(instructions) < 2 or any(a >= b for a, b in pairwise(instructions)):
+        raise BadInput(
+            f"{key} ({parameter.name}) is used by instructions {list(instructions)[:8]}",
+            where=source,
+            do="give at least two, in ascending order, each once",
+        )
+    if not 0 <= instructions[0] < instructions[-1] < n:
+        raise BadInput(
+            f"{key} ({parameter.name}) is used by instructions {instructions[0]} to {instructions[-1]}, but C has {n}",
+            where=source,
+            do="count instructions from 0",
+        )
+    held = float(W[instructions[0]])
+    if not 0 <= parameter.nbytes <= held * (1 + _ROUNDING):
+        raise BadInput(
+            f"{key} ({parameter.name}) takes {parameter.nbytes:g} bytes, but W[{instructions[0]}] is {held:g}",
+            where=source,
+            do="W counts a parameter at its first use",
+        )
 
 
 def _require_length(name: str, length: int, n: int, source: str) -> None:

@@ -37,6 +37,7 @@ class ShardedProfile:
         starts_fwd, starts_bwd: how many all-reduces these are.
         gradients: bytes of parameter gradients that the devices all-reduce once for a global batch.
         dims: the dimension of each variable that is partitioned; variables that are not in it are replicated.
+        shared_bytes: [k] of each of the profile's k shared parameters, how many bytes a device holds.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ShardedProfile:
     starts_bwd: FloatArray
     gradients: FloatArray
     dims: Mapping[str, int] = field(default_factory=dict)
+    shared_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
@@ -96,6 +98,7 @@ def whole(profile: Profile) -> ShardedProfile:
         starts_fwd=nothing,
         starts_bwd=nothing,
         gradients=nothing,
+        shared_bytes=np.array([parameter.nbytes for parameter in profile.shared_parameters]),
     )
 
 
@@ -103,9 +106,10 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
     """The partitioning itself if it divides this profile.
 
     Raises:
-        BadInput: it has other instructions, or something between them that the profile has not.
+        BadInput: it has other instructions or shared parameters, or something between them that the profile has not.
     """
-    if len(partitioned) != len(profile) or not np.array_equal(partitioned.A, profile.A):
+    alike = len(partitioned) == len(profile) and partitioned.shared_bytes.size == len(profile.shared_parameters)
+    if not alike or not np.array_equal(partitioned.A, profile.A):
         raise BadInput(
             f"partitioning {partitioned.name!r} has other instructions than the profile",
             where=profile.model,
@@ -116,7 +120,7 @@ def require_alike(profile: Profile, partitioned: ShardedProfile) -> ShardedProfi
 
 @dataclass(frozen=True, eq=False)
 class ProfiledModel:
-    """A profile, and in which ways the operators behind it can be partitioned.
+    """A profile, and the shardings of the operators behind it.
 
     Attributes:
         profile: of one micro-batch.

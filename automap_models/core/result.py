@@ -14,7 +14,7 @@ PlanT_co = TypeVar("PlanT_co", covariant=True)
 Proof = Literal["exact", "relaxation"]
 Status = Literal["optimal", "feasible", "infeasible", "stopped"]
 """`optimal`: the plan is proven the best; `feasible`: it fits, more is not proven; `infeasible`: it is proven that
-no plan fits; `stopped`: no plan was found, and none is ruled out (out of time, or the planner is a heuristic)."""
+no plan fits; `stopped`: there is no plan, and none is ruled out (out of time, or the planner is a heuristic)."""
 
 TIE = 1e-9
 """Values of an objective that differ relatively by no more are equal."""

@@ -11,10 +11,11 @@ mesh data=2, model=4        the batch is partitioned along `data`, a kernel's co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ the least time of a step within the memory of a device, or the least memory of a
 CANDIDATES: dict[PlanKind, ArgumentKind] = {"operator": "parameter", "data": "input"}
 """Kind of plan → kind of variables that it decides on: operator partitioning decides on trainable parameters, auto data
 parallelism on inputs (Auto-MAP §3.2, §3.3)."""
+
+_NUMBER = re.compile(r"(?<=_)\d+")
 
 UNUSED = -1
 """In place of an axis: the class is sharded by none."""
@@ -119,8 +122,10 @@ class AxisCandidates:
             if size > 1
         ]
         what = f"no dimension can be partitioned by {self.axis.size} under the rules {rules}"
-        do = f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as --rules shardy"
-        return BadInput(what, where=f"{model}, --mesh", do=do)
+        do = (
+            f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as `rules='shardy'`"
+        )
+        return BadInput(what, where=f"{model}, `mesh`", do=do)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,3 +271,61 @@ class ShardingPlan:
 def _first(classes: ShardingClasses, number: int) -> str:
     """The first dimension of a class, in words."""
     return classes.describe(int(np.flatnonzero(classes.dim_classes == number)[0]))
+
+
+class Collectives(NamedTuple):
+    """Collective operations of one sort: how many, and the bytes of their results on one device."""
+
+    number: int
+    nbytes: float
+
+
+class VariableRow(NamedTuple):
+    """Variables of one row.
+
+    Attributes:
+        name: their common name: numbers after `_` that differ are `*`, and siblings stand in braces (`{k,q,v}`).
+        variables: all of them.
+        dim: the partitioned dimension, -1 for none.
+    """
+
+    name: str
+    variables: tuple[Variable, ...]
+    dim: int
+
+
+def variable_rows(plan: ShardingPlan, axis: int = 0) -> list[VariableRow]:
+    """The plan's candidates along an axis, without the first name of their paths if all share it."""
+    candidates = plan.candidates(axis)
+    start = _shared_start([variable.name for variable in candidates])
+    alike: dict[tuple[str, int], list[Variable]] = {}
+    for variable, dim in candidates.items():
+        alike.setdefault((_NUMBER.sub("*", variable.name[start:]), dim), []).append(variable)
+    numbered = [
+        VariableRow(pattern if len(members) > 1 else members[0].name[start:], tuple(members), dim)
+        for (pattern, dim), members in alike.items()
+    ]
+    return list(_siblings_together(numbered))
+
+
+def _siblings_together(numbered: Sequence[VariableRow]) -> Iterator[VariableRow]:
+    """Rows of equal shapes whose paths differ in the last name but one, and in nothing else, as one."""
+    families: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, VariableRow]]] = {}
+    for row in numbered:
+        above, leaf = row.name.rpartition("/")[::2]
+        parents, parent = above.rpartition("/")[::2]
+        shapes = frozenset(variable.shape for variable in row.variables)
+        families.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
+    for (parents, leaf, dim, _, _), family in families.items():
+        if len(family) == 1:
+            yield family[0][1]
+        else:
+            siblings = f"{{{','.join(parent for parent, _ in family)}}}"
+            name = f"{parents}/{siblings}/{leaf}" if parents else f"{siblings}/{leaf}"
+            yield VariableRow(name, tuple(variable for _, row in family for variable in row.variables), dim)
+
+
+def _shared_start(names: Sequence[str]) -> int:
+    """Length of the first name of all paths with its slash; 0 where they do not share it."""
+    firsts = {name.partition("/")[:2] for name in names}
+    return len("".join(firsts.pop())) if len(firsts) == 1 else 0

@@ -60,25 +60,25 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
             do = f"give 1 to {MAX_MICRO_BATCHES:,}"
-            raise BadInput(f"{self.micro_batches} micro-batches", where="--micro-batches", do=do)
+            raise BadInput(f"{self.micro_batches} micro-batches", where="`micro_batches`", do=do)
         if not (math.isfinite(self.state_factor) and self.state_factor > 0):
-            raise BadInput(f"state factor {self.state_factor}", where="--state-factor", do="give a positive number")
+            raise BadInput(f"state factor {self.state_factor}", where="`state_factor`", do="give a positive number")
         if not 2 <= self.granularity <= MAX_GRANULARITY:
             do = f"give 2 to {MAX_GRANULARITY:,}"
-            raise BadInput(f"granularity {self.granularity}", where="--granularity", do=do)
+            raise BadInput(f"granularity {self.granularity}", where="`granularity`", do=do)
         if self.stages < 1:
-            raise BadInput(f"{self.stages} stages", where="--stages", do="give at least 1")
+            raise BadInput(f"{self.stages} stages", where="`stages`", do="give at least 1")
         if self.stages > self.cluster.devices:
             raise BadInput(
                 f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}",
-                where="--stages",
+                where="`stages`",
                 do=f"a stage needs a device of its own: give at most {self.cluster.devices}",
             )
         cut_points = self.grid.cut_points.size
         if self.stages - 1 > cut_points:
             raise BadInput(
                 f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)",
-                where="--stages",
+                where="`stages`",
                 do=f"give at most {cut_points + 1}",
             )
         for sharding in self.shardings:
@@ -107,7 +107,7 @@ class StagedProblem:
             own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
             if rest:
                 what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
-                raise BadInput(what, where="--micro-batches", do="give a divisor of the global batch")
+                raise BadInput(what, where="`micro_batches`", do="give a divisor of the global batch")
             profile = rescaled(profile, samples)
             if samples != own:
                 shardings = tuple(sharding.rescaled(samples / own) for sharding in shardings)

@@ -31,7 +31,8 @@ FloatArray = NDArray[np.float64]
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
 
-_DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+DTYPE_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+"""Names that devices and profiles use for StableHLO's floating-point types."""
 
 MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general"})
 VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
@@ -85,7 +86,7 @@ def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
 def _product_type(graph: InstructionGraph, i: int, device: Device, tf32: bool) -> str:
     """Element type of a matrix product; integers and booleans are taken for float32."""
     own = graph.dtypes[_operands(graph, i)[0]]
-    dtype = _DTYPES.get(own, own if own.startswith("f") else "float32")
+    dtype = DTYPE_NAMES.get(own, own if own.startswith("f") else "float32")
     return "tf32" if tf32 and dtype == "float32" and "tf32" in device.matrix else dtype
 
 

@@ -87,5 +87,6 @@ def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
     if kind.is_piper:
         return parse_piper(content, where=where, model=model)
     if kind.is_plan:
-        raise BadInput("is a plan, not a profile", where=where, do="show it with automap-infer PROFILE --plan")
+        do = "give the profile that it was made for, and this file as `plan`"
+        raise BadInput("is a plan, not a profile", where=where, do=do)
     raise BadInput("is no profile in a known format", where=str(path), do=_KNOWN)

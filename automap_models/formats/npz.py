@@ -10,32 +10,46 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.profile import MAX_INSTRUCTIONS, Profile
+from automap_models.core.profile import MAX_INSTRUCTIONS, Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.schema import decode_json, unreadable
+from automap_models.formats.schema import Amount, Document, Index, decode_json, unreadable
 from automap_models.version import __version__
+
+T = TypeVar("T")
 
 REQUIRED = ("C", "A", "W")
 OPTIONAL = ("C_fwd", "stash")
 LABELS = ("names", "layers")
+SHARED = "shared_parameters"
 
 LARGEST_LABELS_BYTES = 256 << 20
 """Of the names, or the layers, of all instructions; numpy keeps four bytes a character and pads to the longest."""
 LARGEST_META_BYTES = 4 << 20
-"""Of the JSON note."""
+"""Of the JSON note, and of the JSON list of shared parameters."""
 MAX_MEMBERS = 4_096
 """Arrays in an archive."""
 
 _REMAKE = "write it again with automap-profile or numpy.savez_compressed"
-_JSON = "save it as the text of a JSON object, or leave it out"
+_JSON = "save it as the text of a JSON document, or leave it out"
+
+
+class SharedDocument(Document):
+    """A parameter that several instructions use, see core.profile.SharedParameter."""
+
+    name: str
+    bytes: Amount
+    instructions: list[Index]
+
+    def parameter(self) -> SharedParameter:
+        """The record."""
+        return SharedParameter(self.name, self.bytes, tuple(self.instructions))
 
 
 class Archive:
@@ -145,14 +159,24 @@ def read_npz(path: str | os.PathLike[str]) -> Profile:
                 raise BadInput(f"array {key} is missing", where=source, do=f"a profile needs {', '.join(REQUIRED)}")
         numbers: dict[str, Any] = {key: _floats(archive, key) for key in (*REQUIRED, *OPTIONAL) if key in archive}
         labels = {key: _labels(archive, key, numbers["C"].size) for key in LABELS if key in archive}
-        meta = _meta(archive) if "meta" in archive else {}
+        meta = _json(archive, "meta", dict[str, Any]) if "meta" in archive else {}
+        shared = _json(archive, SHARED, list[SharedDocument]) if SHARED in archive else []
     return Profile.create(
         **numbers,
         names=labels.get("names", ()),
         layers=labels.get("layers", ()),
         meta=meta,
+        shared_parameters=[entry.parameter() for entry in shared],
         source=source,
     )
+
+
+def shared_document(profile: Profile) -> list[dict[str, object]]:
+    """The shared parameters of a profile as JSON types, see `SharedDocument`."""
+    return [
+        {"name": parameter.name, "bytes": parameter.nbytes, "instructions": list(parameter.instructions)}
+        for parameter in profile.shared_parameters
+    ]
 
 
 def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
@@ -164,6 +188,8 @@ def write_npz(path: str | os.PathLike[str], profile: Profile) -> None:
     meta = {**profile.meta, "fingerprint": profile.fingerprint, "automap_version": __version__}
     arrays: dict[str, Any] = {key: getattr(profile, key) for key in (*REQUIRED, *OPTIONAL)}
     arrays |= {key: np.array(getattr(profile, key), dtype=np.str_) for key in LABELS if getattr(profile, key)}
+    if profile.shared_parameters:
+        arrays[SHARED] = np.array(json.dumps(shared_document(profile), allow_nan=False))
     arrays["meta"] = np.array(json.dumps(meta, sort_keys=True, allow_nan=False))
 
     def write(file: BinaryIO) -> None:
@@ -205,12 +231,12 @@ def is_text(text: str) -> bool:
     return True
 
 
-def _meta(archive: Archive) -> Mapping[str, object]:
-    array = archive.read("meta", LARGEST_META_BYTES)
+def _json(archive: Archive, key: str, of: type[T]) -> T:
+    array = archive.read(key, LARGEST_META_BYTES)
     if array.dtype.kind != "U" or array.ndim:
         raise BadInput(
-            f"meta has dtype {array.dtype} and shape {array.shape}, not a single text", where=archive.where, do=_JSON
+            f"{key} has dtype {array.dtype} and shape {array.shape}, not a single text", where=archive.where, do=_JSON
         )
     if not is_text(str(array)):
-        raise BadInput("meta is no text", where=archive.where, do=_JSON)
-    return decode_json(str(array).encode(), dict[str, Any], where=f"{archive.where}, meta", do=_JSON)
+        raise BadInput(f"{key} is no text", where=archive.where, do=_JSON)
+    return decode_json(str(array).encode(), of, where=f"{archive.where}, {key}", do=_JSON)

@@ -13,6 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,10 +21,12 @@ import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import MAX_DEVICES
-from automap_models.core.observed import Observed, Unit
+from automap_models.core.observed import Observed, PlacedPlan, Unit
 from automap_models.core.profile import LARGEST_S, FloatArray
+from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, wrong
+from automap_models.formats.plan_json import AdjustmentDocument
+from automap_models.formats.schema import Document, Foreign, decode_json, read_bytes, read_json, wrong
 
 PASSES = ("forward", "backward")
 LARGEST_TRACE_BYTES = 256 << 20
@@ -182,3 +185,31 @@ def _pass(event: Event) -> str | None:
     """`forward` or `backward` if the event's category is that or its name begins with it."""
     category, name = (str(text).lower() for text in (event.cat, event.name))
     return next((kind for kind in PASSES if category == kind or re.match(rf"{kind}\b", name)), None)
+
+
+class _AdjustedPlan(Foreign):
+    """What a plan.json says about the devices of the running job, if it was adjusted to them."""
+
+    adjustment: AdjustmentDocument | UnsetType = UNSET
+
+
+def read_running(path: Path, plan: StagedPlan, devices: int) -> tuple[PlacedPlan, FloatArray]:
+    """The plan with its devices, as they are numbered or as an earlier adjustment put them, and their slowdowns [D].
+
+    Raises:
+        BadInput: the adjustment in the file is none of this plan.
+    """
+    earlier = read_json(path, _AdjustedPlan).adjustment
+    if earlier is UNSET:
+        return PlacedPlan(plan, tuple(range(devices))), np.ones(devices)
+    at, order, idle = "$.adjustment", tuple(earlier.device_order), tuple(earlier.idle)
+    if sorted(order) != list(range(devices)):
+        raise wrong(str(path), f"{at}.device_order", order, f"each of the devices 0 to {devices - 1} once")
+    if not set(idle) <= set(order):
+        raise wrong(str(path), f"{at}.idle", idle, f"some of the devices 0 to {devices - 1}")
+    running = PlacedPlan(plan, order, idle)
+    if set(running.stage_of_device()[running.working()].tolist()) != set(range(plan.stages)):
+        raise wrong(str(path), f"{at}.idle", idle, "devices that leave every stage one that works")
+    if len(earlier.slowdown) != devices:
+        raise wrong(str(path), f"{at}.slowdown", earlier.slowdown, f"{devices} positive numbers")
+    return running, np.array(earlier.slowdown, dtype=np.float64)

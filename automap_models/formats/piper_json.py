@@ -1,6 +1,6 @@
 """Piper's JSON (Tarnawski, Narayanan and Phanishayee, NeurIPS 2021) as a profile.
 
-`nodes` with `id`, perhaps `name`, and `TMPCs`: for every degree of tensor parallelism the ways to run the layer, each
+`nodes` with `id`, perhaps `name`, and `TMPCs`: for every degree of tensor parallelism variants of the layer, each
 with `timePerSample` (forward and backward), `parameterSize`, `memoryUsageA` (per micro-batch in flight) and
 `memoryUsageB` (whatever the number of them); `edges` with `sourceId`, `destId` and `communicationCost` (bytes). The
 format is documented in the README.md of msr-fiddle/piper.

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.placement import PlacementGraph
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 
@@ -72,8 +72,8 @@ def profile_from_placement(graph: PlacementGraph) -> Profile:
             "source": graph.meta["source"],
             "microbatch_size": 1,
             **reported,
-            **shared,
         },
+        shared_parameters=shared,
         source=source,
     )
 
@@ -143,29 +143,25 @@ def _adopt(graph: PlacementGraph, orphans: Iterable[int], shares: dict[int, Shar
 
 def _parameters(
     graph: PlacementGraph, variables: NDArray[np.bool_], order: Sequence[int]
-) -> tuple[NDArray[np.float64], dict[str, object]]:
+) -> tuple[NDArray[np.float64], list[SharedParameter]]:
     """[n] parameter bytes first read by each node; the variables that several forward nodes read."""
     if not variables.any():
         read = np.zeros(len(graph), dtype=bool)
         read[graph.edges[:, 0]] = True
         busy = (graph.accelerator_s > 0) | (graph.cpu_s > 0)
-        return np.maximum(0.0, graph.memory_bytes - graph.output_bytes) * (read | busy), {}
+        return np.maximum(0.0, graph.memory_bytes - graph.output_bytes) * (read | busy), []
     position = {node: i for i, node in enumerate(order)}
     successors = graph.successors()
     held = np.zeros(len(graph))
     shared = []
-
-    def label(node: int) -> str:
-        return graph.names[node] or str(graph.ids[node])
-
     for variable in np.flatnonzero(variables).tolist():
-        readers = [node for node in successors[variable] if node in position]
+        readers = sorted({position[node] for node in successors[variable] if node in position})
         if readers:
-            held[min(readers, key=position.__getitem__)] += graph.memory_bytes[variable]
+            held[order[readers[0]]] += graph.memory_bytes[variable]
         if len(readers) > 1:
-            first, *_, last = sorted(readers, key=position.__getitem__)
-            shared.append({"name": label(variable), "first": label(first), "last": label(last)})
-    return held, {"shared_parameters": shared} if shared else {}
+            name = graph.names[variable] or str(graph.ids[variable])
+            shared.append(SharedParameter(name, float(graph.memory_bytes[variable]), tuple(readers)))
+    return held, shared
 
 
 def _stash(graph: PlacementGraph) -> NDArray[np.float64]:

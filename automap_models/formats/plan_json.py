@@ -1,8 +1,8 @@
 """plan.json, schema 1, kind "pipeline": written whole, read with every figure costed again (formats.md).
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
-each, and `sharding`, the name of the way in which these t divide operators. `shardings` tells the degree of each one in
-use and which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
+each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
+which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
 words, `partitioning` and `partitionings`, and are still read.
 """
 
@@ -182,7 +182,7 @@ class PlanDocument(Document):
     adjustment: AdjustmentDocument | UnsetType = UNSET
 
 
-class _Kind(Foreign):
+class _KindDocument(Foreign):
     """What tells the kinds of files apart."""
 
     kind: msgspec.Raw | UnsetType = UNSET
@@ -194,7 +194,7 @@ def kind_of(content: bytes, where: str) -> str | None:
     Raises:
         BadInput: it is no JSON, or no mapping.
     """
-    raw = decode_json(content, _Kind, where=where, do=STALE).kind
+    raw = decode_json(content, _KindDocument, where=where, do=STALE).kind
     kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
     return kind if isinstance(kind, str) else None
 

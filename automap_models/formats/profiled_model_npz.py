@@ -11,7 +11,7 @@ import numpy as np
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel, ShardedProfile
 from automap_models.errors import BadInput
-from automap_models.formats.npz import LARGEST_LABELS_BYTES, Archive
+from automap_models.formats.npz import LARGEST_LABELS_BYTES, Archive, SharedDocument, shared_document
 from automap_models.formats.schema import Count, Document, decode_json
 
 _PROFILE = ("C", "A", "W", "C_fwd", "stash")
@@ -27,6 +27,7 @@ _SHARDED = (
     "starts_fwd",
     "starts_bwd",
     "gradients",
+    "shared_bytes",
 )
 """All arrays of a ShardedProfile but A, which is the profile's."""
 
@@ -43,6 +44,7 @@ class ModelDocument(Document):
     """What is no array in a ProfiledModel."""
 
     meta: dict[str, Any]
+    shared_parameters: list[SharedDocument]
     shardings: list[ShardingDocument]
     launch_s: float
     batch_dims: dict[str, int] | None
@@ -58,6 +60,7 @@ def model_to_npz(model: ProfiledModel) -> bytes:
         arrays |= {f"{i}/{key}": getattr(sharding, key) for key in _SHARDED}
     document = {
         "meta": dict(profile.meta),
+        "shared_parameters": shared_document(profile),
         "shardings": [{"name": p.name, "degree": p.degree, "dims": dict(p.dims)} for p in model.shardings],
         "launch_s": model.launch_s,
         "batch_dims": None if model.batch_dims is None else dict(model.batch_dims),
@@ -84,6 +87,7 @@ def model_from_npz(content: bytes) -> ProfiledModel:
             **{key: arrays[key] for key in _PROFILE},
             **{key: arrays[key].tolist() for key in _LABELS if key in arrays},
             meta=document.meta,
+            shared_parameters=[entry.parameter() for entry in document.shared_parameters],
         )
         shardings = tuple(
             ShardedProfile(

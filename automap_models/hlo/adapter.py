@@ -51,7 +51,7 @@ def trace(step: TrainingStep) -> MlirModule:
         mlir = flat_module(hlo_text(lowered.compiler_ir("stablehlo")))
     except RuntimeError as error:
         reason = str(error).removeprefix("Bad StatusOr access: ").rstrip(".")
-        do = "check the sizes, --batch and --sequence among them"
+        do = "check the sizes, `batch` and `sequence` among them"
         raise BadInput(f"is refused by XLA ({reason})", where=step.name, do=do) from error
     meta: dict[str, object] = {"source": "jax", "microbatch_size": step.microbatch_size, "dtype": step.dtype}
     sizes = [len(jax.tree.leaves(argument)) for argument in step.arguments]

@@ -12,8 +12,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.hlo.locations import layers
-from automap_models.hlo.mlir_walk import UNKNOWN
-from automap_models.hlo.module import MlirModule, Module, Operation, producing_operations
+from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.phases import phases
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
 

@@ -133,3 +133,20 @@ class Liveness:
         """
         first = np.maximum(self.first_use[self.parameters], 0)
         return np.bincount(first, sizes[self.parameters], minlength=self.forward.size).astype(np.float64)
+
+    @cached_property
+    def shared_parameters(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Parameters that several forward instructions use: their value ids, and the positions of the users, ascending.
+
+        The first position is that of the first use, where the parameter counts; from there on, views are no users.
+        """
+        graph = self.graph
+        is_view = np.array([opcode in VIEWS for opcode in graph.opcodes])
+        shown, users = self.storage[graph.operands], self.position[graph.consumers]
+        trainable = np.isin(shown, self.parameters) & (users != NEVER) & ~is_view[graph.consumers]
+        shared = []
+        for v in np.unique(shown[trainable]).tolist():
+            positions = np.unique(users[trainable & (shown == v)]).tolist()
+            if len(positions) > 1:
+                shared.append((v, (int(self.first_use[v]), *positions[1:])))
+        return tuple(shared)

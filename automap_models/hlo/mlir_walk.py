@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import func
 from automap_models.errors import BadInput
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
-from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
+from automap_models.hlo.module import UNKNOWN, MlirModule, OneOp, Operation, Tensor
 
 _LOOP = "stablehlo.while"
 
@@ -204,9 +204,6 @@ def _starts(op: Any) -> tuple[Any, ...]:
 def _target(op: Any) -> str:
     """What a custom call calls."""
     return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == "stablehlo.custom_call" else ""
-
-
-UNKNOWN = 0
 
 
 def rounds(op: Any) -> int:

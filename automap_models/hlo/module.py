@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import Argument
 
+UNKNOWN = 0
+"""Rounds of a loop that may run any number of times."""
 _BITS = re.compile(r"(\d+)")
 
 
@@ -88,6 +90,11 @@ class Module:
     operations: tuple[Operation, ...]
     outputs: tuple[int, ...]
     meta: Mapping[str, object]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of the module's plans, in sentences."""
+        return ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,6 +78,7 @@ class DivisibleProfile:
             starts_bwd=self._starts(backward),
             gradients=self._bytes(late),
             dims=self._dims(chosen),
+            shared_bytes=sharded_sizes[[v for v, _ in liveness.shared_parameters]],
         )
 
     def _sums(self, chosen: frozenset[int]) -> tuple[list[Sum], list[Sum], list[Sum]]:

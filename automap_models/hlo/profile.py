@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
+from automap_models.cost.kernels import DTYPE_NAMES
 from automap_models.errors import BadInput
 from automap_models.hlo.attribution import homes
 from automap_models.hlo.liveness import NEVER, Liveness
@@ -29,9 +30,9 @@ def profile_from_graph(
       bytes of activations that the backward pass reads. liveness.py says what an activation is.
 
     Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_per_step_s`; `unattributed_s` and
-    `unattributed_share`, of C; `shared_parameters`, used in more than one layer with others between them (a cut
-    between the first and the last must keep two copies in step); `unused_parameters`, counted with the first
-    instruction; `long_lived_values`, alive across more than an eighth of all cuts.
+    `unattributed_share`, of C; `parameter_dtype`, the element type of most of the parameters' bytes;
+    `unused_parameters`, counted with the first instruction; `long_lived_values`, alive across more than an eighth of
+    all cuts.
 
     Args:
         graph: of a whole step: forward, backward, update.
@@ -60,7 +61,11 @@ def profile_from_graph(
         stash=liveness.kept_bytes,
         names=[graph.names[i] for i in liveness.forward],
         layers=[graph.layers[i] for i in liveness.forward],
-        meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _shared(liveness),
+        meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
+        shared_parameters=[
+            SharedParameter(graph.arguments[v].name, float(graph.value_bytes[v]), users)
+            for v, users in liveness.shared_parameters
+        ],
         source=graph.model,
     )
 
@@ -91,18 +96,18 @@ def _attributed(times: FloatArray, home: IntArray, forward_s: FloatArray) -> tup
     return C + unattributed_s * share, unattributed_s
 
 
-def _shared(liveness: Liveness) -> dict[str, object]:
-    """What a cut splits although it is one thing: parameters used on both sides, values with a long life."""
-    graph, parameters = liveness.graph, liveness.parameters
-    layers = [graph.layers[i] for i in liveness.forward]
-    named = {v: graph.arguments[v].name for v in parameters.tolist()}
-    unused = [name for v, name in named.items() if liveness.first_use[v] == NEVER]
-    shared = []
-    for v, name in named.items():
-        first, last = int(liveness.first_use[v]), int(liveness.last_read[v])
-        if first != NEVER and any(layer not in {"", layers[first]} for layer in layers[first:last]):
-            shared.append({"name": name, "first": layers[first], "last": layers[last]})
-    return {"shared_parameters": shared, "unused_parameters": unused, "long_lived_values": _long_lived(liveness)}
+def _reported(liveness: Liveness) -> dict[str, object]:
+    """What else people should know of the parameters, and of values with a long life."""
+    graph, parameters = liveness.graph, liveness.parameters.tolist()
+    nbytes: dict[str, float] = {}
+    for v in parameters:
+        dtype = DTYPE_NAMES.get(graph.dtypes[v], graph.dtypes[v])
+        nbytes[dtype] = nbytes.get(dtype, 0.0) + float(graph.value_bytes[v])
+    return {
+        "parameter_dtype": max(nbytes, key=lambda dtype: nbytes[dtype]),
+        "unused_parameters": [graph.arguments[v].name for v in parameters if liveness.first_use[v] == NEVER],
+        "long_lived_values": _long_lived(liveness),
+    }
 
 
 def _long_lived(liveness: Liveness) -> list[dict[str, object]]:

@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.module import Tensor
 from automap_models.hlo.step import TrainingStep
@@ -31,13 +32,6 @@ moment shows the gradient."""
 
 _INSTRUCTION = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})\(")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
-
-
-class Communication(NamedTuple):
-    """Collectives of one sort in a compiled step: how many, and bytes of their results on one device."""
-
-    number: int
-    nbytes: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Compiled:
 
     call: Any
     shardings: list[Any]
-    communication: dict[str, Communication] = field(default_factory=dict)
+    communication: dict[str, Collectives] = field(default_factory=dict)
 
 
 def compile_step(step: TrainingStep, plan: Along) -> Compiled:
@@ -91,14 +85,14 @@ def compile_step(step: TrainingStep, plan: Along) -> Compiled:
     return Compiled(compiled, shardings, communication(compiled.as_text() or ""))
 
 
-def communication(hlo: str) -> dict[str, Communication]:
+def communication(hlo: str) -> dict[str, Collectives]:
     """The collectives in a compiled module's text, each counted once even in a loop."""
     number: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
     for shape, kind in _INSTRUCTION.findall(hlo):
         number[kind] += 1
         nbytes[kind] += int(sum(_sizes(shape)))
-    return {kind: Communication(number[kind], float(nbytes[kind])) for kind in sorted(number)}
+    return {kind: Collectives(number[kind], float(nbytes[kind])) for kind in sorted(number)}
 
 
 def run(compiled: Compiled, step: TrainingStep, values: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -125,7 +119,7 @@ def on_one_device(step: TrainingStep, seed: int) -> tuple[list[np.ndarray], list
         results = [np.asarray(leaf) for leaf in jax.tree.leaves(jitted(*given))]
         if all(np.isfinite(result).all() for result in results if _floating(result)):
             return values, results
-    raise BadInput("gives no finite results on random arguments", where=step.name, do="leave out --verify")
+    raise BadInput("gives no finite results on random arguments", where=step.name, do="leave out `verify`")
 
 
 def differences(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> tuple[float, float]:

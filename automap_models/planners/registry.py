@@ -86,7 +86,7 @@ def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any,
     """
     known = PLANNERS[kind]
     if name not in known:
-        raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
+        raise BadInput(f"unknown planner {name!r}", where="`planner`", do=f"choose from {', '.join(known)}")
     module, _, attribute = known[name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
     return planner(config_of(planner.config_type, f"planner {name}", **config))

@@ -350,7 +350,7 @@ def _attention(call: Call) -> list[Described]:
         (a["value"], ("b", "h", "s", "e")),
         *_attention_bias(a),
     ]
-    labels: tuple[Labels, ...] = (("b", "h", "t", "e"), ("b", "h", None))
+    labels: tuple[Labels, ...] = (("b", "h", "t", "e"), ("b", "h", "lse"))
     results = tuple((result, labels[i]) for i, result in enumerate(call.results[:2]) if result.numel())
     q, v = a["query"], a["value"]
     flop = 2.0 * prod(q.shape[:3]) * v.shape[2] * (q.shape[3] + v.shape[3])
@@ -365,7 +365,7 @@ def _attention_backward(call: Call) -> list[Described]:
         (a["query"], ("b", "h", "t", "d")),
         (a["key"], ("b", "h", "s", "d")),
         (a["value"], ("b", "h", "s", "e")),
-        (a["logsumexp"], ("b", "h", None)),
+        (a["logsumexp"], ("b", "h", "lse")),
         *_attention_bias(a),
     ]
     every: tuple[Labels, ...] = (("b", "h", "t", "d"), ("b", "h", "s", "d"), ("b", "h", "s", "e"), ("b", "h", "t", "s"))
@@ -379,7 +379,7 @@ def _attention_backward(call: Call) -> list[Described]:
     return [Described(ATTENTION, tuple(operands), results, _ATTENTION_ROLES, flop)]
 
 
-_ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e"}))
+_ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e", "lse"}))
 
 
 def _attention_bias(a: Mapping[str, Any]) -> list[Labelled]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from automap_models.core.device import Device
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.torch_export.kernels import kernel_times
 from automap_models.torch_export.structure import Structure, analyse
@@ -50,9 +50,8 @@ def profile_module(
 
     The backward pass starts from the loss that the model returns; without one, from all its floating-point outputs (see
     `capture.training_outputs`). Added to meta: `forward_flop`, `backward_flop`; `forward_s`, `backward_s`;
-    `update_per_step_s`, an Adam update of all parameters as memory traffic; `shared_parameters`, read by several
-    instructions (a cut between them must keep two copies in step); `unused_parameters`, which get no gradient and no
-    place in W.
+    `update_per_step_s`, an Adam update of all parameters as memory traffic; `parameter_dtype`, the element type of most
+    of their bytes; `unused_parameters`, which get no gradient and no place in W.
 
     Args:
         args, kwargs: example inputs; only shapes and element types count.
@@ -95,6 +94,11 @@ def build_profile(
         names=structure.names,
         layers=structure.layers,
         meta=meta,
+        shared_parameters=[
+            SharedParameter(parameter.names[0], parameter.size_bytes, parameter.instructions)
+            for parameter in structure.parameters
+            if len(parameter.instructions) > 1
+        ],
         source=str(meta["model"]),
     )
 
@@ -118,19 +122,9 @@ def describe(
         "automap_version": __version__,
         "microbatch_size": first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
         "dtype": dtype_of(model),
+        "parameter_dtype": dtype_of(model),
         "forward_flop": float(structure.totals(flop, backward=False).sum()),
         "backward_flop": float(structure.totals(flop, backward=True).sum()),
-        "shared_parameters": [
-            {
-                "name": parameter.names[0],
-                "bytes": parameter.size_bytes,
-                "first": structure.layers[parameter.instructions[0]],
-                "last": structure.layers[parameter.instructions[-1]],
-                "instructions": list(parameter.instructions),
-            }
-            for parameter in structure.parameters
-            if len(parameter.instructions) > 1
-        ],
         "unused_parameters": list(structure.unused),
     }
 

@@ -31,7 +31,7 @@ from automap_models.torch_export.trace import FusedInterpreter
 from automap_models.version import __version__
 
 OPTIMIZER, LOSS = "optimizer", "loss"
-_LOSSES = re.compile(r"_loss(_|$)")
+_LOSSES = re.compile(r"_loss(_|\.|$)")
 _ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
 
@@ -48,8 +48,8 @@ def step_module(
     The user's model is left as it is. Arguments are the trainable parameters under their names in the model, Adam's
     state as torch.distributed.checkpoint names it (`state.NAME.exp_avg`), frozen parameters and buffers, and the
     inputs as forward names them. The backward pass starts from the loss that the model returns (see
-    `capture.training_outputs`). `meta["unknown_operators"]` counts the calls of operators without a rule: what these
-    read and make is taken to stay whole.
+    `capture.training_outputs`). What operators without a rule read and make is taken to stay whole; `unknown` counts
+    their calls.
 
     Args:
         args, kwargs: example inputs; only shapes and element types count.
@@ -72,8 +72,6 @@ def step_module(
         "microbatch_size": first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
         "dtype": dtype_of(model),
     }
-    if step.recorder.unknown:
-        meta["unknown_operators"] = dict(sorted(step.recorder.unknown.items()))
     return _module(name, step, meta)
 
 
@@ -214,6 +212,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
         layers=tuple(paths[i] for i in order),
         flop=np.array([one.flop for one in ordered]),
         bytes_accessed=np.array([one.moved_bytes for one in ordered]),
+        unknown=dict(sorted(step.recorder.unknown.items())),
     )
 
 

@@ -1,30 +1,35 @@
 """`automap infer`: from a profile and a cluster to a plan (formats.md, "Commands").
 
-One plan by default; with `--sweep` many, one a combination (sweeps.py); with `--observed` the next plan of a running
-job (planning.py).
+One plan by default; with `--sweep` many, one a combination; with `--observed` the next plan of a running job
+(replan.py).
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
 from automap_models.simulate.schedules import SCHEDULES
 
-from ..requests import (
-    AUTO,
-    InferRequest,
-    PlannerRequest,
-    ReplanRequest,
-    SweepRequest,
+from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
+from ..runner import Command, Output, Report
+from .arguments import (
+    add_state_factor,
     add_topo,
     file_argument,
+    filled,
     flag,
+    given,
+    number_or_auto,
     refuse,
+    sized_profile,
     whole_number,
 )
-from ..runner import Command, Output, Report
+from .replan import replan_request, replanned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +37,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.report import PlanReport
+    from automap_models.core.staged import StagedPlan
+    from automap_models.planners.base import Planner
+    from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline
 
-    from ..planning import Replanned
-    from ..sweeps import Sweep
+    from .replan import Replanned
 
 DEFAULT_SCHEDULE = "1f1b"
 EPILOG = """examples:
@@ -64,11 +71,6 @@ NOT_OF_SWEEPS = ("plan", "trace", "schedule", "observed", "attribute", "restart"
 """Options about one plan."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
 """Options that a sweep's file has in their place."""
-NOT_OF_REPLANNING = (
-    *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),
-    *("beam", "certify_budget", "refine_budget", "plot", "trace", "schedule"),
-)
-"""Options that planning again has no use for: the plan has its own, and what it shows is not simulated."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,13 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--stages",
         metavar="S|auto",
-        type=_number_or_auto,
+        type=number_or_auto,
         help="number of stages; auto: the best one (default: one a node, or 1 where that is faster)",
     )
     problem.add_argument(
         "--micro-batches",
         metavar="M|auto",
-        type=_number_or_auto,
+        type=number_or_auto,
         help="micro-batches in a global batch (default 16); auto: the best number for --global-batch",
     )
     problem.add_argument(
@@ -103,12 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--microbatch-size", metavar="N", type=whole_number, help="samples in the profiled micro-batch"
     )
-    problem.add_argument(
-        "--state-factor",
-        metavar="X",
-        type=float,
-        help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
-    )
+    add_state_factor(problem)
     problem.add_argument(
         "--granularity", metavar="N", type=whole_number, help="points at which the model may be cut (default 128)"
     )
@@ -173,15 +170,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _number_or_auto(text: str) -> int | str:
-    if text == AUTO:
-        return text
-    try:
-        return whole_number(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
-
-
 def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | ReplanRequest:
     """What is asked for.
 
@@ -196,7 +184,7 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
     if namespace.sweep:
         return _sweep_request(namespace)
     if namespace.observed:
-        return _replan_request(namespace)
+        return replan_request(namespace)
     return _infer_request(namespace)
 
 
@@ -205,19 +193,7 @@ def _infer_request(namespace: argparse.Namespace) -> InferRequest:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
     else:
         _refuse_of_planner(namespace)
-    return InferRequest(
-        profile=namespace.profile,
-        topo=namespace.topo,
-        stages=namespace.stages,
-        micro_batches=namespace.micro_batches,
-        global_batch=namespace.global_batch,
-        microbatch_size=namespace.microbatch_size,
-        state_factor=namespace.state_factor,
-        granularity=namespace.granularity,
-        planner=_planner_request(namespace),
-        plan=namespace.plan,
-        verbose=namespace.verbose,
-    )
+    return filled(InferRequest, namespace, planner=_planner_request(namespace))
 
 
 def _planner_request(namespace: argparse.Namespace) -> PlannerRequest:
@@ -262,37 +238,7 @@ def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
     if namespace.out and namespace.out.suffix.lower() not in (".csv", ".json"):
         what = f"no table of a sweep ends in {namespace.out.suffix!r}"
         raise BadInput(what, where=f"--out {namespace.out}", do="use .csv or .json")
-    return SweepRequest(
-        profile=namespace.profile,
-        sweep=namespace.sweep,
-        microbatch_size=namespace.microbatch_size,
-        state_factor=namespace.state_factor,
-        granularity=namespace.granularity,
-        planner=_planner_request(namespace),
-    )
-
-
-def _replan_request(namespace: argparse.Namespace) -> ReplanRequest:
-    if namespace.plan is None:
-        raise BadInput("needs the plan that was running", where="--observed", do="give it with --plan")
-    refuse(namespace, NOT_OF_REPLANNING, "planning again has no use for it")
-    if namespace.no_refine or namespace.planner != "auto":
-        where = "--no-refine" if namespace.no_refine else "--planner"
-        raise BadInput("planning again has no use for it", where=where, do="leave it out")
-    restart_s = namespace.restart or 0.0
-    if not 0 <= restart_s < float("inf"):
-        raise BadInput(f"{restart_s:g} seconds", where="--restart", do="give 0 or more")
-    return ReplanRequest(
-        profile=namespace.profile,
-        topo=namespace.topo,
-        microbatch_size=namespace.microbatch_size,
-        plan=namespace.plan,
-        observed=namespace.observed,
-        policy=namespace.policy,
-        attribute=namespace.attribute,
-        restart_s=restart_s,
-        names_corrected=namespace.corrected is not None or namespace.out is None,
-    )
+    return filled(SweepRequest, namespace, planner=_planner_request(namespace))
 
 
 def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sweep | Replanned:
@@ -303,16 +249,124 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
         Infeasible: no plan fits the memory.
     """
     if isinstance(request, SweepRequest):
-        from ..sweeps import run_sweep
-
-        return run_sweep(request)
+        return _swept(request)
     if isinstance(request, ReplanRequest):
-        from ..planning import replanned
-
         return replanned(request)
-    from ..planning import planned, read_back
+    return _planned(request) if request.plan is None else _read_back(request, request.plan)
 
-    return planned(request) if request.plan is None else read_back(request, request.plan)
+
+def _planned(request: InferRequest) -> PlanReport:
+    """Read the profile and the cluster, plan, evaluate."""
+    from automap_models.core.microbatch import rescaling_notes
+    from automap_models.formats.cluster_yaml import known_clusters, read_cluster
+    from automap_models.planners.portfolio.auto import AutoConfig
+    from automap_models.planners.portfolio.space import planning_problem
+    from automap_models.planners.staged.evaluate import evaluate
+
+    planner, profile = _staged_planner(request.planner), sized_profile(request.profile, request.microbatch_size)
+    if request.topo is None:
+        raise BadInput(
+            "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
+        )
+    problem = planning_problem(
+        profile,
+        read_cluster(request.topo),
+        request.stages,
+        request.micro_batches,
+        request.global_batch,
+        **given(request, "state_factor", "granularity"),
+    )
+    if request.planner.name == "auto":
+        with _watched(len(problem.stages)):
+            result = planner.solve(problem.space)
+    else:
+        one = request.planner.name == "data-parallel"
+        result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
+    solved, plan = result.problem, result.required_plan()
+    replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
+    notes = (
+        *(problem.notes if request.stages is None else ()),
+        *result.notes,
+        *rescaling_notes(solved.profile, replicas),
+    )
+    certify_s = request.planner.certify_s
+    chosen = request.stages == AUTO and solved.stages > 1
+    return evaluate(
+        replace(result, notes=notes),
+        certify_s=AutoConfig().certify_s if certify_s is None else certify_s,
+        uniform_stages=solved.stages if chosen else problem.problem.stages,
+        policy=_policy_label(request.planner) if plan.planner == "policy" else None,
+    )
+
+
+def _watched(problems: int) -> AbstractContextManager[object]:
+    """A line on the terminal where the choice is among several problems, which may take seconds."""
+    if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from ..reports.text import Steps
+
+    steps = Steps()
+    steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
+    return steps
+
+
+def _read_back(request: InferRequest, path: Path) -> PlanReport:
+    """A plan in a file, costed again."""
+    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.plan_json import read_plan
+    from automap_models.planners.staged.evaluate import evaluate
+
+    cluster = None if request.topo is None else read_cluster(request.topo)
+    read = read_plan(path, sized_profile(request.profile, request.microbatch_size), cluster)
+    return evaluate(read, notes=(f"read from {path}, costed again",))
+
+
+def _swept(request: SweepRequest) -> Sweep:
+    """Read the file, plan every combination in it."""
+    from automap_models.formats.sweep_yaml import read_sweep
+    from automap_models.planners.portfolio.sweep import Sweep, combinations, sweep
+
+    from ..reports.text import Steps
+
+    asked = request.planner
+    quick = asked.name == AUTO and asked.certify_s is None and asked.refine_s is None
+    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, request.microbatch_size)
+    policy, fields = _staged_planner(asked, "policy"), given(request, "state_factor", "granularity")
+    chosen = combinations(spec, profile, fields, policy.out_of_range, str(request.sweep))
+    with Steps() as steps:
+        steps.begin(f"planning {len(chosen)} combinations")
+        planner = policy if quick else _staged_planner(asked)
+        rows = sweep(chosen, planner, quick=quick, progress=lambda done, total: steps.advance(done, total, "planning"))
+    return Sweep(profile, rows, spec.global_batch)
+
+
+def _staged_planner(request: PlannerRequest, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
+    """The planner asked for, or another one, with the options that are given and that it has.
+
+    Raises:
+        BadInput: there is no such planner, or its policy file cannot be read.
+    """
+    from automap_models.planners.registry import config_names, make_planner, planner_names
+
+    name = request.name if name is None else name
+    if name not in planner_names("staged"):
+        raise BadInput(
+            f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(planner_names('staged'))}"
+        )
+    options = ("policy", "beam", "certify_s", "refine_s", "schedule")
+    known = config_names(name)
+    return make_planner(name, kind="staged", **given(request, *(option for option in options if option in known)))
+
+
+def _policy_label(request: PlannerRequest) -> str:
+    """The policy file's name and the beginning of its SHA-256."""
+    import hashlib
+
+    from automap_models.planners.staged.policy import SHIPPED
+    from automap_models.resources import zoo_dir
+
+    path = request.policy or zoo_dir() / SHIPPED
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
 def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanReport | Sweep | Replanned) -> Report:

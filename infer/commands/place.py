@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
+from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, traced
 
-from ..requests import (
-    PlaceRequest,
-    SourceKind,
+from ..requests import PlaceRequest
+from ..runner import Command, Output, Report
+from .arguments import (
+    add_seed,
     add_step_arguments,
     at_least,
     file_argument,
     given,
     name_argument,
     refuse,
+    source_of,
 )
-from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +50,7 @@ OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
-  a factory               my_package.my_module:make_step, a JAX training step
+  a factory               my_package.my_module:make_step, a JAX training step or an nn.Module
   HLO or StableHLO        as automap-profile reads it; without a backward pass, too
 
 examples:
@@ -76,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
-    how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
+    add_seed(how)
     how.add_argument(
         "--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this placement.json"
     )
@@ -130,8 +132,6 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
-    from ..sources import source_of
-
     source = source_of(vars(namespace))
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
@@ -203,12 +203,11 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     from automap_models.formats.device_yaml import read_device
 
     from ..reports.text import Steps
-    from ..sources import DEFAULT_DEVICE, traced
 
     accelerator, host = read_device(request.accelerator or DEFAULT_DEVICE), read_device(request.host or "cpu")
     link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
-        _, graph = traced(request.source, steps)
+        _, graph = traced(request.source, steps.begin)
         steps.begin(f"contracting {len(graph):,} instructions")
         from automap_models.cost.kernels import roofline_times
         from automap_models.hlo.placement import placement_from_graph

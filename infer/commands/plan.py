@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
+from automap_models.workloads.source import DEFAULT_DEVICE
 
-from ..requests import (
-    PlanRequest,
+from ..requests import PlanRequest
+from ..runner import Command, Output, Report
+from .arguments import (
+    add_device,
+    add_seed,
+    add_state_factor,
     add_step_arguments,
     add_topo,
     at_least,
     file_argument,
+    filled,
     name_argument,
     positive,
     refuse,
+    source_of,
 )
-from ..runner import Command, Output, Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.cluster import Cluster
     from automap_models.core.constraints import Constraints
+    from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.cache import Cache
     from automap_models.planners.portfolio.candidate import Candidate
     from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import PlanningSpace
 
     from ..reports.exploration import Explored
+    from ..reports.text import Steps
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
@@ -41,7 +51,8 @@ OF_SEARCHING = (
 """Options that a plan made before has no use for."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
@@ -67,12 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topo(parser)
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
-    step.add_argument(
-        "--device",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="what the cluster is made of (default v100), for times",
-    )
+    add_device(step)
     step.add_argument(
         "--microbatch-size",
         metavar="N",
@@ -86,12 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least(1),
         help="samples between two updates (default: 16 micro-batches of the profiled size)",
     )
-    problem.add_argument(
-        "--state-factor",
-        metavar="X",
-        type=float,
-        help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
-    )
+    add_state_factor(problem)
     limits = parser.add_argument_group("what the plan must be like")
     limits.add_argument(
         "--pin", metavar="LAYER=STAGE", action="append", default=[], help="a layer's stage, from 0; may be repeated"
@@ -129,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="search all stages and micro-batches to the end, and train an agent on the model, too",
     )
-    how.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
+    add_seed(how)
     how.add_argument("--no-cache", action="store_true", help="neither read results of former runs nor keep this one")
     how.add_argument(
         "--plan",
@@ -147,25 +148,17 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     """
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
-    from ..sources import source_of
-
-    return PlanRequest(
+    return filled(
+        PlanRequest,
+        namespace,
         source=source_of(vars(namespace)),
-        topo=namespace.topo,
-        device=namespace.device,
-        microbatch_size=namespace.microbatch_size,
-        global_batch=namespace.global_batch,
-        state_factor=namespace.state_factor,
         pins=tuple(namespace.pin),
         together=tuple(namespace.keep_together),
-        max_stages=namespace.max_stages,
         memory_bytes=namespace.memory,
         forbidden=tuple(namespace.forbid),
         budget_s=namespace.budget,
-        thorough=namespace.thorough,
         seed=namespace.seed or 0,
         cached=not namespace.no_cache,
-        plan=namespace.plan,
     )
 
 
@@ -191,13 +184,12 @@ def _explored(request: PlanRequest) -> Explored:
 
     from ..reports.exploration import Explored
     from ..reports.text import Steps
-    from ..sources import profiled_once
 
     begun = time.perf_counter()
     cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
     with Steps() as steps:
         config = ExploreConfig(request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed)
-        key, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
+        key, model = _profiled(request, cluster, cache, steps)
         space = PlanningSpace(
             model,
             cluster,
@@ -222,14 +214,23 @@ def _read_back(request: PlanRequest) -> Candidate:
     from automap_models.planners.portfolio.candidate import Candidate
 
     from ..reports.text import Steps
-    from ..sources import profiled_once
 
     assert request.plan is not None
     cluster, cache = _cluster(request), _cache(request)
     with Steps() as steps:
-        _, model = profiled_once(request.source, request.device, request.microbatch_size, cluster, cache, steps)
+        _, model = _profiled(request, cluster, cache, steps)
     read = read_plan(request.plan, model, cluster)
     return Candidate(read.problem, read.required_plan(), read.cost, read.bound)
+
+
+def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
+    """What identifies the model, and the model; what user code prints goes to stderr."""
+    from automap_models.formats.device_yaml import read_device
+    from automap_models.planners.portfolio.model import profiled_once
+
+    device = read_device(request.device or DEFAULT_DEVICE)
+    with contextlib.redirect_stdout(sys.stderr):
+        return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
 
 
 def _cache(request: PlanRequest) -> Cache:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
+from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_source
 
-from ..requests import ProfileRequest, SourceKind, add_step_arguments, at_least, given, name_argument
+from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
+from .arguments import add_seed, add_step_arguments, at_least, given, name_argument, source_of, superfluous
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.profile import Profile
+    from automap_models.workloads.source import Framework, Source
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             with --framework torch an nn.Module and its inputs
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   another tool's profile     PipeDream's and DAPPLE's graph.txt, JSON of dnn-partitioning and Piper; or an .npz
 A file's format is recognised from its content.
@@ -29,7 +36,7 @@ examples:
   automap-profile bert48 -o bert48.npz                         the times that a V100's roofline gives
   automap-profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
   automap-profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
-  automap-profile my_models:make_model --framework torch --measure -o mine.npz   real times of this machine
+  automap-profile my_models:make_model --measure -o mine.npz   real times of this machine
   automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
   automap-profile graph.txt -o profile.npz                     PipeDream's profile converted
   automap-profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
@@ -44,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
     step = parser.add_argument_group("which training step")
     step.add_argument(
-        "--framework", choices=("jax", "torch"), help="what a factory's model is written in (default jax)"
+        "--framework",
+        choices=("jax", "torch"),
+        help="what a factory's model must be in (default: whatever it is)",
     )
     add_step_arguments(step)
     step.add_argument("--model", metavar="NAME", help="name of the model in the profile and in plans")
@@ -65,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     times.add_argument(
         "--warmup", metavar="N", type=at_least(0), help="runs before them (default 2 for JAX, 3 for PyTorch)"
     )
-    times.add_argument("--seed", metavar="N", type=at_least(0), help="of the random inputs (default 0)")
+    add_seed(times, "of the random inputs (default 0)")
     printed = parser.add_argument_group("what to print")
     printed.add_argument("--show", action="store_true", help="print totals, heaviest parts and cheapest cuts")
     printed.add_argument("--instructions", action="store_true", help="print every instruction")
@@ -90,8 +99,6 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
         raise BadInput("nothing to do", where="-o", do="give -o profile.npz to write it or --show to print it")
     if namespace.json and (namespace.show or namespace.instructions):
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
-    from ..sources import source_of, superfluous
-
     source = source_of(vars(namespace))
     if source.kind is SourceKind.WORKLOAD and namespace.framework == "torch":
         raise superfluous("framework", f"{source.what} {source.kind.value}")
@@ -120,9 +127,26 @@ def run(request: ProfileRequest) -> Profile | None:
     """
     if request.source is None:
         return None
-    from ..sources import profile_of
+    profile = profile_of(request.source, request.device, request.framework, request.measuring)
+    return profile if request.model is None else replace(profile, meta={**profile.meta, "model": request.model})
 
-    return profile_of(request)
+
+def profile_of(
+    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
+) -> Profile:
+    """Read, trace, cost or measure: whatever the profile takes. What user code prints goes to stderr.
+
+    Raises:
+        BadInput: it cannot be made.
+        UserCodeError: the user's own code raised.
+    """
+    from automap_models.formats.device_yaml import read_device
+
+    from ..reports.text import Steps
+
+    roofline = read_device(device or DEFAULT_DEVICE)
+    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+        return profile_source(source, framework, roofline, measuring, steps.begin, steps.advance)
 
 
 def report(request: ProfileRequest, profile: Profile | None) -> Report:

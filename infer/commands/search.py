@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
+from automap_models.workloads.source import DEFAULT_DEVICE
 
-from ..requests import (
-    SearchRequest,
+from ..requests import SearchRequest
+from ..runner import Command, Output, Report
+from . import search_pipelines
+from .arguments import (
+    add_device,
+    add_seed,
     add_step_arguments,
     add_topo,
     at_least,
     file_argument,
+    filled,
     flag,
+    given,
     mesh_argument,
     name_argument,
+    step_source,
 )
-from ..runner import Command, Output, Report
-from . import search_pipelines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..shardings import Sharded
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.mesh import Mesh, PlanKind
+    from automap_models.core.result import Result
+    from automap_models.core.sharding import Collectives, Objective, ShardingPlan, ShardingProblem
+    from automap_models.hlo.rule_sets import RuleSet
+    from automap_models.planners.sharding.traced import TracedSharding
 
+    from ..reports.sharding import Sharded
+    from ..reports.text import Steps
+
+KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
+"""Search → kind of the plans that it makes."""
 DESCRIPTION = "Search for the best way of training a model by its own operations."
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
 
 examples:
@@ -78,12 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the least time of a step (default), the least memory, or as many variables as possible, as Auto-MAP "
         "counts (the default with --planner agent and the like)",
     )
-    problem.add_argument(
-        "--device",
-        metavar="NAME|FILE",
-        type=name_argument,
-        help="what the cluster is made of (default v100), for times",
-    )
+    add_device(problem)
     problem.add_argument(
         "--rules",
         metavar="NAME|FILE",
@@ -118,7 +134,7 @@ def _add_searcher(group: argparse._ArgumentGroup) -> None:
         default=None,
         help="end with the first plan that is proven to be as good as any",
     )
-    group.add_argument("--seed", metavar="N", type=at_least(0), help="of random draws (default 0)")
+    add_seed(group)
 
 
 def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
@@ -130,25 +146,8 @@ def request(search: str, namespace: argparse.Namespace) -> SearchRequest:
     options = _settled(vars(namespace))
     if options["objective"] == COUNTING:
         _refuse_of_planner(options)
-    from ..sources import step_source
-
-    return SearchRequest(
-        search=search,
-        source=step_source(options, verified=options["verify"]),
-        topo=options["topo"],
-        mesh=options["mesh"],
-        objective=options["objective"],
-        device=options["device"],
-        rules=options["rules"],
-        plan=options["plan"],
-        verify=options["verify"],
-        planner=options["planner"],
-        agent=options["agent"],
-        episodes=options["episodes"],
-        stop_at_optimum=options["stop_at_optimum"],
-        seed=options["seed"],
-        show_groups=options["show_groups"],
-    )
+    source = step_source(options, verified=options["verify"])
+    return filled(SearchRequest, argparse.Namespace(**options), search=search, source=source)
 
 
 def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,13 +157,10 @@ def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
         BadInput: an option means nothing for the objective.
     """
 
-    def given(name: str) -> bool:
-        return options[name] not in (None, False)
-
     objective = options["objective"]
-    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if given(name)]
+    counting = [name for name in (*APPLICABLE["agent"], "show_groups") if options[name] not in (None, False)]
     counting += ["planner"] if options["planner"] not in (None, "milp") else []
-    pricing = [name for name in ("verify", "plan", "device") if given(name)]
+    pricing = [name for name in ("verify", "plan", "device") if options[name] not in (None, False)]
     if objective is None:
         objective = COUNTING if counting and not pricing else OBJECTIVES[0]
     counts = objective == COUNTING
@@ -203,9 +199,111 @@ def run(request: SearchRequest) -> Sharded:
         Infeasible: no plan fits the devices' memory.
         UserCodeError: the user's own code raised.
     """
-    from ..shardings import sharded
+    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.hlo.rule_sets import read_rule_set
 
-    return sharded(request)
+    from ..reports.text import Steps
+
+    begun_s = time.perf_counter()
+    cluster, rule_set = read_cluster(request.topo), read_rule_set(request.rules)
+    with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
+        search = _counted if request.objective == COUNTING else _priced
+        return search(request, cluster, rule_set, steps, begun_s)
+
+
+def _counted(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
+    from automap_models.formats.sharding_json import ShardingReport
+    from automap_models.planners.registry import make_planner
+    from automap_models.planners.sharding.traced import TracedSharding
+
+    from ..reports.sharding import Sharded
+
+    mesh = _one_axis(request, cluster)
+    options = given(request, "agent", "episodes", "stop_at_optimum", "seed")
+    planner = make_planner(request.planner, kind="sharding", **options)
+    step = TracedSharding.of(request.source, rule_set, steps.begin)
+    problem = step.counted(cluster, mesh)
+    steps.begin(f"searching {len(problem.along[0].candidate_dims)} dimensions")
+    result = planner.solve(problem, watch=lambda news: steps.begin(news.what))
+    planning_s = time.perf_counter() - begun_s
+    inserted = _inserted(step, result.required_plan(), steps)
+    notes = (*_count_notes(result, inserted or {}), *step.module.notes)
+    return Sharded(ShardingReport(result, planning_s, notes), inserted)
+
+
+def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
+    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.sharding_json import mesh_of, read_sharding_plan
+    from automap_models.planners.registry import make_planner
+    from automap_models.planners.sharding.evaluate import evaluated
+    from automap_models.planners.sharding.traced import TracedSharding, price_report
+    from automap_models.planners.sharding.verify import verify_beside_data_parallelism
+
+    from ..reports.sharding import Sharded
+
+    device = read_device(request.device or DEFAULT_DEVICE)
+    mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
+    step = TracedSharding.of(request.source, rule_set, steps.begin)
+    if request.verify and not step.runs_with_xla:
+        raise BadInput("runs steps with XLA, and this model is PyTorch's", where="--verify", do="leave it out")
+    steps.begin(f"pricing {len(step.module.operations):,} operations")
+    objective: Objective = "memory" if request.objective == "memory" else "time"
+    problem = step.priced(cluster, mesh, objective, device)
+    steps.begin("searching")
+    if request.plan:
+        result = evaluated(problem, read_sharding_plan(request.plan, problem))
+    else:
+        result = make_planner(request.planner, kind="sharding").solve(problem)
+    report = price_report(result, lambda: time.perf_counter() - begun_s)
+    report = replace(report, notes=(*report.notes, *step.module.notes))
+    inserted = _inserted(step, report.plan, steps)
+    if not request.verify:
+        return Sharded(report, inserted)
+    steps.begin("running the plan on the host's devices with XLA")
+    separate = step.priced(cluster, mesh, objective, device, reassociated=False)
+    return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate))
+
+
+def _inserted(step: TracedSharding, plan: ShardingPlan, steps: Steps) -> Mapping[str, Collectives] | None:
+    steps.begin("checking the plan with Shardy")
+    return step.inserted_by_shardy(plan)
+
+
+def _mesh(request: SearchRequest, cluster: Cluster) -> Mesh:
+    """The mesh that was asked for; by default one axis of all the cluster's devices."""
+    from automap_models.core.mesh import MeshAxis
+
+    if isinstance(request.mesh, tuple):
+        return tuple(MeshAxis(name, size) for name, size in request.mesh)
+    return (MeshAxis(_axis_name(request), request.mesh or cluster.devices),)
+
+
+def _one_axis(request: SearchRequest, cluster: Cluster) -> Mesh:
+    """The mesh of a plan that is made by counting.
+
+    Raises:
+        BadInput: two axes, or the other one.
+    """
+    mesh = _mesh(request, cluster)
+    if [axis.kind for axis in mesh] != [KINDS[request.search]]:
+        do = f"give {_axis_name(request)}=N, or --objective time"
+        raise BadInput("variables are counted along one axis", where="--mesh", do=do)
+    return mesh
+
+
+def _axis_name(request: SearchRequest) -> str:
+    from automap_models.core.mesh import AXES
+
+    return next(name for name, kind in AXES.items() if kind == KINDS[request.search])
+
+
+def _count_notes(result: Result[ShardingProblem, ShardingPlan], inserted: Mapping[str, Collectives]) -> tuple[str, ...]:
+    notes = list(result.notes)
+    if result.facts.get("interrupted"):
+        notes.append(f"interrupted after {result.facts['episodes']:,} episodes: the best plan until then")
+    if reshards := inserted.get("reshard"):
+        notes.append(f"Shardy's own propagation of this plan needs {reshards.number} reshards")
+    return tuple(notes)
 
 
 def report(request: SearchRequest, outcome: Sharded) -> Report:

@@ -9,8 +9,21 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 
-from ..requests import OnlineRequest, ProfileRequest, add_step_arguments, add_topo, at_least, flag, given, name_argument
+from ..requests import OnlineRequest
 from ..runner import Command, Output, Report
+from .arguments import (
+    add_device,
+    add_state_factor,
+    add_step_arguments,
+    add_topo,
+    at_least,
+    filled,
+    flag,
+    given,
+    name_argument,
+    source_of,
+)
+from .profile import profile_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,13 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topo(parser)
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
-    step.add_argument("--device", metavar="NAME|FILE", type=name_argument, help="for a model's times (default v100)")
+    add_device(step)
     problem = parser.add_argument_group("what to plan")
     problem.add_argument("--stages", metavar="S", type=at_least(2), help="number of stages (default: one a node)")
     problem.add_argument("--micro-batches", metavar="M", type=at_least(1), help="in a global batch (default 16)")
-    problem.add_argument(
-        "--state-factor", metavar="X", type=float, help="bytes of state per byte of parameters (default 4)"
-    )
+    add_state_factor(problem)
     problem.add_argument(
         "--radius", metavar="N", type=at_least(0), default=3, help="devices around the node boundaries (default 3)"
     )
@@ -73,20 +84,7 @@ def request(namespace: argparse.Namespace) -> OnlineRequest:
     Raises:
         BadInput: an option means nothing for what is given.
     """
-    from ..sources import source_of
-
-    return OnlineRequest(
-        profiled=ProfileRequest(source_of(vars(namespace)), device=namespace.device),
-        topo=namespace.topo,
-        stages=namespace.stages,
-        micro_batches=namespace.micro_batches,
-        state_factor=namespace.state_factor,
-        radius=namespace.radius,
-        agent=namespace.agent,
-        episodes=namespace.episodes,
-        seed=namespace.seed,
-        warm_start=namespace.warm_start,
-    )
+    return filled(OnlineRequest, namespace, source=source_of(vars(namespace)))
 
 
 def run(request: OnlineRequest) -> Result[StagedProblem, StagedPlan]:
@@ -129,11 +127,9 @@ def _problem(request: OnlineRequest) -> StagedProblem:
     from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.planners.online.planner import agent_config, at_instructions
 
-    from ..sources import profile_of
-
     cluster = read_cluster(request.topo)
     agent_config(request.agent)
-    profile = profile_of(request.profiled)
+    profile = profile_of(request.source, request.device)
     fields = given(request, "micro_batches", "state_factor")
     return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
 

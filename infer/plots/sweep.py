@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from automap_models.formats.cluster_yaml import RATES, SIZES
+from automap_models.planners.portfolio.sweep import Row
 
 from ..reports.text import counted, seconds, time_unit
-from ..sweeps import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from automap_models.core.staged import SearchLogEntry
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
-from ..planning import Replanned
+from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
 from .text import (
@@ -56,7 +56,7 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     screen.print(stage_table(report, screen.width))
     screen.print()
     if verbose and report.search_log:
-        screen.print(tried_table(report.search_log))
+        screen.print(search_log_table(report.search_log))
         screen.print()
     screen.print(fact_table(facts(report), report.notes))
 
@@ -183,7 +183,7 @@ def field_in_words(report: PlanReport) -> str:
     return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
 
 
-def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
+def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
     """A row for each number of stages and micro-batches: its best plan's length on the grid, and what came of it."""
     table = columns()
     table.add_column("stages", justify="right", no_wrap=True)
@@ -193,7 +193,7 @@ def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
     table.add_column("no plan on the\ngrid is below", justify="right", no_wrap=True)
     table.add_column("planner", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for attempt in tried:
+    for attempt in search_log:
         cells = (
             str(attempt.stages),
             str(attempt.micro_batches),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from automap_models import workloads
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.formats.device_yaml import known_devices, read_device
+from automap_models.formats.npz import shared_document
 
 from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened, size
 
@@ -160,8 +161,11 @@ def notes(profile: Profile) -> Iterator[str]:
             f"{counted(count, 'backward node')} without a forward partner ({seconds(time_s)}) "
             f"{'counts' if count == 1 else 'count'} with the nearest one"
         )
-    for parameter in _items(profile, "shared_parameters"):
-        yield f"{_shared(profile, parameter)}: a cut in between needs copies on both sides, kept in step"
+    for parameter in profile.shared_parameters:
+        ends = profile.layer(parameter.instructions[0]), profile.layer(parameter.instructions[-1])
+        where = f" is shared by {ends[0]} and {ends[1]}" if all(ends) else " is shared"
+        what = f"{parameter.name} ({size(parameter.nbytes)}){where}"
+        yield f"{what}: a cut in between needs a copy on both sides, with its state, kept in step"
     unused = profile.meta.get("unused_parameters")
     if isinstance(unused, list) and unused:
         yield f"unused parameters count with the first instruction: {_listed(unused)}"
@@ -175,17 +179,6 @@ def notes(profile: Profile) -> Iterator[str]:
 def _items(profile: Profile, key: str) -> list[Mapping[str, object]]:
     entries = profile.meta.get(key)
     return [item for item in entries if isinstance(item, Mapping)] if isinstance(entries, list) else []
-
-
-def _shared(profile: Profile, parameter: Mapping[str, object]) -> str:
-    names = parameter.get("names", [parameter.get("name")])
-    instructions = parameter.get("instructions")
-    if isinstance(instructions, list) and instructions:
-        ends = profile.layer(int(instructions[0])), profile.layer(int(instructions[-1]))
-    else:
-        ends = str(parameter.get("first")), str(parameter.get("last"))
-    where = f" is shared by {ends[0]} and {ends[1]}" if all(ends) else " is shared"
-    return f"{' = '.join(map(str, names)) if isinstance(names, list) else names}{where}"
 
 
 def _listed(names: Sequence[object], shown: int = 5) -> str:
@@ -393,6 +386,7 @@ def summary_document(profile: Profile) -> dict[str, object]:
             {**_place(profile, i), "bytes": float(profile.A[i]), "share_before": float(done[i])}
             for i in cheapest_cuts(profile)
         ],
+        "shared_parameters": shared_document(profile),
         "warnings": list(warnings(profile)),
         "notes": list(notes(profile)),
         "meta": dict(profile.meta),

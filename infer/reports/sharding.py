@@ -5,76 +5,39 @@ Variables that are named alike and partitioned alike are one row there.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.result import Bound
-from automap_models.core.sharding import CANDIDATES, ShardingPlan
-from automap_models.core.sharding_classes import REPLICATED, Variable
+from automap_models.core.sharding import CANDIDATES, Collectives, ShardingPlan, variable_rows
+from automap_models.core.sharding_classes import REPLICATED
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
+from automap_models.planners.sharding.verify import TOLERANCE, Verified
 
-from ..shardings import TOLERANCE, Inserted, Sharded, Verified
 from .text import columns, console, counted, fact_table, percent, plain, seconds, size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NUMBER = re.compile(r"(?<=_)\d+")
 
-
-class Row(NamedTuple):
-    """Variables of one row.
+@dataclass(frozen=True)
+class Sharded:
+    """What a search came to.
 
     Attributes:
-        name: their common name: numbers after `_` that differ are `*`, and siblings stand in braces (`{k,q,v}`).
-        variables: all of them.
-        dim: the partitioned dimension, -1 for none.
+        report: the plan, its price and what is said about it.
+        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`. None
+            where it cannot read the step, as one of PyTorch's operators.
+        verified: what XLA made of it, if that was asked for.
     """
 
-    name: str
-    variables: tuple[Variable, ...]
-    dim: int
-
-
-def rows(plan: ShardingPlan, axis: int = 0) -> list[Row]:
-    """The plan's candidates along an axis, without the first name of their paths if all share it."""
-    candidates = plan.candidates(axis)
-    start = _shared_start([variable.name for variable in candidates])
-    alike: dict[tuple[str, int], list[Variable]] = {}
-    for variable, dim in candidates.items():
-        alike.setdefault((_NUMBER.sub("*", variable.name[start:]), dim), []).append(variable)
-    numbered = [
-        Row(pattern if len(members) > 1 else members[0].name[start:], tuple(members), dim)
-        for (pattern, dim), members in alike.items()
-    ]
-    return list(_siblings_together(numbered))
-
-
-def _siblings_together(numbered: Sequence[Row]) -> Iterator[Row]:
-    """Rows of equal shapes whose paths differ in the last name but one, and in nothing else, as one."""
-    families: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, Row]]] = {}
-    for row in numbered:
-        above, leaf = row.name.rpartition("/")[::2]
-        parents, parent = above.rpartition("/")[::2]
-        shapes = frozenset(variable.shape for variable in row.variables)
-        families.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
-    for (parents, leaf, dim, _, _), family in families.items():
-        if len(family) == 1:
-            yield family[0][1]
-        else:
-            siblings = f"{{{','.join(parent for parent, _ in family)}}}"
-            name = f"{parents}/{siblings}/{leaf}" if parents else f"{siblings}/{leaf}"
-            yield Row(name, tuple(variable for _, row in family for variable in row.variables), dim)
-
-
-def _shared_start(names: Sequence[str]) -> int:
-    """Length of the first name of all paths with its slash; 0 where they do not share it."""
-    firsts = {name.partition("/")[:2] for name in names}
-    return len("".join(firsts.pop())) if len(firsts) == 1 else 0
+    report: ShardingReport
+    inserted: Mapping[str, Collectives] | None
+    verified: Verified | None = None
 
 
 _NOUNS = {"parameter": "trainable parameter", "input": "input"}
@@ -111,7 +74,7 @@ def variable_table(plan: ShardingPlan, axis: int = 0) -> Table:
     table.add_column("number", justify="right", no_wrap=True)
     table.add_column("shape", no_wrap=True)
     table.add_column("dim", justify="right", no_wrap=True)
-    for row in rows(plan, axis):
+    for row in variable_rows(plan, axis):
         shapes = {variable.shape for variable in row.variables}
         shape = _divided(shapes.pop(), row.dim, plan.mesh[axis].size) if len(shapes) == 1 else "several"
         style = "dim" if row.dim == REPLICATED else None
@@ -165,7 +128,8 @@ def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         cut_off = ", then interrupted" if known["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
     yield "optimum", _count_optimum(plan, report.result.bound)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     yield (
         "time",
         f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
@@ -188,10 +152,11 @@ def _count_optimum(plan: ShardingPlan, bound: Bound | None) -> str:
     return f"proven: no plan partitions more than {int(bound.value)}, the gap is {gap}"
 
 
-def shardy_sentence(inserted: Mapping[str, Inserted]) -> str:
+def shardy_sentence(inserted: Mapping[str, Collectives]) -> str:
     """What the compiler's own propagation of the plan inserts."""
     parts = [
-        f"{counted(one.number, kind.replace('_', '-'))} ({size(one.nbytes)})" for kind, one in sorted(inserted.items())
+        f"{counted(number, kind.replace('_', '-'))} ({size(nbytes)})"
+        for kind, (number, nbytes) in sorted(inserted.items())
     ]
     what = ", ".join(parts) or "no communication"
     return f"its own propagation of the plan gives {what}" + ("" if "reshard" in inserted else ", no reshard")
@@ -224,7 +189,7 @@ def _divided(shape: tuple[int, ...], dim: int, devices: int) -> str:
 def price_document(outcome: Sharded) -> dict[str, Any]:
     """The plan's JSON document, with what XLA made of it where that was asked for."""
     document = sharding_document(outcome.report)
-    return {**document, "verified": _verified_document(outcome, outcome.verified)} if outcome.verified else document
+    return {**document, "verified": _verified_document(outcome.verified)} if outcome.verified else document
 
 
 def print_priced(outcome: Sharded) -> None:
@@ -279,9 +244,10 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
         yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
     yield "optimum", _price_optimum(report)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     if outcome.verified:
-        yield from _verified_facts(outcome, outcome.verified)
+        yield from _verified_facts(outcome.verified)
     searched = seconds(report.result.taken_s)
     yield "time", f"{seconds(report.planning_s)} from the model to the plan, {searched} of it searching"
 
@@ -298,7 +264,7 @@ def _price_optimum(report: ShardingReport) -> str:
     return f"proven: no plan is below {bound}, the gap is {percent(reached / proven.value - 1.0)}"
 
 
-def _verified_facts(outcome: Sharded, verified: Verified) -> Iterator[tuple[str, str]]:
+def _verified_facts(verified: Verified) -> Iterator[tuple[str, str]]:
     """What XLA says of the results and of the collectives."""
     if verified.loss is None or verified.arrays is None:
         yield "verified", f"compiled only: {verified.why_not_run}"
@@ -309,14 +275,12 @@ def _verified_facts(outcome: Sharded, verified: Verified) -> Iterator[tuple[str,
             f"{result} to one device: loss to {verified.loss:.1e}, updated arrays to {verified.arrays:.1e} "
             f"(relative; {TOLERANCE:.0e} is allowed)",
         )
-    estimates = outcome.estimates or {}
     for name, kinds in verified.communication.items():
-        parts = ", ".join(f"{counted(one.number, kind)} ({size(one.nbytes)})" for kind, one in kinds.items())
-        yield "XLA", f"{name}: {parts or 'no communication'}; estimated {size(estimates[name])}"
+        parts = ", ".join(f"{counted(number, kind)} ({size(nbytes)})" for kind, (number, nbytes) in kinds.items())
+        yield "XLA", f"{name}: {parts or 'no communication'}; estimated {size(verified.estimates[name])}"
 
 
-def _verified_document(outcome: Sharded, verified: Verified) -> dict[str, Any]:
-    estimates = outcome.estimates or {}
+def _verified_document(verified: Verified) -> dict[str, Any]:
     return {
         "equal": verified.equal if verified.loss is not None else None,
         "loss": verified.loss,
@@ -324,9 +288,9 @@ def _verified_document(outcome: Sharded, verified: Verified) -> dict[str, Any]:
         "why_not_run": verified.why_not_run,
         "collectives": {
             name: {
-                "estimated_bytes": float(estimates[name]),
+                "estimated_bytes": float(verified.estimates[name]),
                 "bytes": float(verified.nbytes(name)),
-                "by_kind": {kind: {"number": one.number, "bytes": one.nbytes} for kind, one in kinds.items()},
+                "by_kind": {kind: {"number": number, "bytes": nbytes} for kind, (number, nbytes) in kinds.items()},
             }
             for name, kinds in verified.communication.items()
         },

@@ -13,10 +13,11 @@ from automap_models.core.profile import Profile
 from automap_models.errors import Infeasible
 from automap_models.formats.files import write_atomically
 from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
+from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
+from ..commands.arguments import in_options
 from ..runner import Report
-from ..sweeps import Row, Sweep, best_rows
 from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def why_not(row: Row) -> str:
     error = row.outcome.error
     if isinstance(error, Infeasible):
         return "no plan fits the memory"
-    text = "" if error is None else error.what
+    text = "" if error is None else in_options(error.what)
     return text if len(text) <= WHY_WIDTH else f"{text[: WHY_WIDTH - 1]}…"
 
 
@@ -160,7 +161,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
         "cuts": list(plan.cuts) if plan else None,
         "device_cuts": list(plan.device_cuts) if plan else None,
         "optimality": {"bound_s": bound.value, "proof": bound.proof} if bound else None,
-        "error": str(outcome.error) if outcome.error else None,
+        "error": in_options(str(outcome.error)) if outcome.error else None,
         "outside": outcome.outside,
     }
 

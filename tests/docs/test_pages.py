@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from automap_models.infer import app, sources
+from automap_models.infer import app
+from automap_models.planners.portfolio import model
+from automap_models.planners.sharding import traced
+from automap_models.workloads import source
 
 PAGES_FILE = Path(__file__).with_name("pages.py")
 spec = importlib.util.spec_from_file_location("pages", PAGES_FILE)
@@ -31,9 +34,10 @@ AMPLE = ("--certify-budget", "20000", "--refine-budget", "20000")
 @pytest.fixture(scope="module", autouse=True)
 def traced_once() -> Iterator[None]:
     """A model that several pages trace is traced once: a module is not changed by those who read it."""
-    trace = sources.module_of
+    trace = functools.lru_cache(maxsize=8)(source.module_of)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "module_of", functools.lru_cache(maxsize=8)(trace))
+        for module in (source, model, traced):
+            patch.setattr(module, "module_of", trace)
         yield
 
 

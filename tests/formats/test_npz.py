@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.npz import read_npz, write_npz
 from automap_models.version import __version__
 
 ARRAYS = ("C", "A", "W", "C_fwd", "stash")
+SHARED = {"name": "tied", "bytes": 1.0, "instructions": [0, 2]}
 
 
 def _good() -> dict[str, Any]:
@@ -48,16 +49,22 @@ def _profiles(draw: st.DrawFn) -> Profile:
         np.float64, n, elements=st.floats(0, 8e7, allow_subnormal=False)
     )  # 12 of them stay below the largest legal sum
     text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
-    compute = draw(numbers) + 1e-6
+    compute, weights = draw(numbers) + 1e-6, draw(numbers)
     return Profile.create(
         C=compute,
         A=draw(numbers),
-        W=draw(numbers),
+        W=weights,
         C_fwd=compute * draw(st.floats(0, 1)),
         stash=draw(numbers),
         names=draw(st.lists(text, min_size=n, max_size=n) | st.just([])),
         layers=draw(st.lists(text, min_size=n, max_size=n) | st.just([])),
         meta=draw(st.dictionaries(text, text | st.integers() | st.none(), max_size=3)),
+        shared_parameters=[
+            SharedParameter(draw(text), float(weights[users[0]]) * draw(st.floats(0, 1)), tuple(users))
+            for users in draw(
+                st.lists(st.lists(st.integers(0, n - 1), min_size=2, unique=True).map(sorted), max_size=2)
+            )
+        ],
     )
 
 
@@ -70,6 +77,7 @@ def test_a_written_profile_is_read_back_equal(profile: Profile, tmp_path_factory
     for key in ARRAYS:
         np.testing.assert_array_equal(getattr(back, key), getattr(profile, key))
     assert (back.names, back.layers) == (profile.names, profile.layers)
+    assert back.shared_parameters == profile.shared_parameters
     assert back.fingerprint == profile.fingerprint == back.meta["fingerprint"]
     assert back.meta["automap_version"] == __version__
     assert {key: back.meta[key] for key in profile.meta} == dict(profile.meta)
@@ -135,6 +143,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({key: np.array([], dtype=str)}, rf"array {key} has .* shape \(0,\)") for key in ("names", "layers")),
     *(({key: np.ones(3)}, rf"array {key} has dtype float64") for key in ("names", "layers")),
     *(({key: np.array(["a", 1, None], dtype=object)}, f"array {key} holds") for key in ("names", "layers", "meta")),
+    ({"shared_parameters": np.array("{}")}, "shared_parameters: .* is .*, not a list"),
+    *(
+        ({"shared_parameters": np.array(json.dumps([{**SHARED, **change}]))}, message)
+        for change, message in (
+            ({"bytes": -1}, r"\$\[0\].bytes is -1"),
+            ({"instructions": [0, 1.5]}, r"\$\[0\].instructions\[1\] is 1.5"),
+            ({"instructions": [0, 3]}, r"shared_parameters\[0\] \(tied\) is used by instructions 0 to 3, but C has 3"),
+            ({"instructions": [2, 0]}, r"shared_parameters\[0\] \(tied\) is used by instructions \[2, 0\]"),
+            ({"instructions": [2]}, r"shared_parameters\[0\] \(tied\) is used by instructions \[2\]"),
+            ({"bytes": 2.0}, r"shared_parameters\[0\] \(tied\) takes 2 bytes, but W\[0\] is 1"),
+            ({"shape": [1]}, "shape"),
+        )
+    ),
     ({"meta": np.array("{broken")}, "meta: is not valid JSON"),
     ({"meta": np.array("")}, "meta: is not valid JSON"),
     ({"meta": np.array('{"a": NaN}')}, "meta: is not valid JSON"),

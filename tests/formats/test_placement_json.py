@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.placement import PlacementGraph
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile
 from automap_models.formats.graph_txt import read_graph_txt
@@ -89,8 +89,10 @@ def test_the_parameters_of_an_operator_graph_are_those_of_the_architecture(kind:
     layer = 4 * (hidden + 1) * hidden + (hidden + 1) * wide + (wide + 1) * hidden + 4 * hidden
     heads = 2 * (hidden + 1) * hidden + 2 * hidden + tokens + 2 * hidden + 2
     assert profile.W.sum() == 4 * (embeddings + 3 * layer + heads)
-    tied = {"name": "bert.embeddings.word_embeddings.weight", "first": "Gather1", "last": "Transpose13"}
-    assert profile.meta["shared_parameters"] == [tied]
+    (tied,) = profile.shared_parameters
+    users = [profile.layer(i) for i in tied.instructions]
+    assert (tied.name, users) == ("bert.embeddings.word_embeddings.weight", ["Gather1", "Transpose13"])
+    assert tied.nbytes == 4 * tokens * hidden
     assert all("weight" not in layer for layer in profile.layers)  # variables are no instructions
 
 
@@ -132,7 +134,7 @@ def test_a_training_step_worked_out_by_hand() -> None:
     np.testing.assert_array_equal(profile.A, [100, 60, 0])
     np.testing.assert_array_equal(profile.W, [400, 0, 0])
     np.testing.assert_array_equal(profile.stash, [100, 0, 8])
-    assert profile.meta["shared_parameters"] == [{"name": "weight", "first": "11", "last": "13"}]
+    assert profile.shared_parameters == (SharedParameter("weight", 400.0, (0, 2)),)
     assert profile.meta["backward_without_forward"] == {"nodes": 1, "time_s": 0.5e-3}
 
 

@@ -131,7 +131,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "an unknown way": (lambda d: d["stages"][0].update(sharding="4-way"), "sharding"),
     "a way of another degree": (lambda d: d["shardings"]["2-way"].update(degree=4), "2-way"),
     "a way of other dimensions": (lambda d: d["shardings"]["2-way"]["dims"].clear(), "2-way"),
-    "ways that are missing": (lambda d: d.pop("shardings"), "shardings"),
+    "shardings that are missing": (lambda d: d.pop("shardings"), "shardings"),
     "a stage too few": (lambda d: d["stages"].pop(), "way|stages"),
     "cuts out of range": (lambda d: d.update(cuts=[5]), "cuts"),
     "groups across nodes": (lambda d: d.update(device_cuts=[3]), "groups of 2"),

@@ -190,7 +190,7 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
     "no arguments": (lambda step: jax.jit(lambda: jnp.ones(3) + 1).lower().as_text().encode(), "without parameters"),
     "no parameters": (
         lambda step: jax.jit(lambda x, y: x @ y).lower(jnp.ones((2, 3)), jnp.ones((3, 4))).as_text().encode(),
-        "--trainable PATTERN",
+        "`trainable=PATTERN`",
     ),
 }
 
@@ -227,5 +227,5 @@ def test_arrays_with_more_elements_than_xla_counts_are_refused() -> None:
         return jax.grad(lambda w: (w[:, None] * x[None, :]).sum())(w)
 
     side = jax.ShapeDtypeStruct((2**32,), jnp.float32)
-    with pytest.raises(BadInput, match=r"huge: is refused by XLA \(INVALID_ARGUMENT: overflow .* --batch and"):
+    with pytest.raises(BadInput, match=r"huge: is refused by XLA \(INVALID_ARGUMENT: overflow .* `batch` and"):
         trace(TrainingStep("huge", step, (side, side), 0, (1,), 1, "float32"))

@@ -56,6 +56,26 @@ def test_every_activation_counts_once_at_every_cut_it_crosses(
 
 @settings(deadline=None)
 @given(data=st.data())
+def test_a_parameter_is_shared_by_the_instructions_that_use_it_or_a_view_of_it(
+    random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject
+) -> None:
+    graph = data.draw(random_graphs)
+    naive = Naive(graph)
+    expected = []
+    for value, argument in enumerate(graph.arguments):
+        readers = [
+            k
+            for k, i in enumerate(naive.forward)
+            if graph.opcodes[i] not in VIEWS and value in {naive.storage(v) for v in naive.reads[i]}
+        ]
+        if argument.kind == "parameter" and len(readers) > 1:
+            first_use = min(k for k, i in enumerate(naive.forward) if value in naive.reads[i])
+            expected.append((value, (first_use, *readers[1:])))
+    assert list(Liveness(graph).shared_parameters) == expected
+
+
+@settings(deadline=None)
+@given(data=st.data())
 def test_every_activation_that_the_backward_pass_reads_is_kept_once_where_it_is_made(
     random_graphs: st.SearchStrategy[InstructionGraph], data: st.DataObject
 ) -> None:

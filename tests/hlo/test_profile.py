@@ -63,7 +63,8 @@ def test_an_mlp_by_hand(mlp_graph: InstructionGraph) -> None:
     assert profile.A[-1] == 0.0
     assert profile.meta["device"] == "ruler"
     assert profile.meta["unattributed_s"] == 0.0
-    assert profile.meta["shared_parameters"] == []
+    assert profile.shared_parameters == ()
+    assert profile.meta["parameter_dtype"] == "float32"
 
 
 def test_backward_products_belong_to_the_forward_product_of_their_layer(transformer_graph: InstructionGraph) -> None:
@@ -97,9 +98,10 @@ def test_the_update_is_in_no_micro_batch_however_long_it_takes(transformer_graph
 
 def test_a_tied_embedding_counts_once_and_is_reported(transformer_graph: InstructionGraph) -> None:
     profile = profile_from_graph(transformer_graph, transformer_graph.flop)
-    assert profile.meta["shared_parameters"] == [
-        {"name": "params/embedding", "first": "embedding", "last": "embedding.attend"}
-    ]
+    (tied,) = profile.shared_parameters
+    assert (tied.name, tied.nbytes) == ("params/embedding", 4 * 20 * 8)
+    assert [profile.layers[i] for i in tied.instructions] == ["embedding", "embedding.attend"]
+    assert profile.W[tied.instructions[0]] == tied.nbytes
     layers = np.array(profile.layers)
     assert profile.W[layers == "embedding"].sum() == 4 * 20 * 8
     assert profile.W[layers == "embedding.attend"].sum() == 0

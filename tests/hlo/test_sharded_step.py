@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from automap_models.core.sharding import Collectives
 from automap_models.errors import BadInput
 from automap_models.hlo.sharded_step import (
     Along,
-    Communication,
     communication,
     compile_step,
     differences,
@@ -32,9 +32,9 @@ HLO = """
 
 def test_collectives_are_counted_with_the_bytes_of_their_results() -> None:
     assert communication(HLO) == {
-        "all-reduce": Communication(2, 8 * 12 * 4 + 3 * 4 + 4 * 2 + 1),
-        "all-gather": Communication(1, 16 * 4),
-        "collective-permute": Communication(1, 5 * 4),
+        "all-reduce": Collectives(2, 8 * 12 * 4 + 3 * 4 + 4 * 2 + 1),
+        "all-gather": Collectives(1, 16 * 4),
+        "collective-permute": Collectives(1, 5 * 4),
     }
     assert communication("ENTRY %main { ROOT %add = f32[] add(%a, %b) }") == {}
 

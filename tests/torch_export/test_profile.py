@@ -177,10 +177,10 @@ def test_every_parameter_is_counted_once(key: str, profiled: Profiled) -> None:
 
 def test_tied_embeddings_count_once_and_are_reported(profiled: Profiled) -> None:
     profile = profiled("t5")[1]
-    (shared,) = profile.meta["shared_parameters"]
-    assert (shared["name"], shared["bytes"]) == ("shared.weight", 100 * 32 * F32)
-    assert (shared["first"], shared["last"]) == ("encoder.embed_tokens", "lm_head")
-    reads = [profile.names[i] for i in shared["instructions"]]
+    (shared,) = profile.shared_parameters
+    assert (shared.name, shared.nbytes) == ("shared.weight", 100 * 32 * F32)
+    assert [profile.layers[shared.instructions[i]] for i in (0, -1)] == ["encoder.embed_tokens", "lm_head"]
+    reads = [profile.names[i] for i in shared.instructions]
     assert reads == ["encoder.embed_tokens", "before decoder.block.0", "end of forward"]
 
 

@@ -237,5 +237,5 @@ def _nothing_fits(possible: Candidates, episodes: int) -> Infeasible:
         f"none of {episodes} plans with {problem.stages} stages fits the {problem.cluster.memory / 1e9:.3g} GB of "
         f"cluster {problem.cluster.name}",
         where="planner online",
-        do="try more stages, a larger --radius, smaller micro-batches, a smaller --state-factor or more memory",
+        do="try more stages, a larger `radius`, smaller micro-batches, a smaller `state_factor` or more memory",
     )

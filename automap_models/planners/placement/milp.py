@@ -285,7 +285,7 @@ def _why_no_plan(known: Known) -> Infeasible:
     return Infeasible(
         "no placement was found in time, nor a proof that there is none",
         where="integer program",
-        do="try a longer --time-limit, more devices or more memory",
+        do="try a longer `time_limit_s`, more devices or more memory",
     )
 
 

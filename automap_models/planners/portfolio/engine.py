@@ -385,7 +385,7 @@ def _what_is_faster(
     baselines.append(result)
     if result.plan is not None and result.cost.length_s < length_s:
         saved = 100 * (1 - result.cost.length_s / length_s)
-        yield f"plain data parallelism (--stages 1) would be {saved:.1f} % shorter"
+        yield f"plain data parallelism would be {saved:.1f} % shorter"
 
 
 def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResult:
@@ -405,6 +405,6 @@ def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResu
     others = sorted(set(range(1, most + 1)) - known, key=lambda s: (abs(s - last.problem.stages), s))
     for stages in others:
         if makers.uniform.solve(replace(last.problem, stages=stages)).plan is not None:
-            nothing = Infeasible(nothing.what, where=nothing.where, do=f"--stages {stages} would fit")
+            nothing = Infeasible(nothing.what, where=nothing.where, do=f"`stages={stages}` would fit")
             break
     return Result(last.problem, None, None, "infeasible" if proven else "stopped", reason=nothing)

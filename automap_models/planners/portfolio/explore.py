@@ -159,7 +159,7 @@ def _require_a_technique(space: PlanningSpace) -> None:
         raise BadInput(
             f"nothing is left by which the {space.cluster.devices} devices of cluster {space.cluster.name} could share "
             "the work",
-            where=" and ".join(f"--forbid {technique}" for technique in techniques),
+            where=" and ".join(f"`forbidden='{technique}'`" for technique in techniques),
             do="drop one of them",
         )
 

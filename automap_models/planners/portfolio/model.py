@@ -1,10 +1,14 @@
-"""A traced training step, profiled once for all kinds of plans."""
+"""A model, profiled once for all kinds of plans; what is traced and costed is kept in the cache."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 
@@ -12,27 +16,34 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.mesh import MeshAxis
-from automap_models.core.microbatch import microbatch_size
+from automap_models.core.microbatch import microbatch_size, sized
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
-from automap_models.hlo.graph import rules_of
-from automap_models.hlo.module import Module
+from automap_models.formats.cache import Cache, fingerprint
+from automap_models.formats.files import read_profile
+from automap_models.formats.plan_json import cluster_document
+from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
+from automap_models.hlo.graph import instruction_graph, rules_of
+from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
-from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
+from automap_models.version import __version__
+from automap_models.workloads.source import Begin, Source, SourceKind, module_of
 
-Watch = Callable[[str], None]
-"""Is told what is being done."""
+RULES = "shardy"
+"""What may be partitioned: all that propagates."""
+_TRACERS = ("jax", "flax", "optax", "torch")
 
 
 def profiled_model(
-    module: Module, graph: InstructionGraph, device: Device, cluster: Cluster, rules: RuleSet, watch: Watch
+    module: Module, graph: InstructionGraph, device: Device, cluster: Cluster, rules: RuleSet, begin: Begin
 ) -> ProfiledModel:
     """Profile a step by a device's roofline, and find out how it can be partitioned on a cluster.
 
@@ -45,13 +56,13 @@ def profiled_model(
     """
     meta = {"times": "roofline, not measured", "device": device.name}
     profile = profile_from_graph(graph, roofline_times(graph, device), meta)
-    watch(f"propagating through {len(module.operations):,} operations")
+    begin(f"propagating through {len(module.operations):,} operations")
     sharding = sharding_classes(module, rules_of(module), rules)
-    watch("finding out what can be partitioned")
+    begin("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
     shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
     notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
-    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, notes)
+    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, (*notes, *module.notes))
 
 
 def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, rules: str) -> dict[str, int]:
@@ -72,3 +83,83 @@ def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, ru
         return {}
     inputs = ShardingMilpPlanner().plan(problem).candidates()
     return {variable.name: dim for variable, dim in inputs.items() if dim != REPLICATED}
+
+
+def profiled_once(
+    source: Source, device: Device, microbatch_size: int | None, cluster: Cluster, cache: Cache, begin: Begin
+) -> tuple[str, ProfiledModel]:
+    """What identifies the model, and the model.
+
+    A built-in model is known by its name, its sizes and the versions that trace it, a file by its content: what the
+    cache has of them needs no tracing. A factory may return anything: it is traced, and known by its module's text.
+
+    Args:
+        device: whose roofline a model's times are.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+
+    Raises:
+        BadInput: it cannot be read, traced or costed.
+        UserCodeError: the user's own code raised.
+    """
+    if source.kind is SourceKind.PROFILE:
+        model = ProfiledModel(read_profile(source.what))  # before the digest: a device such as /dev/zero never ends
+        key = _digest(Path(source.what).read_bytes())
+    else:
+        key, model = _traced_model(source, device, cluster, cache, begin)
+    return key, replace(model, profile=sized(model.profile, microbatch_size))
+
+
+def _traced_model(
+    source: Source, device: Device, cluster: Cluster, cache: Cache, begin: Begin
+) -> tuple[str, ProfiledModel]:
+    module = None
+    if source.kind is SourceKind.FACTORY:
+        begin(f"tracing {source.what}")
+        module = module_of(source)
+    key = fingerprint({"step": _step(source, module), **_circumstances(device, cluster)})
+    entry = cache.read(f"model-{key}")
+    if entry is not None:
+        with contextlib.suppress(BadInput):
+            return key, model_from_npz(entry)
+    if module is None:
+        begin(f"tracing {source.what}")
+        module = module_of(source)
+    begin(f"costing {len(module.operations):,} instructions")
+    model = profiled_model(module, instruction_graph(module), device, cluster, read_rule_set(RULES), begin)
+    cache.write(f"model-{key}", model_to_npz(model))
+    return key, model
+
+
+def _step(source: Source, module: Module | None) -> Mapping[str, object]:
+    """What identifies a training step."""
+    if module is not None:
+        kinds = [[argument.name, argument.kind] for argument in module.arguments]
+        if isinstance(module, MlirModule):
+            text = module.mlir.operation.get_asm(enable_debug_info=True)  # layers stand in its locations
+        else:
+            text = repr((module.meta, module.argument_types, module.operations, module.outputs))
+        return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
+    if source.kind is SourceKind.MODULE:
+        return {"file": _digest(Path(source.what).read_bytes()), "trainable": source.trainable}
+    return {"what": source.what, **source.sizes}
+
+
+def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
+    """What else a profiled model depends on; a device's memory limits no partitioning."""
+    return {
+        "device": {**asdict(device), "matrix": dict(device.matrix)},
+        "cluster": {name: value for name, value in cluster_document(cluster).items() if name not in ("name", "memory")},
+        "rules": RULES,
+        "versions": {"automap": __version__, **{name: _version(name) for name in _TRACERS}},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
@@ -89,7 +90,7 @@ class PlanningSpace:
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
-            require_samples(self.global_batch, "--global-batch")
+            require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
         _ = self.whole
 
@@ -205,6 +206,111 @@ def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
     return BadInput(
         f"{global_batch} samples cannot give each of the {problem.cluster.devices} devices of cluster "
         f"{problem.cluster.name} one at a time in any number of stages asked for",
-        where="--global-batch",
+        where="`global_batch`",
         do="give more samples, more stages or a smaller cluster",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningProblem:
+    """What is to be planned.
+
+    Attributes:
+        problem: the one that a named planner plans, and whose uniform cuts a plan is held against: with the number of
+            stages asked for, or one a node.
+        stages: every S that may be chosen.
+        global_batch: samples of which M micro-batches are to be made; None where M is known.
+    """
+
+    problem: StagedProblem
+    stages: tuple[int, ...]
+    global_batch: int | None
+
+    @property
+    def space(self) -> PlanningSpace:
+        """The problems that compete."""
+        problem = self.problem
+        return PlanningSpace(
+            ProfiledModel(problem.profile),
+            problem.cluster,
+            self.global_batch,
+            problem.micro_batches,
+            self.stages,
+            problem.state_factor,
+            problem.granularity,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That the profile has too few cut points for one stage a node, where it has."""
+        stages, nodes = self.problem.stages, self.problem.cluster.nodes
+        if stages == nodes:
+            return ()
+        return (
+            f"{stages} stages rather than one for each of the {nodes} nodes: "
+            f"the profile can be cut in {stages - 1} place(s)",
+        )
+
+
+def planning_problem(
+    profile: Profile,
+    cluster: Cluster,
+    stages: int | str | None = None,
+    micro_batches: int | str | None = None,
+    global_batch: int | None = None,
+    **fields: Any,
+) -> PlanningProblem:
+    """What is to be planned where numbers of stages and micro-batches are given, left open or to be chosen.
+
+    Args:
+        stages: S; None is one stage a node, or one stage where that is shorter; "auto" is the best of all numbers.
+        micro_batches: M; None is what the global batch makes of the profiled micro-batch, or the default; "auto" is
+            the best of all divisors of the global batch.
+        global_batch: samples between two updates.
+        fields: others of StagedProblem.
+
+    Raises:
+        BadInput: a number is out of range, or a batch cannot be split.
+    """
+    if global_batch is not None:
+        require_samples(global_batch, "`global_batch`")
+    if isinstance(micro_batches, str):
+        if global_batch is None:
+            raise BadInput(
+                "needs to know how many samples a batch has", where="`micro_batches='auto'`", do="give `global_batch`"
+            )
+        required_size(profile)
+    elif global_batch is not None:
+        fields["micro_batches"], profile = _split(profile, global_batch, micro_batches)
+        global_batch = None
+    elif micro_batches is not None:
+        fields["micro_batches"] = micro_batches
+    one_stage = StagedProblem(profile, cluster, stages=1, **fields)
+    default = default_stages(profile, cluster, one_stage.granularity)
+    if stages is None:
+        number, numbers = default, tuple(sorted({1, default}))
+    elif isinstance(stages, str):
+        number, numbers = default, tuple(stage_numbers(one_stage))
+    else:
+        number, numbers = stages, (stages,)
+    return PlanningProblem(replace(one_stage, stages=number), numbers, global_batch)
+
+
+def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tuple[int, Profile]:
+    """M and the profile of B / M samples; without M that of the profiled micro-batch."""
+    if micro_batches is None:
+        size = required_size(profile)
+        if global_batch % size:
+            raise BadInput(
+                f"{global_batch} samples are no multiple of the {size} of the profiled micro-batch",
+                where="`global_batch`",
+                do="give a multiple, or choose `micro_batches`",
+            )
+        return global_batch // size, profile
+    if micro_batches < 1 or global_batch % micro_batches:
+        raise BadInput(
+            f"{global_batch} samples do not make {micro_batches} equal micro-batches",
+            where="`micro_batches`",
+            do="give a divisor of the global batch, or auto",
+        )
+    return micro_batches, rescaled(profile, global_batch // micro_batches)

@@ -162,6 +162,7 @@ def corrected_profile(profile: Profile, plan: StagedPlan, speeds: Speeds) -> Pro
         names=profile.names,
         layers=profile.layers,
         meta=meta,
+        shared_parameters=profile.shared_parameters,
     )
 
 

@@ -39,8 +39,8 @@ class ShardingAgentPlanner(EpisodesPlanner[ShardingAgentConfig]):
         if importlib.util.find_spec("torch") is None:
             raise BadInput(
                 "the learning agent needs torch",
-                where="--planner agent",
-                do="pip install 'automap-models[torch]' or give --planner milp",
+                where="`planner='agent'`",
+                do="pip install 'automap-models[torch]' or give `planner='milp'`",
             )
         from automap_models.planners.sharding.search import AgentSearch, read_search_config
 

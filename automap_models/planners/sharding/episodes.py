@@ -164,7 +164,7 @@ class EpisodesPlanner(Planner[ShardingProblem, ShardingPlan, ConfigT]):
         """The search, ready to run."""
 
     def _require_one_counted_axis(self, problem: ShardingProblem) -> None:
-        where, do = f"--planner {self.name}", "give --planner milp"
+        where, do = f"`planner='{self.name}'`", "give `planner='milp'`"
         if problem.objective != "count":
             raise BadInput(f"counts variables, and cannot plan for the least {problem.objective}", where=where, do=do)
         if len(problem.mesh) > 1:

@@ -79,7 +79,7 @@ def result_of(
         reason = Infeasible(
             f"the plan that it makes is not allowed: {objection}",
             where=f"planner {plan.planner}",
-            do="use --planner exact",
+            do="use `planner='exact'`",
         )
     taken_s = time.perf_counter() - begun_s
     if reason is not None:
@@ -94,5 +94,5 @@ def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> 
         f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
         f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
         where=f"planner {plan.planner}",
-        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
+        do="try more stages, smaller micro-batches, a smaller `state_factor` or devices with more memory",
     )

@@ -140,8 +140,8 @@ def _require_devices(tables: StageTables, constraints: Constraints, max_replicas
     for _ in range(tables.stages):
         reached = allowed[reached].any(axis=0)
     if not reached[-1]:
-        forbidden = [f"--forbid {name}" for name in ("data", "operator") if name in constraints.forbidden]
-        both = forbidden if len(forbidden) > 1 else [*forbidden, f"--stages {tables.stages}"]
+        forbidden = [f"`forbidden='{name}'`" for name in ("data", "operator") if name in constraints.forbidden]
+        both = forbidden if len(forbidden) > 1 else [*forbidden, f"`stages={tables.stages}`"]
         raise BadInput(
             f"{tables.stages} stage(s) cannot share out {tables.replicas_in_all} devices: a stage has at most "
             f"{max_replicas} replica(s) of as many devices as operators are partitioned over",

@@ -1,6 +1,6 @@
 """Refinement: cuts moved by single instructions, off the grid, under the length L or a schedule's simulated length.
 
-Under L the label search of the exact planner looks at all plans at once whose every cut lies a power of two of
+Under L the label setting of the exact planner looks at all plans at once whose every cut lies a power of two of
 instructions, and at most a few devices, from where it is (staged.exact); it goes on from the best of them until there
 is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
 over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.infer.reports.profile import (
     cheapest_cuts,
     heaviest_instructions,
@@ -108,27 +108,27 @@ def test_what_was_reported_becomes_sentences() -> None:
     meta = {
         "unattributed_share": 0.25,
         "backward_without_forward": {"nodes": 1, "time_s": 0.5},
-        "shared_parameters": [
-            {"name": "params/embedding", "first": "embed", "last": "head"},
-            {"names": ["a.weight", "b.weight"], "instructions": [0, 1], "bytes": 8},
-        ],
         "unused_parameters": [f"p{i}" for i in range(7)],
         "long_lived_values": [
             {"name": "bias.1", "first": "encoder", "last": "decoder", "bytes": 2e6},
             {"name": "add.2", "first": "loss", "last": "loss", "bytes": 4.0},
         ],
     }
-    assert list(notes(_profile([1.0, 1.0], layers=["in", "out"], **meta))) == [
+    shared = [SharedParameter("params/embedding", 4e6, (0, 1))]
+    profile = Profile.create(
+        [1.0, 1.0], [0.0, 0.0], [5e6, 0.0], layers=["in", "out"], meta=meta, shared_parameters=shared
+    )
+    assert list(notes(profile)) == [
         "25.0 % of the time belongs to no instruction of the forward pass and is spread over all",
         "1 backward node without a forward partner (500 ms) counts with the nearest one",
-        "params/embedding is shared by embed and head: a cut in between needs copies on both sides, kept in step",
-        "a.weight = b.weight is shared by in and out: a cut in between needs copies on both sides, kept in step",
+        "params/embedding (4.00 MB) is shared by in and out: "
+        "a cut in between needs a copy on both sides, with its state, kept in step",
         "unused parameters count with the first instruction: p0, p1, p2, p3, p4 and 2 more",
         "a value of 2.00 MB crosses every cut between encoder and decoder",
     ]
 
 
-@pytest.mark.parametrize("meta", [{"shared_parameters": "x", "long_lived_values": 3, "unused_parameters": {}}, {}])
+@pytest.mark.parametrize("meta", [{"long_lived_values": 3, "unused_parameters": {}}, {}])
 def test_a_stranger_s_meta_is_passed_over(meta: dict[str, object]) -> None:
     profile = _profile([1.0, 1.0], **meta)
     assert [*warnings(profile), *notes(profile)] == []

@@ -177,7 +177,7 @@ def test_they_say_what_they_are_not_made_for(planner: str, mesh: Mesh, objective
     nothing = np.zeros((2, 2))
     work = ShardingWork(1.0, 0.0, nothing, 64.0, nothing, nothing, nothing, np.zeros(2))
     problem = ShardingProblem("two", classes, Cluster(1, 8, 1e9, 1e9, 1e9), mesh, objective, work)
-    with pytest.raises(BadInput, match=f"--planner {planner}: .*{sentence}"):
+    with pytest.raises(BadInput, match=f"`planner='{planner}'`: .*{sentence}"):
         solve(planner, problem)
 
 

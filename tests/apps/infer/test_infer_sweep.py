@@ -16,7 +16,7 @@ from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
 from automap_models.infer.app import infer as main
 from automap_models.infer.plots.sweep import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
-from automap_models.infer.sweeps import Row, best_rows
+from automap_models.planners.portfolio.sweep import Row, best_rows
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import Outcome
 

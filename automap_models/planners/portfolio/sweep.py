@@ -1,26 +1,26 @@
-"""`automap infer --sweep`: one profile on many clusters, in many numbers of stages and micro-batches, in batches."""
+"""One profile on many clusters, in many numbers of stages and micro-batches: what if?"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE
-from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
+from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
-from automap_models.formats.sweep_yaml import SweepSpec, read_sweep, require_few
+from automap_models.formats.sweep_yaml import SweepSpec, require_few
+from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
 
-from .planning import sized_profile, staged_planner
-from .reports.text import Steps
-from .requests import AUTO, PlannerRequest, SweepRequest
+StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +63,6 @@ class Row:
         return work_s / self.cluster.devices / self.length_s
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is the same for all combinations; see core.staged. None is the default."""
-
-    state_factor: float | None = None
-    granularity: int | None = None
-
-    def problem(self, profile: Profile, cluster: Cluster, stages: int, micro_batches: int) -> StagedProblem:
-        """One combination as a problem.
-
-        Raises:
-            BadInput: it is none.
-        """
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return StagedProblem(profile, cluster, stages, micro_batches, **given)
-
-
 @dataclass(frozen=True, eq=False)
 class Sweep:
     """What a sweep came to.
@@ -95,37 +78,16 @@ class Sweep:
     global_batch: int | None
 
 
-def run_sweep(request: SweepRequest) -> Sweep:
-    """Read the file, plan every combination in it.
-
-    Raises:
-        BadInput: a file cannot be used, or the planner is unknown.
-    """
-    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, request.microbatch_size)
-    out_of_range = staged_planner(request.planner, "policy").out_of_range
-    settings = Settings(request.state_factor, request.granularity)
-    chosen = combinations(spec, profile, settings, out_of_range, str(request.sweep))
-    with Steps() as steps:
-        steps.begin(f"planning {len(chosen)} combinations")
-        quick = _quick(request.planner)
-        rows = sweep(chosen, request.planner, quick, lambda done, total: steps.advance(done, total, "planning"))
-    return Sweep(profile, rows, spec.global_batch)
-
-
-def _quick(planner: PlannerRequest) -> bool:
-    """Whether a sweep takes its quick default: nothing is said about the planner or its time."""
-    return planner.name == AUTO and planner.certify_s is None and planner.refine_s is None
-
-
 Combination = tuple[Cluster, int, int, StagedProblem | AutomapError]
 
 
 def combinations(
-    spec: SweepSpec, profile: Profile, settings: Settings, out_of_range: OutOfRange, where: str
+    spec: SweepSpec, profile: Profile, fields: Mapping[str, Any], out_of_range: OutOfRange, where: str
 ) -> list[Combination]:
     """Every combination with its problem, or with what is wrong about it.
 
     Args:
+        fields: of every StagedProblem, where they are not the defaults.
         out_of_range: says for which problems a policy is not made; `auto` leaves those out.
         where: the sweep's file, for messages.
 
@@ -134,16 +96,16 @@ def combinations(
     """
     chosen: list[Combination] = []
     for cluster in spec.clusters:
-        for combination in _on_cluster(spec, profile, cluster, settings, out_of_range):
+        for combination in _on_cluster(spec, profile, cluster, fields, out_of_range):
             chosen.append(combination)
             require_few(len(chosen), where)
     return chosen
 
 
 def _on_cluster(
-    spec: SweepSpec, profile: Profile, cluster: Cluster, settings: Settings, out_of_range: OutOfRange
+    spec: SweepSpec, profile: Profile, cluster: Cluster, fields: Mapping[str, Any], out_of_range: OutOfRange
 ) -> Iterator[Combination]:
-    one_stage = settings.problem(profile, cluster, 1, DEFAULT_MICRO_BATCHES)
+    one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     stages = _stages(spec, one_stage)
     if spec.micro_batches == "auto":
         try:
@@ -164,7 +126,7 @@ def _on_cluster(
         return
     sized = {M: _sized(spec, profile, M) for M in _micro_batches(spec, profile)}
     for S, (M, own) in itertools.product(stages, sized.items()):
-        problem = own if isinstance(own, AutomapError) else _attempt(settings, own, cluster, S, M)
+        problem = own if isinstance(own, AutomapError) else _attempt(fields, own, cluster, S, M)
         outside = isinstance(problem, StagedProblem) and S > 1 and out_of_range(problem) is not None
         if spec.stages != "auto" or not outside:
             yield cluster, S, M, problem
@@ -205,18 +167,19 @@ def _sized(spec: SweepSpec, profile: Profile, micro_batches: int) -> Profile | A
 
 
 def _attempt(
-    settings: Settings, profile: Profile, cluster: Cluster, stages: int, micro_batches: int
+    fields: Mapping[str, Any], profile: Profile, cluster: Cluster, stages: int, micro_batches: int
 ) -> StagedProblem | AutomapError:
     try:
-        return settings.problem(profile, cluster, stages, micro_batches)
+        return StagedProblem(profile, cluster, stages, micro_batches, **fields)
     except BadInput as error:
         return error
 
 
 def sweep(
     chosen: list[Combination],
-    planner: PlannerRequest,
-    quick: bool,
+    planner: StagedPlanner,
+    *,
+    quick: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Plan every combination.
@@ -224,13 +187,13 @@ def sweep(
     Args:
         chosen: see `combinations`.
         planner: for every combination.
-        quick: whether it is the shorter of the policy's plan and uniform cuts instead, unproven and unrefined.
+        quick: whether it is the shorter of the planner's plan and uniform cuts instead.
         progress: called with how many problems are done and how many there are.
     """
     problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
-    outcomes = iter(
-        _better(problems, planner, progress) if quick else plan_batch(problems, staged_planner(planner), progress)
-    )
+    outcomes = iter(plan_batch(problems, planner, progress))
+    if quick:
+        outcomes = _better(problems, outcomes)
     return [
         Row(
             cluster,
@@ -243,20 +206,17 @@ def sweep(
     ]
 
 
-def _better(
-    problems: list[StagedProblem], planner: PlannerRequest, progress: Callable[[int, int], None] | None
-) -> Iterator[Outcome]:
-    """The shorter of the policy's plan and uniform cuts for each problem; both planners' errors lead to one."""
-    by_policy = plan_batch(problems, staged_planner(planner, "policy"), progress)
+def _better(problems: list[StagedProblem], planned: Iterator[Outcome]) -> Iterator[Outcome]:
+    """The shorter of a planner's plan and uniform cuts for each problem; both planners' errors lead to one."""
     uniform = plan_batch(problems, "uniform")
-    for problem, ours, theirs in zip(problems, by_policy, uniform, strict=True):
+    for problem, ours, theirs in zip(problems, planned, uniform, strict=True):
         if problem.stages == 1:
             yield from plan_batch([problem], "data-parallel")
         elif theirs.length_s is not None and (ours.length_s is None or theirs.length_s < ours.length_s):
             yield replace(theirs, outside=ours.outside)
         elif ours.ok or isinstance(ours.error, Infeasible):
             yield ours
-        else:  # too large for the policy
+        else:  # too large for the planner
             yield replace(theirs, outside=ours.outside)
 
 

@@ -1,0 +1,263 @@
+"""Where a model comes from, a file, a built-in model or a factory, and the way from there to a profile.
+
+Importing this module imports neither numpy nor a framework.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from automap_models.errors import BadInput
+from automap_models.resources import exists
+from automap_models.user_code import call_factory, user_code
+from automap_models.workloads.registry import build, names, step_of
+
+if TYPE_CHECKING:
+    from automap_models.core.device import Device
+    from automap_models.core.instruction_graph import InstructionGraph
+    from automap_models.core.profile import Profile
+    from automap_models.hlo.module import MlirModule, Module
+
+DEFAULT_DEVICE = "v100"
+Framework = Literal["jax", "torch"]
+_WANTED: Mapping[str, str] = {
+    "jax": "return a TrainingStep, or (function, arguments)",
+    "torch": "return (model, inputs) with an nn.Module",
+}
+_FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
+_WORD = re.compile(r"[\w-]+")
+_OTHER_FILES: Mapping[str, tuple[str, str]] = {
+    ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
+    ".pb": ("is a protocol buffer", "give XLA's dump as text: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'"),
+}
+"""Ending → what such a file is and what to give in its place."""
+
+Begin = Callable[[str], None]
+"""Is told what is being done."""
+Advance = Callable[[int, int | None, str], None]
+"""Is told how much of a step is done, how much there is of it, and what comes next."""
+
+
+class SourceKind(Enum):
+    """What a model comes from; the value says why an option does not apply to it."""
+
+    PROFILE = "is a profile, with times and sizes of its own"
+    MODULE = "is an HLO file, with shapes of its own"
+    WORKLOAD = "is a built-in JAX model"
+    FACTORY = "is a factory"
+
+
+MODELS = (SourceKind.WORKLOAD, SourceKind.FACTORY)
+"""Kinds of sources that are built and traced."""
+STEPS = (SourceKind.MODULE, *MODELS)
+"""Kinds of sources that have operations."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from, and which training step of it is meant.
+
+    Attributes:
+        what: the file, built-in model or factory.
+        batch: samples in a micro-batch.
+        sequence: tokens in a sample.
+        dtype: that the layers compute in.
+        trainable: patterns of an HLO file's trainable parameters.
+    """
+
+    what: str
+    kind: SourceKind
+    batch: int | None = None
+    sequence: int | None = None
+    dtype: str | None = None
+    trainable: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a built-in model or a factory is called with."""
+        return {"batch": self.batch, "sequence": self.sequence, "dtype": self.dtype}
+
+
+def source_kind(what: str) -> SourceKind:
+    """What it is: a model's name before a file of that name (`./bert48` is the file).
+
+    Raises:
+        BadInput: it looks like a name and is none, or the file cannot be read.
+    """
+    if what in names():
+        return SourceKind.WORKLOAD
+    path = Path(what)
+    if not exists(path):
+        if _FACTORY.fullmatch(what):
+            return SourceKind.FACTORY
+        if _WORD.fullmatch(what):
+            raise _unknown_name(what)
+        if ":" in path.name:
+            do = "write a factory as my_package.my_module:make_step, without folders and .py"
+            raise BadInput("is neither a file nor the name of a factory", where=what, do=do)
+    elif path.suffix in _OTHER_FILES:
+        why, do = _OTHER_FILES[path.suffix]
+        raise BadInput(why, where=what, do=do)
+    from automap_models.formats.files import holds_module
+
+    return SourceKind.MODULE if holds_module(path) else SourceKind.PROFILE
+
+
+def require_no_model(what: Path) -> None:
+    """Refuse what only `automap-profile` understands where a profile is asked for.
+
+    Raises:
+        BadInput: it is no file but a model's name or a factory.
+    """
+    name = str(what)
+    if not exists(what) and (name in names() or _FACTORY.fullmatch(name)):
+        raise BadInput(
+            "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
+        )
+
+
+def _unknown_name(what: str) -> BadInput:
+    known = names()
+    close = difflib.get_close_matches(what, known, n=1)
+    hint = f"did you mean {close[0]}? See" if close else f"known are {', '.join(known)}; see"
+    return BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
+
+
+def module_of(source: Source) -> Module:
+    """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
+
+    Raises:
+        BadInput: it cannot be read or traced.
+        UserCodeError: the user's own code raised.
+    """
+    if source.kind is not SourceKind.FACTORY:
+        return _mlir_module(source, None)
+    returned = call_factory(source.what, **source.sizes)
+    if framework_of(returned) != "torch":
+        return _mlir_module(source, returned)
+    from automap_models.torch_export.example import read_example
+    from automap_models.torch_export.step import step_module
+
+    example = read_example(returned, source.what)
+    with user_code(source.what):
+        return step_module(example.model, example.args, example.kwargs, name=source.what)
+
+
+def framework_of(returned: object) -> Framework:
+    """What the model that a factory returned is written in; torch is not imported if nobody has."""
+    torch = sys.modules.get("torch")
+    model = returned[0] if isinstance(returned, tuple) and returned else returned
+    return "torch" if torch is not None and isinstance(model, torch.nn.Module) else "jax"
+
+
+def _mlir_module(source: Source, returned: object) -> MlirModule:
+    """The module of an HLO file, a built-in model, or what a JAX model's factory returned."""
+    from automap_models.hlo.adapter import read_module, trace
+
+    if source.kind is SourceKind.MODULE:
+        return read_module(source.what, trainable=source.trainable)
+    if source.kind is SourceKind.WORKLOAD:
+        return trace(build(source.what, **source.sizes))
+    step = step_of(source.what, returned, source.dtype)
+    with user_code(source.what):
+        return trace(step)
+
+
+def traced(source: Source, begin: Begin) -> tuple[Module, InstructionGraph]:
+    """The module of an HLO file or of a model's training step, and its instruction graph.
+
+    Raises:
+        BadInput: it cannot be read or traced.
+        UserCodeError: the user's own code raised.
+    """
+    begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
+    from automap_models.hlo.graph import instruction_graph
+
+    module = module_of(source)
+    begin(f"costing {len(module.operations):,} instructions")
+    return module, instruction_graph(module)
+
+
+def profile_source(
+    source: Source,
+    framework: Framework | None,
+    device: Device,
+    measuring: Mapping[str, Any] | None,
+    begin: Begin,
+    advance: Advance,
+) -> Profile:
+    """The profile of a source: read, or traced and then costed or measured.
+
+    Args:
+        framework: what a factory's model is written in, to be checked; None: whatever it is.
+        device: whose roofline the times are.
+        measuring: options of measuring on this machine by name; None: the times are the roofline's.
+
+    Raises:
+        BadInput: the file, the model or an option cannot be used.
+        UserCodeError: the user's own code raised.
+    """
+    if source.kind is SourceKind.PROFILE:
+        from automap_models.formats.files import read_profile
+
+        return read_profile(source.what)
+    returned = None
+    if source.kind is SourceKind.FACTORY:
+        begin(f"building {source.what}")
+        returned = call_factory(source.what, **source.sizes)
+        written_in = framework_of(returned)
+        if framework not in (None, written_in):
+            do = f"leave it out; for {framework}, {_WANTED[framework]}"
+            raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
+        if written_in == "torch":
+            return _torch_profile(source, returned, device, measuring, begin)
+    return _jax_profile(source, returned, device, measuring, begin, advance)
+
+
+def _jax_profile(
+    source: Source,
+    returned: object,
+    device: Device,
+    measuring: Mapping[str, Any] | None,
+    begin: Begin,
+    advance: Advance,
+) -> Profile:
+    begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
+    from automap_models.hlo.graph import instruction_graph
+    from automap_models.hlo.profile import profile_from_graph
+
+    module = _mlir_module(source, returned)
+    begin(f"costing {len(module.operations):,} instructions")
+    graph = instruction_graph(module)
+    if measuring is not None:
+        from automap_models.hlo.measure import measure_times
+
+        measured = measure_times(module, graph=graph, progress=advance, **measuring)
+        return profile_from_graph(graph, measured.times_s, measured.meta)
+    from automap_models.cost.kernels import roofline_times
+
+    meta = {"times": "roofline, not measured", "device": device.name}
+    return profile_from_graph(graph, roofline_times(graph, device), meta)
+
+
+def _torch_profile(
+    source: Source, returned: object, device: Device, measuring: Mapping[str, Any] | None, begin: Begin
+) -> Profile:
+    from automap_models.torch_export.example import read_example
+    from automap_models.torch_export.measure import measure_module
+    from automap_models.torch_export.profile import profile_module
+
+    example = read_example(returned, source.what)
+    step = (example.model, example.args, example.kwargs)
+    if measuring is not None:
+        begin(f"measuring {source.what}")
+        return measure_module(*step, **measuring)
+    begin(f"exporting {source.what}")
+    return profile_module(*step, device=device)
