@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import Profile
 from automap_models.core.sharding_classes import ShardingClasses
 from automap_models.cost.kernels import roofline_times
-from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import Module
