@@ -24,10 +24,11 @@ from automap_models.formats.atomic import write_atomically
 from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import NetworkSize
-from automap_models.train.console import progress
-from automap_models.train.data import PipelineData
-from automap_models.train.imitation import ImitationConfig, ImitationModule
-from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
+
+from .console import progress
+from .data import PipelineData
+from .imitation import ImitationConfig, ImitationModule
+from .rainbow import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
 
 FOLDER, BEST, LAST = "checkpoints", "best", "last"
 WRITTEN_BY_US = "give a checkpoint written by train/run.py"

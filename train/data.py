@@ -18,8 +18,9 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.train.console import say
-from automap_models.train.imitation import ExactPlans, find_exact_plans
+
+from .console import say
+from .imitation import ExactPlans, find_exact_plans
 
 
 class VisitSampler(Sampler[list[int]]):

@@ -14,7 +14,8 @@ from automap_models.core.streams import one_line_errors
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
 from automap_models.resources import conf_dir
-from automap_models.train.build import (
+
+from .build import (
     build_data,
     build_module,
     build_trainer,
@@ -26,11 +27,11 @@ from automap_models.train.build import (
     require_resumable,
     resume_from,
 )
-from automap_models.train.console import quiet, say
-from automap_models.train.data import PipelineData
-from automap_models.train.export import export_policy
-from automap_models.train.imitation import ImitationModule
-from automap_models.train.module import RainbowModule
+from .console import quiet, say
+from .data import PipelineData
+from .export import export_policy
+from .imitation import ImitationModule
+from .rainbow import RainbowModule
 
 
 def train(config: DictConfig) -> L.Trainer:

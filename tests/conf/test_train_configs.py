@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_numbers
 from automap_models.train.imitation import ImitationModule
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
