@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -53,6 +55,12 @@ LEAST = {
     "trainer.threads": 0,
 }
 """The smallest value of every whole number in the config."""
+MOST = 2**31 - 1
+"""Of them all."""
+GROUPS = ("data", "env", "agent", "agent.size", "agent.agent", "agent.learner", "trainer", "logger")
+"""Groups of settings."""
+FILES = {"out": False, "ckpt_path": True, "init_from": True}
+"""Setting that names a file or a folder → whether it may be null."""
 
 
 SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))
@@ -62,16 +70,24 @@ SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "eps
 RESIDUALS = ("none", "linear", "log")
 
 
-def require_numbers(config: DictConfig) -> None:
-    """Check the settings that count something or are shares.
+def require_settings(config: DictConfig) -> None:
+    """Check what is a group of settings, names a file, counts something or is a share.
 
     Raises:
-        BadInput: one is no such number or out of its range.
+        BadInput: one is of another kind or out of its range.
     """
+    for key in GROUPS:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, DictConfig):
+            raise BadInput(f"is {value!r}, not a group of settings", where=key, do="see conf/train.yaml")
+    for key, optional in FILES.items():
+        value = OmegaConf.select(config, key)
+        if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
+            raise BadInput(f"is {value!r}", where=key, do=f"give a path{' or null' if optional else ''}")
     for key, least in LEAST.items():
         value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number ≥ {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number from {least} to {MOST:,}")
     for key in SHARES:
         value = OmegaConf.select(config, key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -96,12 +112,29 @@ def build_module(config: DictConfig) -> RainbowModule:
         raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if config.imitation is None:
-        return RainbowModule(network, size, agent, learner, config.seed)
-    if not isinstance(config.imitation, DictConfig):
+    if config.imitation is not None and not isinstance(config.imitation, DictConfig):
         raise BadInput(f"is {config.imitation!r}", where="imitation", do="set null, or take experiment=imitation")
-    imitation = _checked(ImitationConfig, "imitation", config.imitation)
-    return ImitationModule(network, size, agent, learner, config.seed, imitation)
+    with _enough_memory():
+        if config.imitation is None:
+            return RainbowModule(network, size, agent, learner, config.seed)
+        imitation = _checked(ImitationConfig, "imitation", config.imitation)
+        return ImitationModule(network, size, agent, learner, config.seed, imitation)
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Around what takes memory for the network and the replay.
+
+    Raises:
+        BadInput: there is not enough.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        do = "lower agent.size.hidden, agent.size.atoms, agent.learner.replay or agent.learner.branches"
+        raise BadInput("needs more memory than there is", where="agent", do=do) from error
 
 
 def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, Any]:

@@ -52,9 +52,18 @@ def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zipfile, pickle and torch raise a dozen kinds on what is no checkpoint
         raise BadInput("is no checkpoint or a truncated one", where=str(path), do=WRITTEN_BY_US) from error
-    if not isinstance(content, dict) or not {"state_dict", "hyper_parameters", "rainbow"} <= set(content):
-        raise BadInput("is no checkpoint of a training run", where=str(path), do=WRITTEN_BY_US)
+    parts = ("state_dict", "hyper_parameters", "rainbow")
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in parts):
+        raise _foreign(path)
+    learner, rainbow = content["hyper_parameters"].get("learner"), content["rainbow"]
+    counted = type(rainbow.get("episodes")) is int and isinstance(rainbow.get("processes"), list)
+    if not counted or not isinstance(learner, dict):
+        raise _foreign(path)
     return content
+
+
+def _foreign(path: Path) -> BadInput:
+    return BadInput("is no checkpoint of a training run", where=str(path), do=WRITTEN_BY_US)
 
 
 def resume_from(config: DictConfig) -> Path | None:
@@ -73,6 +82,7 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     """
     checkpoint = read_checkpoint(path, "ckpt_path")
     _require_same_network(checkpoint, module, path)
+    _require_weights(checkpoint, module, path)
     if ("imitation" in checkpoint["hyper_parameters"]) != isinstance(module, ImitationModule):
         raise BadInput(
             "was learned another way: one from episodes, the other from exact plans",
@@ -108,13 +118,32 @@ def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> N
     checkpoint = read_checkpoint(path, key)
     shared = checkpoint["hyper_parameters"].get("network") == "look_ahead"
     _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
+    _require_weights(checkpoint, module, path)
     module.load_state_dict(checkpoint["state_dict"])
+
+
+def _require_weights(checkpoint: dict[str, Any], module: RainbowModule, path: Path) -> None:
+    """Every weight of the network is there, of its shape, and none else.
+
+    Raises:
+        BadInput: the checkpoint is damaged.
+    """
+    saved, wanted = checkpoint["state_dict"], module.state_dict()
+    same = saved.keys() == wanted.keys() and all(
+        isinstance(saved[name], torch.Tensor) and saved[name].shape == weight.shape for name, weight in wanted.items()
+    )
+    if not same:
+        raise BadInput("holds other weights than its network has: it is damaged", where=str(path), do=WRITTEN_BY_US)
 
 
 def _require_same_network(
     checkpoint: dict[str, Any], module: RainbowModule, path: Path, but_for: Sequence[str] = ()
 ) -> None:
-    saved, wanted = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
+    try:
+        saved = _architecture(checkpoint["hyper_parameters"])
+    except (KeyError, TypeError):
+        raise _foreign(path) from None
+    wanted = _architecture(module.hparams)
     differences = [
         f"{key} {saved.get(key)}, not {value}"
         for key, value in wanted.items()

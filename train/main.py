@@ -21,7 +21,7 @@ from automap_models.train.build import (
     episodes_per_epoch,
     epochs_of,
     require_fitting_problems,
-    require_numbers,
+    require_settings,
 )
 from automap_models.train.checkpoints import load_weights, require_resumable, resume_from
 from automap_models.train.console import quiet, say
@@ -40,7 +40,7 @@ def train(config: DictConfig) -> L.Trainer:
     Raises:
         BadInput: a setting or a file cannot be used; nothing is written then, except the optima beside the data set.
     """
-    require_numbers(config)
+    require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)
     data.setup()
