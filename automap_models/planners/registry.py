@@ -41,8 +41,8 @@ PLANNERS: dict[str, dict[str, str]] = {
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:ShardingGreedyPlanner",
-        "random": "automap_models.planners.sharding.baselines:ShardingRandomPlanner",
+        "greedy": "automap_models.planners.sharding.episodes:ShardingGreedyPlanner",
+        "random": "automap_models.planners.sharding.episodes:ShardingRandomPlanner",
     },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",

@@ -27,8 +27,8 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint
 from torch.multiprocessing.spawn import spawn
 from torch.utils import _pytree as pytree
 
+from automap_models.core.schedules import Op
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import Op
 from automap_models.torch_export.capture import copy_model, training_outputs
 from automap_models.torch_export.measure import with_values
 from automap_models.user_code import user_code
@@ -37,7 +37,7 @@ FloatArray = NDArray[np.float64]
 Loss = Callable[[Any, Tensor], Tensor]
 
 TORCH_SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
-"""Torch's own, by their names in simulate.schedules."""
+"""Torch's own, by their names in core.schedules."""
 NO_ANSWER = timedelta(minutes=5)
 """After so long a stage that waits for another gives up."""
 PARTS = ("forward_s", "backward_s", "update_s")

@@ -50,7 +50,7 @@ OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
-  a factory               my_package.my_module:make_step, a JAX training step
+  a factory               my_package.my_module:make_step, a JAX training step or an nn.Module
   HLO or StableHLO        as automap-profile reads it; without a backward pass, too
 
 examples:
@@ -200,7 +200,7 @@ def _graph(request: PlaceRequest) -> PlacementGraph:
 
 def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
 
     from ..reports.text import Steps
 

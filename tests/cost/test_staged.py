@@ -147,3 +147,32 @@ def test_another_number_of_micro_batches_scales_all_but_parameters() -> None:
     np.testing.assert_array_equal(halves.W, problem.shardings[0].W)
     np.testing.assert_array_equal(halves.starts_bwd, [1.0, 0.0])
     assert (split.stages, split.micro_batches) == (1, 2)
+
+
+def test_replicas_get_whole_samples_under_a_schedule() -> None:
+    """23 replicas of 32 samples: some have 2, not 1.39, and so the stage takes two thirty-seconds of its work."""
+    profile = Profile.create(
+        C=[32.0, 32.0], C_fwd=[8.0, 8.0], A=[3.2e9, 0.0], W=[0.0, 0.0], stash=[64.0, 64.0], meta={"microbatch_size": 32}
+    )
+    cluster = Cluster(3, 8, 1e9, 1e9, 1e12)
+    problem = StagedProblem(profile, cluster, stages=2, micro_batches=1, schedule="1f1b")
+    cut = StagedPlan((0,), (1,), 1, "given")
+    cost, continuous = plan_cost(problem, cut), plan_cost(replace(problem, schedule=None), cut)
+    assert (cost.forward_s.tolist(), cost.backward_s.tolist()) == ([8.0, 0.5], [24.0, 1.5])
+    assert cost.memory_bytes.tolist() == [64.0, 4.0]
+    assert continuous.forward_s[1] == 8.0 / 23
+    # The sender keeps 7/23 in its node and sends the rest: with 46 samples' room for 32 that is the whole micro-batch.
+    assert continuous.transfer_s[0] == pytest.approx(3.2 * 16 / 23)
+    assert cost.transfer_s[0] == pytest.approx(3.2)
+
+
+def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:
+    """2 s of all-reduce for the second layer begin 1.5 s before the end; 1 s follows."""
+    profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])
+    cluster = Cluster(2, 1, 1e9, 1e8, 1e12)
+    problem = StagedProblem(profile, cluster, stages=1, micro_batches=3, schedule="1f1b")
+    cost = plan_cost(problem, StagedPlan((), (), 3, "given"))
+    assert cost.all_reduce_s.tolist() == [3.0]
+    assert cost.backward_s.tolist() == [3.0]
+    assert cost.exposed_s.tolist() == pytest.approx([1.5])
+    assert cost.length_s == pytest.approx(3 * 4.0 + 1.5)

@@ -32,12 +32,10 @@ def profiles() -> dict[str, Target]:
 
 def descriptions() -> dict[str, Target]:
     """YAML."""
-    from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_cluster, read_device
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.hlo.rule_sets import read_rule_set
-    from automap_models.planners.online.config import read_online_agent
-    from automap_models.planners.sharding.search import read_search_config
+    from automap_models.planners.agent_yaml import read_online_agent, read_search_config
 
     def both(name: str) -> list[bytes]:
         return [samples.shipped(name), samples.shipped_as_json(name)]
@@ -59,10 +57,9 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.files import read_profile
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_json import read_placement
-    from automap_models.formats.placement_plan import read_placement_plan
+    from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_json import read_plan
     from automap_models.formats.sharding_json import read_sharding_plan
-    from automap_models.formats.split_json import read_split
 
     layers, (plan, placed) = samples.model(), plans()
     with in_folder(infer_files() | place_files()):
@@ -84,7 +81,7 @@ def documents() -> dict[str, Target]:
 def stored() -> dict[str, Target]:
     """What our own programs keep: data sets, cached models and explorations."""
     from automap_models.formats.dataset import KIND, read_dataset, write_shard
-    from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
+    from automap_models.formats.npz import model_from_npz, model_to_npz
     from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
     from automap_models.planners.portfolio.space import PlanningSpace
     from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
@@ -108,7 +105,7 @@ def stored() -> dict[str, Target]:
         return read_dataset(path.parent)
 
     with in_folder(infer_files()):
-        from automap_models.formats.cluster_yaml import read_cluster
+        from automap_models.formats.hardware_yaml import read_cluster
 
         space = PlanningSpace(samples.model(), read_cluster("topo.yaml"), global_batch=8)
     exploration = ExplorePlanner(ExploreConfig(budget_s=1.0)).solve(space).facts["exploration"]
@@ -125,8 +122,8 @@ def stored() -> dict[str, Target]:
 def policies() -> dict[str, Target]:
     """ONNX, opened and asked for a plan."""
     from automap_models.core.staged import StagedProblem
-    from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.registry import make_planner
 
     with in_folder(infer_files()):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.schedules import schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import schedule
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

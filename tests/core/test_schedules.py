@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from automap_models.simulate import schedules
-from automap_models.simulate.schedules import SCHEDULES, Op, schedule
+from automap_models.core import schedules
+from automap_models.core.schedules import SCHEDULES, Op, schedule
 
 GRIDS = {
     "1f1b": """

@@ -39,24 +39,37 @@ def _warm_up_then_alternate(warm_up: int, micro_batches: int) -> list[Op]:
     return order + [Op(True, m) for m in range(micro_batches - warm_up, micro_batches)]
 
 
-def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Op]:
-    return _warm_up_then_alternate(min(micro_batches, stages - stage), micro_batches)
+def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> int:
+    return min(micro_batches, stages - stage)
 
 
-def _one_f_one_b_deep(stage: int, stages: int, micro_batches: int) -> list[Op]:
-    return _warm_up_then_alternate(min(micro_batches, 2 * (stages - stage) - 1), micro_batches)
+def _one_f_one_b_deep(stage: int, stages: int, micro_batches: int) -> int:
+    return min(micro_batches, 2 * (stages - stage) - 1)
 
 
-def _gpipe(stage: int, stages: int, micro_batches: int) -> list[Op]:
-    return _warm_up_then_alternate(micro_batches, micro_batches)
+def _gpipe(stage: int, stages: int, micro_batches: int) -> int:
+    return micro_batches
 
 
-SCHEDULES: dict[str, Callable[[int, int, int], list[Op]]] = {
+SCHEDULES: dict[str, Callable[[int, int, int], int]] = {
     "1f1b": _one_f_one_b,
     "1f1b-deep": _one_f_one_b_deep,
     "gpipe": _gpipe,
 }
-"""Schedules by name: function of (stage, stages, micro_batches) → the stage's order of passes."""
+"""Schedules by name: function of (stage, stages, micro_batches) → the stage's warm-up, which is also the number of
+micro-batches whose activations it holds at once."""
+
+
+def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> int:
+    """Forward passes of a stage before its first backward pass; without a schedule those of 1F1B.
+
+    Args:
+        name: a key of SCHEDULES, or None.
+        stage: counted from 0.
+        stages: S.
+        micro_batches: M.
+    """
+    return SCHEDULES[name or "1f1b"](stage, stages, micro_batches)
 
 
 def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...], ...]:
@@ -67,4 +80,7 @@ def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...]
         stages: S.
         micro_batches: M.
     """
-    return tuple(tuple(SCHEDULES[name](stage, stages, micro_batches)) for stage in range(stages))
+    return tuple(
+        tuple(_warm_up_then_alternate(warm_up(name, stage, stages, micro_batches), micro_batches))
+        for stage in range(stages)
+    )
