@@ -8,20 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from automap_models.core.placement import PlacementProblem, PlacementResult, model_name
+from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap
 
-from .text import (
-    WIDTH_WITHOUT_A_TERMINAL,
-    columns,
-    console,
-    counted,
-    fact_table,
-    percent,
-    plain,
-    seconds,
-    shortened,
-    size,
-)
+from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
+from automap_models.core.units import counted, percent, seconds, shortened
 from automap_models.errors import Infeasible
 from automap_models.formats.files import write_atomically
 from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
@@ -18,7 +19,7 @@ from automap_models.version import __version__
 
 from ..commands.arguments import in_options
 from ..runner import Report
-from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

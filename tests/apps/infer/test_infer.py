@@ -344,6 +344,7 @@ def test_a_graph_that_cannot_be_is_refused(text: str, message: str, refused: Cal
         (("--topo", "C", "--beam", "0"), "--beam"),
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
+        (("--topo", "C", "--certify-budget", "300 Mbit"), "--certify-budget: '300 Mbit' is no time such as"),
         (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
         (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),
