@@ -52,7 +52,8 @@ OF_SEARCHING = (
 """Options that a plan made before has no use for."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 

@@ -31,12 +31,13 @@ class Sharded:
 
     Attributes:
         report: the plan, its price and what is said about it.
-        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`.
+        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`. None
+            where it cannot read the step, as one of PyTorch's operators.
         verified: what XLA made of it, if that was asked for.
     """
 
     report: ShardingReport
-    inserted: Mapping[str, Collectives]
+    inserted: Mapping[str, Collectives] | None
     verified: Verified | None = None
 
 
@@ -128,7 +129,8 @@ def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         cut_off = ", then interrupted" if known["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
     yield "optimum", _count_optimum(plan, report.result.bound)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     yield (
         "time",
         f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
@@ -243,7 +245,8 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
         yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
     yield "optimum", _price_optimum(report)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     if outcome.verified:
         yield from _verified_facts(outcome.verified)
     searched = seconds(report.result.taken_s)
