@@ -319,7 +319,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
         return timeline(plan.cost, plan.plan.micro_batches, request.options.schedule or DEFAULT_SCHEDULE)
 
     def draw() -> Figure:
-        from ..plots.pipeline import draw
+        from automap_models.plots.pipeline import draw
 
         return draw(plan, timeline())
 

@@ -241,7 +241,7 @@ def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
     from ..reports.placement import print_placement
 
     def draw() -> Figure:
-        from ..plots.placement import draw_placement
+        from automap_models.plots.placement import draw_placement
 
         return draw_placement(outcome)
 

@@ -279,7 +279,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
         return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_candidates
+        from automap_models.plots.exploration import draw_candidates
 
         return draw_candidates(outcome.exploration)
 

@@ -35,7 +35,7 @@ def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
 
     def draw() -> Figure:
-        from ..plots.sweep import draw_sweep
+        from automap_models.plots.sweep import draw_sweep
 
         return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
 

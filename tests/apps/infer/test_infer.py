@@ -13,7 +13,7 @@ import pytest
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.infer.app import infer as main
-from automap_models.infer.plots import figures
+from automap_models.plots import figures
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0

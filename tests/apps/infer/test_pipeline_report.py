@@ -15,8 +15,8 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.plots.pipeline import windows as shown_windows
 from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
+from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
 

@@ -18,8 +18,7 @@ from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
-
-from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
