@@ -6,10 +6,10 @@ import importlib.util
 import io
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,8 +48,4 @@ def save_figure(path: Path, figure: Figure) -> None:
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
         warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
         figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
-
-    def write(file: BinaryIO) -> None:
-        file.write(drawn.getvalue())
-
-    write_atomically(path, write)
+    write_bytes(path, drawn.getvalue())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from automap_models.core.report import PlanReport
+    from automap_models.core.result import PlanReport
     from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline

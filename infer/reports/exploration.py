@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, rescaling_notes
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, PlanReport
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan

@@ -11,8 +11,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Result
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import SearchLogEntry
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.formats.npz import write_npz
