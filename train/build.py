@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_atomically
 from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import NetworkSize

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Sampler
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
-from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.train.console import say
 from automap_models.train.imitation import ExactPlans, find_exact_plans

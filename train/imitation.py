@@ -19,7 +19,7 @@ from torch import Tensor
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_atomically
 from automap_models.planners.staged.search import exact_search
 from automap_models.rl.offline import as_episodes, imitation_loss, transitions
 from automap_models.rl.replay import Items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import hydra
 import lightning as L
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from automap_models.core.streams import one_line_errors
 from automap_models.errors import BadInput
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_text
 from automap_models.resources import conf_dir
 from automap_models.train.build import (
     build_data,
@@ -91,12 +91,7 @@ def _write_config(config: DictConfig) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
-    text = OmegaConf.to_yaml(config, resolve=True).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_atomically(out / "config.yaml", write)
+    write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
 def _fit(trainer: L.Trainer, module: RainbowModule, data: PipelineData, checkpoint: Path | None) -> None:

@@ -13,8 +13,7 @@ from .arguments import filled, refuse, sized_profile
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
-    from automap_models.core.report import PlanReport
-    from automap_models.core.result import Result
+    from automap_models.core.result import PlanReport, Result
 
 NOT_OF_REPLANNING = (
     *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),

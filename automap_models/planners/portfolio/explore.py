@@ -116,12 +116,7 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
     def solve(
         self, problem: StagedProblem | PlanningSpace, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> StagedResult:
-        """The best plan of every sort.
-
-        Args:
-            problem: one problem, or a space: then the problem of the result is the one chosen.
-            deadline: when to stop with the best plan so far.
-            watch: is told how far it is.
+        """The best plan of every sort; arguments as those of AutoPlanner.solve.
 
         Raises:
             BadInput: constraints contradict one another, or match nothing, or there are more devices than the exact
