@@ -169,7 +169,7 @@ class Command(Generic[RequestT, OutcomeT]):
             taken[real] = f"where the {output.what} goes"
             files[output.what] = path
             if output.picture:
-                from .plots.figures import require_plotting
+                from automap_models.plots.figures import require_plotting
 
                 require_plotting(path)
             require_writable(path)
@@ -188,7 +188,7 @@ class Command(Generic[RequestT, OutcomeT]):
 def _write(report: Report, output: Output, path: Path) -> None:
     """Write one file, whole or not at all."""
     if output.picture and report.draw is not None:
-        from .plots.figures import save_figure
+        from automap_models.plots.figures import save_figure
 
         save_figure(path, report.draw())
     elif output.what in report.writers:

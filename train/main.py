@@ -23,8 +23,8 @@ from .build import (
     epochs_of,
     load_weights,
     require_fitting_problems,
-    require_numbers,
     require_resumable,
+    require_settings,
     resume_from,
 )
 from .console import quiet, say
@@ -43,7 +43,7 @@ def train(config: DictConfig) -> L.Trainer:
     Raises:
         BadInput: a setting or a file cannot be used; nothing is written then, except the optima beside the data set.
     """
-    require_numbers(config)
+    require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)
     data.setup()

@@ -196,7 +196,7 @@ def _write(path: Path, profile: Profile) -> None:
 
 
 def _draw(profile: Profile) -> Figure:
-    from ..plots.profile import draw_profile
+    from automap_models.plots.profile import draw_profile
 
     return draw_profile(profile)
 

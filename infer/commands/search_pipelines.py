@@ -110,7 +110,7 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
     evaluated = evaluate(result, seed=request.seed)
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_online
+        from automap_models.plots.exploration import draw_online
 
         return draw_online(result)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
+from automap_models.core.units import counted, percent, seconds, shortened
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_text
 from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
@@ -18,7 +19,7 @@ from automap_models.version import __version__
 
 from ..commands.options import in_options
 from ..runner import Report
-from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
 
     def draw() -> Figure:
-        from ..plots.sweep import draw_sweep
+        from automap_models.plots.sweep import draw_sweep
 
         return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
 

@@ -28,11 +28,9 @@ def require_plotting(path: Path) -> None:
         BadInput: an unknown kind of file, or matplotlib is not installed.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(
-            f"no kind of picture ends in {path.suffix!r}", where=f"--plot {path}", do=f"use {', '.join(SUFFIXES)}"
-        )
+        raise BadInput(f"no kind of picture ends in {path.suffix!r}", where=str(path), do=f"use {', '.join(SUFFIXES)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput("matplotlib is not installed", where="--plot", do="pip install 'automap-models[plot]'")
+        raise BadInput("matplotlib is not installed", where=str(path), do="pip install 'automap-models[plot]'")
 
 
 def save_figure(path: Path, figure: Figure) -> None:
