@@ -28,14 +28,12 @@ class AutoConfig:
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
         certify_s: how long it may take to prove the plan optimal, or to correct it, seconds.
         refine_s: how long it may take to move the cuts by single instructions; 0 leaves them on the grid.
-        schedule: whose simulated length that shall shorten; None is the length L.
     """
 
     policy: Path | None = None
     beam: int = 4
     certify_s: float = 0.3
     refine_s: float = 0.1
-    schedule: str | None = None
 
 
 class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]):
@@ -69,7 +67,7 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
             BadInput: the space's batch is too small for its cluster.
         """
         begun_s, config = time.perf_counter(), self.config
-        budget = Budget(config.certify_s, config.refine_s, config.schedule)
+        budget = Budget(config.certify_s, config.refine_s)
         if isinstance(problem, StagedProblem):
             result = compete([problem], self._makers, budget, deadline, watch)
             return replace(result, taken_s=time.perf_counter() - begun_s)

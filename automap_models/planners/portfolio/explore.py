@@ -21,7 +21,7 @@ from automap_models.core.mesh import PlanKind
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
+from automap_models.simulate.step import step_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
@@ -91,9 +91,9 @@ class Exploration:
         """The best plan as a planner's result; its facts have the exploration."""
         best = self.best
         # No plan on the grid is shorter than the best one if that is on the grid.
-        value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.length_s)
+        value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.step_s)
         bound = Bound(value, self.proven.proof)
-        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + LENGTH_ROUNDING)
+        optimal = bound.proof == "exact" and best.step_s <= value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
             best.plan,
@@ -188,7 +188,7 @@ class _Portfolio:
     def best_s(self, *kinds: PlanKind) -> float:
         """Length of the shortest plan that fits, of these kinds or of all; inf without one."""
         fitting = [plan for plan in self.best.values() if plan.fits and (not kinds or plan.kind in kinds)]
-        return min((plan.length_s for plan in fitting), default=math.inf)
+        return min((plan.step_s for plan in fitting), default=math.inf)
 
     def _offer(self, plan: Candidate | None) -> None:
         held = None if plan is None else self.best.get(plan.name)
@@ -264,7 +264,7 @@ def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[C
     """
     defaults = AutoConfig()
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
-    budget = Budget(defaults.certify_s, defaults.refine_s, defaults.schedule)
+    budget = Budget(defaults.certify_s, defaults.refine_s)
     try:
         competition = space.pipelines(makers.policy.out_of_range, space.several)
     except BadInput:  # too few samples for any number of stages
@@ -314,5 +314,5 @@ def trained_pipeline(space: PlanningSpace, start: Candidate, seed: int, deadline
         return None
     plan = replace(plan, coarse_cuts=start.problem.grid.to_points(plan.cuts))
     problem = space.split(plan.stages, plan.micro_batches)
-    trained = Candidate(problem, plan, plan_cost(problem, plan))
-    return trained if trained.length_s < start.length_s else None
+    trained = Candidate(problem, plan, step_cost(problem, plan))
+    return trained if trained.step_s < start.step_s else None

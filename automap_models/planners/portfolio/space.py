@@ -73,6 +73,7 @@ class PlanningSpace:
         granularity: points that the instructions are coarsened to.
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
+        schedule: whose step counts; None for the length L.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -87,6 +88,7 @@ class PlanningSpace:
     granularity: int = DEFAULT_GRANULARITY
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -106,6 +108,7 @@ class PlanningSpace:
             granularity=problem.granularity,
             max_replicas=problem.max_replicas,
             constraints=problem.constraints,
+            schedule=problem.schedule,
         )
 
     @cached_property
@@ -122,6 +125,7 @@ class PlanningSpace:
             launch_s=self.model.launch_s,
             max_replicas=self.max_replicas,
             constraints=self.constraints,
+            schedule=self.schedule,
         )
 
     @cached_property
@@ -147,6 +151,11 @@ class PlanningSpace:
     def several(self) -> tuple[int, ...]:
         """The numbers of stages that are more than one."""
         return tuple(stages for stages in self.stage_numbers if stages > 1)
+
+    def allows(self, stages: int) -> bool:
+        """Whether there are plans of so many stages that satisfy the constraints, as far as cuts and equal stages go."""
+        constraints = self.constraints
+        return constraints == UNCONSTRAINED or constraints.allow(self.model.profile, self.cluster.devices, stages)
 
     def split(self, stages: int, micro_batches: int) -> StagedProblem:
         """The problem of that many stages and micro-batches; each replica of a stage needs a sample."""
@@ -179,7 +188,7 @@ class PlanningSpace:
         plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
         numbers = self.stage_numbers if stages is None else stages
         if self.constraints != UNCONSTRAINED:
-            numbers = tuple(S for S in numbers if self.constraints.allow(plain.profile, S))
+            numbers = tuple(S for S in numbers if self.allows(S))
         problems = [replace(plain, stages=S, micro_batches=M) for S in numbers for M in self.counts]
         batch = self.global_batch
         if batch is not None:

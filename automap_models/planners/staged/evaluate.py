@@ -16,7 +16,7 @@ from automap_models.simulate.step import timeline
 
 
 def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:
-    """The length of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
+    """The step of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
 
     Args:
         problem: of the baseline.
@@ -24,12 +24,15 @@ def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> fl
     """
     for result in known:
         same = result.problem.profile is problem.profile and result.problem.cluster == problem.cluster
-        shape = (result.problem.stages, result.problem.micro_batches, result.problem.state_factor)
-        if same and shape == (problem.stages, problem.micro_batches, problem.state_factor):
-            return result.cost.length_s if result.plan else None
+        if same and _shape(result.problem) == _shape(problem):
+            return result.cost.step_s if result.plan else None
     planner = UniformPlanner() if problem.stages > 1 else DataParallelPlanner()
     result = planner.solve(problem)
-    return result.cost.length_s if result.plan else None
+    return result.cost.step_s if result.plan else None
+
+
+def _shape(problem: StagedProblem) -> tuple[object, ...]:
+    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule
 
 
 def evaluate(
