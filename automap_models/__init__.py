@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.staged import plan_cost
     from automap_models.errors import AutomapError, BadInput, Infeasible
-    from automap_models.formats.cluster_yaml import read_cluster
     from automap_models.formats.files import read_profile
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.batch import Outcome, plan_batch
 
@@ -50,7 +50,7 @@ _WHERE = {
     "make_planner": "automap_models.planners.registry",
     "plan_batch": "automap_models.planners.staged.batch",
     "plan_cost": "automap_models.cost.staged",
-    "read_cluster": "automap_models.formats.cluster_yaml",
+    "read_cluster": "automap_models.formats.hardware_yaml",
     "read_profile": "automap_models.formats.files",
 }
 """Public name → the module that defines it."""

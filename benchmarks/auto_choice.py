@@ -25,8 +25,8 @@ from automap_models.core.microbatch import required_size
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.engine import Budget, Makers, compete
 from automap_models.planners.portfolio.space import PlanningSpace, default_stages

@@ -26,7 +26,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.search import anytime_search, exact_search
 

@@ -36,8 +36,8 @@ from automap_models.envs.online.env import final_length_s
 from automap_models.envs.online.pivots import Candidates
 from automap_models.envs.online.tables import Pivots
 from automap_models.errors import Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import NEVER, Deadline
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions, candidate_optimum
 from automap_models.planners.online.search import first_plans

@@ -110,7 +110,7 @@ def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
 def measured(model: str, kind: PlanKind, devices: int, rules: str, seeds: int) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes

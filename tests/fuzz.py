@@ -476,8 +476,7 @@ def _profiles(profile: bytes) -> dict[str, Target]:
 def _descriptions(_: bytes) -> dict[str, Target]:
     import yaml
 
-    from automap_models.formats.cluster_yaml import read_cluster
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_cluster, read_device
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.planners.agent_yaml import read_online_agent, read_search_config
@@ -503,10 +502,9 @@ def _documents(profile: bytes) -> dict[str, Target]:
     from automap_models.formats.files import read_profile
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_json import read_placement
-    from automap_models.formats.placement_plan import read_placement_plan
+    from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_json import read_plan
     from automap_models.formats.sharding_json import read_sharding_plan
-    from automap_models.formats.split_json import read_split
 
     with _folder(profile):
         _command("infer")(

@@ -1,8 +1,11 @@
-"""From a composed config to a module, its data and a trainer; every setting is checked here."""
+"""From a composed config to a module, its data, a trainer and its checkpoints; every setting is checked here.
+
+Checkpoint files are written whole or not at all, read without unpickling, and refused in one sentence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,18 +14,133 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
+from automap_models.formats.files import write_atomically
+from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import NetworkSize
-from automap_models.train.checkpoints import BEST, FOLDER, LAST, AtomicCheckpoints
 from automap_models.train.console import progress
 from automap_models.train.data import PipelineData
 from automap_models.train.imitation import ImitationConfig, ImitationModule
-from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule
+from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
+
+FOLDER, BEST, LAST = "checkpoints", "best", "last"
+WRITTEN_BY_US = "give a checkpoint written by train/run.py"
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes beside the file and renames; Lightning's own detour over /tmp is a copy where that is another disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: torch.save(checkpoint, file))
+
+
+def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
+    """The content of a checkpoint file.
+
+    Args:
+        path: the file.
+        key: the setting that named it.
+
+    Raises:
+        BadInput: it is missing, truncated or no checkpoint of a training run.
+    """
+    if not is_file(path):
+        raise BadInput("no such checkpoint", where=str(path), do=f"give an existing file as {key}=")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zipfile, pickle and torch raise a dozen kinds on what is no checkpoint
+        raise BadInput("is no checkpoint or a truncated one", where=str(path), do=WRITTEN_BY_US) from error
+    if not isinstance(content, dict) or not {"state_dict", "hyper_parameters", "rainbow"} <= set(content):
+        raise BadInput("is no checkpoint of a training run", where=str(path), do=WRITTEN_BY_US)
+    return content
+
+
+def resume_from(config: DictConfig) -> Path | None:
+    """The checkpoint file that a config says to go on with."""
+    if config.ckpt_path is None:
+        return None
+    last = Path(config.out) / FOLDER / f"{LAST}.ckpt"
+    return last if config.ckpt_path == "last" else Path(config.ckpt_path)
+
+
+def require_resumable(path: Path, module: RainbowModule, data: PipelineData, processes: int) -> dict[str, Any]:
+    """The content of a checkpoint that this run can go on with.
+
+    Raises:
+        BadInput: it cannot: another network, replay, data set or number of processes.
+    """
+    checkpoint = read_checkpoint(path, "ckpt_path")
+    _require_same_network(checkpoint, module, path)
+    if ("imitation" in checkpoint["hyper_parameters"]) != isinstance(module, ImitationModule):
+        raise BadInput(
+            "was learned another way: one from episodes, the other from exact plans",
+            where=str(path),
+            do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
+        )
+    for name in ("replay", "branches"):
+        saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
+        if saved != wanted:
+            raise BadInput(
+                f"was written with {name} {saved}, not {wanted}",
+                where=str(path),
+                do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
+            )
+    if checkpoint.get(type(data).__qualname__, data.state_dict()) != data.state_dict():
+        raise BadInput(
+            "was trained on other groups than this run's",
+            where=str(path),
+            do="give the same data settings, or init_from= to take the weights only",
+        )
+    require_processes(checkpoint["rainbow"], processes, str(path))
+    return checkpoint
+
+
+def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> None:
+    """Take over the networks of a checkpoint, nothing else.
+
+    A network shared over candidates has the same weights for every number of stages and devices.
+
+    Raises:
+        BadInput: the file is no checkpoint of such a network.
+    """
+    checkpoint = read_checkpoint(path, key)
+    shared = checkpoint["hyper_parameters"].get("network") == "look_ahead"
+    _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
+    module.load_state_dict(checkpoint["state_dict"])
+
+
+def _require_same_network(
+    checkpoint: dict[str, Any], module: RainbowModule, path: Path, but_for: Sequence[str] = ()
+) -> None:
+    saved, wanted = (_architecture(parameters) for parameters in (checkpoint["hyper_parameters"], module.hparams))
+    differences = [
+        f"{key} {saved.get(key)}, not {value}"
+        for key, value in wanted.items()
+        if key not in but_for and saved.get(key) != value
+    ]
+    if differences:
+        raise BadInput(
+            f"holds another network than this run's ({'; '.join(differences)})",
+            where=str(path),
+            do="give a checkpoint trained with the same agent and env",
+        )
+
+
+def _architecture(parameters: Any) -> dict[str, Any]:
+    """Every setting that decides the shapes and the meaning of a network's weights, and of the replay."""
+    return {"network": parameters["network"], **asdict(NetworkSize(**parameters["size"]))}
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
 from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.search import exact_search
-from automap_models.rl.imitation import as_episodes, imitation_loss
+from automap_models.rl.offline import as_episodes, imitation_loss, transitions
 from automap_models.rl.replay import Items
-from automap_models.rl.whole_plans import transitions
 
 from .console import say
 from .module import RainbowModule
@@ -128,7 +127,7 @@ class ImitationConfig:
 
     Attributes:
         plans: folder in which exact plans are kept between runs (find_exact_plans).
-        temperature: differences of action values that count (rl.imitation).
+        temperature: differences of action values that count (rl.offline).
 
     Raises:
         BadInput: the temperature is not positive.

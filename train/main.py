@@ -20,10 +20,12 @@ from automap_models.train.build import (
     build_trainer,
     episodes_per_epoch,
     epochs_of,
+    load_weights,
     require_fitting_problems,
     require_numbers,
+    require_resumable,
+    resume_from,
 )
-from automap_models.train.checkpoints import load_weights, require_resumable, resume_from
 from automap_models.train.console import quiet, say
 from automap_models.train.data import PipelineData
 from automap_models.train.export import export_policy

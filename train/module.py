@@ -19,11 +19,19 @@ from automap_models.envs.pipeline.cost_to_go import POINTS, UNITS, CostToGo, lev
 from automap_models.envs.pipeline.env import PipelineEnv, Problems, complete_cost
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
-from automap_models.rl.branching import branch, branch_loss, empty_branches
 from automap_models.rl.learner import Learner, LearnerConfig
 from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize
+from automap_models.rl.offline import (
+    PipelineAgent,
+    branch,
+    branch_loss,
+    empty_branches,
+    empty_transition,
+    replayed,
+    rollout,
+    transitions,
+)
 from automap_models.rl.replay import Items, PrioritisedReplay
-from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 
 NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
     "look_ahead": LookAheadQNetwork,
@@ -37,7 +45,7 @@ class OfflineLearnerConfig(LearnerConfig):
 
     Attributes:
         final_learning_rate: at the end of a cosine decay over the run; equal to the first for none.
-        branches: episodes played from one state of each problem (rl.branching); 1 is one ordinary episode a problem.
+        branches: episodes played from one state of each problem (rl.offline); 1 is one ordinary episode a problem.
     """
 
     final_learning_rate: float = 1e-5

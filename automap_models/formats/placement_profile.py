@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
-from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 
 Shares = Mapping[int, float]
 """Operator → the part of a backward node's time that belongs to it; the parts add up to 1."""

@@ -34,7 +34,7 @@ from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedP
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.cluster_yaml import ClusterDocument
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
 from automap_models.version import __version__
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import require_samples
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import CLUSTER_KEYS, RATES, SIZES, ClusterDocument, read_cluster
+from automap_models.formats.hardware_yaml import CLUSTER_KEYS, RATES, SIZES, ClusterDocument, read_cluster
 from automap_models.formats.schema import Count, Document, Text, Whole, convert, read_yaml, shipped_names, wrong
 from automap_models.resources import is_file
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import Module, OneOp, compiled, one_op_modules
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import part

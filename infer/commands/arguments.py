@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from automap_models.errors import BadInput
+from automap_models.planners.options import AUTO
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
-
-from ..requests import AUTO
 
 if TYPE_CHECKING:
     from automap_models.core.profile import Profile
@@ -67,10 +66,12 @@ ARGUMENTS: Mapping[str, str] = {
     },
     "accelerators": "--devices",
     "budget_s": "--budget",
+    "certify_s": "--certify-budget",
     "forbidden": "--forbid",
     "link_bytes_per_s": "--link",
     "memory_bytes": "--memory",
     "pins": "--pin",
+    "refine_s": "--refine-budget",
     "restart_s": "--restart",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",

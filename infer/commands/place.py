@@ -200,7 +200,7 @@ def _graph(request: PlaceRequest) -> PlacementGraph:
 
 def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
 
     from ..reports.text import Steps
 

@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
+from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.cluster import Cluster
-    from automap_models.core.constraints import Constraints
     from automap_models.core.profiled_model import ProfiledModel
-    from automap_models.formats.cache import Cache
+    from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
     from automap_models.planners.portfolio.explore import Exploration
     from automap_models.planners.portfolio.space import PlanningSpace
@@ -151,12 +151,15 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
         PlanRequest,
         namespace,
         source=source_of(vars(namespace)),
-        pins=tuple(namespace.pin),
-        together=tuple(namespace.keep_together),
-        memory_bytes=namespace.memory,
-        forbidden=tuple(namespace.forbid),
-        budget_s=namespace.budget,
-        seed=namespace.seed or 0,
+        options=ExploreOptions(
+            **{name: getattr(namespace, name) for name in ("global_batch", "state_factor", "max_stages", "thorough")},
+            pins=namespace.pin,
+            together=namespace.keep_together,
+            memory_bytes=namespace.memory,
+            forbidden=namespace.forbid,
+            budget_s=namespace.budget,
+            seed=namespace.seed or 0,
+        ),
         cached=not namespace.no_cache,
     )
 
@@ -175,27 +178,20 @@ def run(request: PlanRequest) -> Explored | Candidate:
 
 def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
-    from automap_models.core.staged import DEFAULT_STATE_FACTOR
-    from automap_models.formats.cache import fingerprint
-    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig, ExplorePlanner
-    from automap_models.planners.portfolio.space import PlanningSpace, default_batch
+    from automap_models.formats.atomic import fingerprint
+    from automap_models.planners.portfolio.explore import ExplorePlanner
+    from automap_models.planners.portfolio.planning import explore_config, space_to_explore
     from automap_models.planners.portfolio.store import exploration_to_json
 
     from ..reports.exploration import Explored
     from ..reports.text import Steps
 
     begun = time.perf_counter()
-    cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
+    options, cluster, cache = request.options, _cluster(request), _cache(request)
+    _ = options.constraints  # what is wrong with them shows before the model is traced
     with Steps() as steps:
-        config = ExploreConfig(request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed)
         key, model = _profiled(request, cluster, cache, steps)
-        space = PlanningSpace(
-            model,
-            cluster,
-            global_batch=default_batch(model.profile) if request.global_batch is None else request.global_batch,
-            state_factor=DEFAULT_STATE_FACTOR if request.state_factor is None else request.state_factor,
-            constraints=constraints,
-        )
+        config, space = explore_config(options), space_to_explore(model, cluster, options)
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
         exploration = _remembered(cache.read(key), space)
         cached = exploration is not None
@@ -224,7 +220,7 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
     """What identifies the model, and the model; what user code prints goes to stderr."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.planners.portfolio.model import profiled_once
 
     device = read_device(request.device or DEFAULT_DEVICE)
@@ -233,33 +229,16 @@ def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps
 
 
 def _cache(request: PlanRequest) -> Cache:
-    from automap_models.formats.cache import Cache, cache_folder
+    from automap_models.formats.atomic import Cache, cache_folder
 
     return Cache(cache_folder() if request.cached else None)
 
 
 def _cluster(request: PlanRequest) -> Cluster:
     """The cluster, perhaps with less memory."""
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
 
-    cluster, memory_bytes = read_cluster(request.topo), request.memory_bytes
-    if memory_bytes is None:
-        return cluster
-    if memory_bytes > cluster.memory:
-        what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
-        raise BadInput(what, where="--memory", do="give less, or another cluster")
-    return replace(cluster, memory=memory_bytes)
-
-
-def _constraints(request: PlanRequest) -> Constraints:
-    from automap_models.core.constraints import Constraints, Pin
-
-    return Constraints(
-        pins=tuple(map(Pin.parse, request.pins)),
-        together=request.together,
-        max_stages=request.max_stages,
-        forbidden=frozenset(request.forbidden),
-    )
+    return request.options.limited(read_cluster(request.topo))
 
 
 def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
@@ -267,8 +246,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     from automap_models.formats.plan_json import cluster_document
     from automap_models.version import __version__
 
-    names = ("global_batch", "microbatch_size", "state_factor", "pins", "together", "max_stages", "forbidden")
-    identity = {name: getattr(request, name) for name in (*names, "budget_s", "thorough", "seed")}
+    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
     return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 

@@ -138,7 +138,7 @@ def profile_of(
         BadInput: it cannot be made.
         UserCodeError: the user's own code raised.
     """
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
 
     from ..reports.text import Steps
 

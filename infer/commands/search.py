@@ -197,7 +197,7 @@ def run(request: SearchRequest) -> Sharded:
         Infeasible: no plan fits the devices' memory.
         UserCodeError: the user's own code raised.
     """
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.rule_sets import read_rule_set
 
     from ..reports.text import Steps
@@ -229,7 +229,7 @@ def _counted(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps:
 
 
 def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.formats.sharding_json import mesh_of, read_sharding_plan
     from automap_models.planners.registry import make_planner
     from automap_models.planners.sharding.evaluate import evaluated

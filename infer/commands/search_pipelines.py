@@ -124,7 +124,7 @@ def _problem(request: OnlineRequest) -> StagedProblem:
         BadInput: an argument or a file cannot be used.
     """
     from automap_models.core.staged import StagedProblem
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.online.planner import agent_config, at_instructions
 
     cluster = read_cluster(request.topo)

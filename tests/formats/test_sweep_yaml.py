@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.sweep_yaml import SweepSpec, read_sweep
 
 HUNDRED = "{from: 1, to: 100}"

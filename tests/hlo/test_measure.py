@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.cost.kernels import MATRIX_OPCODES
 from automap_models.errors import BadInput
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo import measure
 from automap_models.hlo.adapter import Module, OneOp, compiled, trace
 from automap_models.hlo.graph import instruction_graph

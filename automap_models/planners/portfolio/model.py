@@ -23,10 +23,10 @@ from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
-from automap_models.formats.cache import Cache, fingerprint
+from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
+from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.plan_json import cluster_document
-from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set

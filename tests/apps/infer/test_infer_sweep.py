@@ -12,8 +12,8 @@ import pytest
 
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.infer.app import infer as main
 from automap_models.infer.plots.sweep import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
 from automap_models.planners.portfolio.sweep import Row, best_rows

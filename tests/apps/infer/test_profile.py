@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from automap_models import workloads
-from automap_models.formats.device_yaml import known_devices
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import known_devices
 from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as plan
 from automap_models.infer.app import profile as main

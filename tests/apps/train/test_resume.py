@@ -19,8 +19,7 @@ from omegaconf import DictConfig
 from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import Partial
 from automap_models.errors import BadInput
-from automap_models.train.build import build_module
-from automap_models.train.checkpoints import load_weights
+from automap_models.train.build import build_module, load_weights
 from automap_models.train.main import train
 from automap_models.train.module import RainbowModule
 
@@ -330,7 +329,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
         file.write(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("automap_models.train.checkpoints.torch.save", fails)
+    monkeypatch.setattr("automap_models.train.build.torch.save", fails)
     with pytest.raises(BadInput, match="No space left"):
         train(tiny("ckpt_path=last", "episodes=128"))
     assert finished.read_bytes() == before

@@ -27,8 +27,7 @@ from automap_models.cost.kernels import roofline_times
 from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_price
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.module import Module

@@ -1,16 +1,31 @@
-"""A cluster by the name of a shipped config or from a YAML file (formats.md, "cluster")."""
+"""Clusters and devices by the names of shipped configs or from YAML files (formats.md, "cluster")."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, Whole, find_yaml, read_yaml, shipped_names
+
+RecordT = TypeVar("RecordT", Cluster, Device)
 
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
+
+
+def _made(record: type[RecordT], document: Document, where: str, name: str) -> RecordT:
+    """The record that a document describes, under the given name where the document has none."""
+    values = msgspec.structs.asdict(document)
+    try:
+        return record(**{**values, "name": values["name"] or name})
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=error.do) from None
 
 
 class ClusterDocument(Document, kw_only=True):
@@ -41,12 +56,7 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        try:
-            return Cluster(
-                self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, name=self.name or name
-            )
-        except BadInput as error:
-            raise BadInput(error.what, where=where, do=error.do) from None
+        return _made(Cluster, self, where, name)
 
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
@@ -79,3 +89,45 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
     """
     path = find_yaml(name_or_path, "topo", "cluster")
     return read_yaml(path, ClusterDocument, do=CLUSTER_KEYS).cluster(str(path), path.stem)
+
+
+DEVICE_KEYS = (
+    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7e12`), vector, bandwidth, "
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
+)
+
+
+class DeviceDocument(Document):
+    """A device as YAML files write it; the keys are the attributes of `Device`."""
+
+    matrix: dict[str, float]
+    vector: float
+    bandwidth: float
+    compute_efficiency: float
+    bandwidth_efficiency: float
+    winograd: bool = False
+    launch_s: float = 0.0
+    name: Text = ""
+
+    def device(self, where: str, name: str = "device") -> Device:
+        """The device, under the given name where the document has none.
+
+        Raises:
+            BadInput: a number out of range, naming its key; `where` says where the document comes from.
+        """
+        return _made(Device, self, where, name)
+
+
+def known_devices() -> list[str]:
+    """Names of the shipped devices, sorted."""
+    return shipped_names("device")
+
+
+def read_device(name_or_path: str | Path) -> Device:
+    """The shipped device of that name, or the one in that YAML file (`./a100` is a file, `a100` is the shipped one).
+
+    Raises:
+        BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
+    """
+    path = find_yaml(name_or_path, "device", "device")
+    return read_yaml(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)

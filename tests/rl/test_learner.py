@@ -11,10 +11,17 @@ import torch
 from automap_models.core.sharding import ShardingProblem
 from automap_models.envs.sharding.env import Decided, ShardingEnv, ShardingTables
 from automap_models.rl.agent import Agent, AgentConfig, Moment
-from automap_models.rl.learner import LearnerConfig, OnlineLearner
+from automap_models.rl.learner import (
+    LearnerConfig,
+    OnlineLearner,
+    empty_step,
+    n_step_sums,
+    replayed,
+    returns,
+    transitions,
+)
 from automap_models.rl.networks.sharding import ShardingQNetwork
 from automap_models.rl.replay import PrioritisedReplay
-from automap_models.rl.steps import empty_step, n_step_sums, replayed, returns, transitions
 
 EPISODES = 6
 Played = tuple[ShardingTables, Decided, list[Moment[Decided]]]
