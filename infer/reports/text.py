@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..commands.arguments import in_options
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as ProgressBar
@@ -116,7 +118,7 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     for label, text in facts:
         table.add_row(label, plain(text))
     for note in notes:
-        table.add_row("[yellow]note[/yellow]", plain(note))
+        table.add_row("[yellow]note[/yellow]", plain(in_options(note)))
     return table
 
 

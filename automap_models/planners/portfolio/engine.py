@@ -25,7 +25,7 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.errors import AutomapError, Infeasible
+from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
@@ -43,6 +43,16 @@ NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
 AT_MOST = 4
 """Several problems share so many times the time that one of them may take."""
+
+
+def require_gain(min_gain: float) -> None:
+    """Refuse what is no share.
+
+    Raises:
+        BadInput: it is below 0 or above 1, or no number.
+    """
+    if not 0.0 <= min_gain <= 1.0:
+        raise BadInput(f"a gain of {min_gain:g}", where="`min_gain`", do="give a share from 0 to 1, such as 0.005")
 
 
 @dataclass(frozen=True)
@@ -230,12 +240,12 @@ def _begin(
         if len(several) > 1:
             for contender in group:
                 _discard(contender, contenders, min_gain)
-        group = [contender for contender in group if not contender.closed]
-        for contender in group:
+        reachable = [contender for contender in group if not contender.closed]
+        for contender in reachable:
             result = makers.uniform.solve(contender.problem)
             baselines.append(result)
             contender.take(result)
-        left += _ask_the_policy(group, makers.policy, deadline) if group else []
+        left += _ask_the_policy(reachable, makers.policy, deadline) if reachable else []
     return left
 
 
@@ -449,8 +459,8 @@ def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResu
     """Why there is no plan: of the problem with the most stages and the smallest micro-batches, and what would help."""
     last = contenders[-1]
     proven = all(contender.outcome == "does not fit" for contender in contenders)
-    nothing = last.nothing or Infeasible("no plan was found that fits the memory", where="planner auto")
     uniform = makers.uniform.solve(last.problem).reason
+    nothing = last.nothing or uniform or Infeasible("no plan was found that fits the memory", where="planner auto")
     if len(contenders) > 2:
         what = f"no plan {'' if proven else 'that was found '}fits in any of {len(contenders)} combinations tried"
         least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"

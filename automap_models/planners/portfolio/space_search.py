@@ -15,7 +15,6 @@ import numpy as np
 
 from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.simulate.step import step_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
@@ -27,6 +26,7 @@ from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
+from automap_models.simulate.step import step_cost
 
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"

@@ -9,12 +9,12 @@ import msgspec
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
-from automap_models.simulate.step import step_cost
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Positive, decode_json
 from automap_models.planners.portfolio.candidate import Absent, Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.simulate.step import step_cost
 
 
 class _Proof(Document):

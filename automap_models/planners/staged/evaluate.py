@@ -35,6 +35,18 @@ def _shape(problem: StagedProblem) -> tuple[object, ...]:
     return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule
 
 
+def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> float | None:
+    """The shortest step of data parallelism that was tried, in whatever number of micro-batches.
+
+    Args:
+        problem: of one stage, in as many micro-batches as the plan.
+        known: results of baselines, for the same global batch.
+    """
+    tried = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
+    own_s = baseline_s(problem, known)
+    return min([*tried, *([] if own_s is None else [own_s])], default=None)
+
+
 def evaluate(
     result: StagedResult,
     *,
@@ -72,7 +84,7 @@ def evaluate(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=baseline_s(replace(pipeline, stages=1), known),
+        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known),
         uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
         policy=policy,
         seed=seed,
