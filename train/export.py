@@ -22,10 +22,11 @@ from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
-from automap_models.train.data import PipelineData
-from automap_models.train.module import RainbowModule
-from automap_models.train.onnx_graph import Pieces, planner_graph, strip
-from automap_models.train.onnx_pieces import (
+from automap_models.version import __version__
+
+from .data import PipelineData
+from .onnx_graph import Pieces, planner_graph, strip
+from .onnx_pieces import (
     PLAN,
     PROBLEM,
     REST,
@@ -43,7 +44,7 @@ from automap_models.train.onnx_pieces import (
     Stage,
     example_tensors,
 )
-from automap_models.version import __version__
+from .rainbow import RainbowModule
 
 STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.units import seconds, size
 from automap_models.errors import BadInput
 
 # The largest and smallest numbers that a profile or a cluster may hold (docs/reference/files.md). They are far beyond
@@ -165,6 +166,10 @@ class Profile:
             meta=dict(meta or {}),
             shared_parameters=tuple(shared_parameters),
         )
+
+    def __repr__(self) -> str:
+        step, parameters = seconds(float(self.C.sum())), size(float(self.W.sum()))
+        return f"Profile({self.model}: {len(self):,} instructions, {step} a micro-batch, {parameters} of parameters)"
 
     def __len__(self) -> int:
         return int(self.C.size)

@@ -16,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .options import (
     add_device,
     add_seed,
     add_state_factor,

@@ -15,7 +15,15 @@ from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
-from .arguments import add_seed, add_step_arguments, at_least, given, name_argument, source_of, superfluous
+from .options import (
+    add_seed,
+    add_step_arguments,
+    at_least,
+    given,
+    name_argument,
+    source_of,
+    superfluous,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,6 @@
 """What the commands' arguments share: their types, groups of them, and what they mean together.
 
-Nothing here imports numpy: help is to be fast.
-"""
+Nothing here imports numpy: help is to be fast."""
 
 from __future__ import annotations
 
