@@ -20,7 +20,7 @@ from automap_models.planners.options import AUTO, PlanOptions
 
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_state_factor,
     add_topo,
     file_argument,
