@@ -13,7 +13,7 @@ from typing import Any
 from automap_models.formats.hardware_yaml import known_clusters, known_devices
 from automap_models.workloads.registry import names
 
-from .commands.options import file_argument
+from .commands.parsing import file_argument
 from .runner import Command, new_parser
 
 SHELLS = ("bash", "zsh", "fish")
