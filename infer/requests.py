@@ -14,7 +14,7 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Attribution
-    from automap_models.workloads.source import Source
+    from automap_models.workloads.source import Framework, Source
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ProfileRequest:
 
     Attributes:
         source: None where only the built-in models shall be listed.
-        framework: "torch" or "jax" (also None), which a factory's model is written in.
+        framework: what a factory's model must be written in; None: whatever it is.
         model: name that the profile shall have.
         device: roofline of a known device or one in a file; None for the default, or where the step is measured.
         measuring: options of measuring by name, such as repeats; None where nothing is measured.
@@ -31,7 +31,7 @@ class ProfileRequest:
     """
 
     source: Source | None
-    framework: str | None = None
+    framework: Framework | None = None
     model: str | None = None
     device: str | None = None
     measuring: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it. Also the planner that may."""
-DEFAULT_SCHEDULE = "1f1b"
 OBJECTIVES = ("step", "length")
 """What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
 DEFAULT_OBJECTIVE = "length"
@@ -246,11 +245,10 @@ def _require_objective(objective: str, schedule: str | None, min_gain: float | N
         raise BadInput(
             f"unknown objective {objective!r}", where="`objective`", do=f"choose from {', '.join(OBJECTIVES)}"
         )
-    if schedule is not None and schedule not in SCHEDULES:
-        what, do = f"unknown schedule {schedule!r}", f"choose from {', '.join(SCHEDULES)}"
-        raise BadInput(what, where="`schedule`", do=do)
+    if schedule is not None:
+        require_schedule(schedule)
     if min_gain is not None:
-        from automap_models.planners.portfolio.engine import require_gain
+        from automap_models.planners.portfolio.competition import require_gain
 
         require_gain(min_gain)
         if objective == "length":

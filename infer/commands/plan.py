@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .parsing import (
     add_device,
     add_objective,
     add_restrictions,
@@ -61,7 +62,8 @@ SAME_NAMES = (
 """Options that the library's functions call the same."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
@@ -70,7 +72,7 @@ examples:
   automap-plan gpt3_7b --device a100 --topo p4d-4 --out plan.json --plot plans.png
   automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan bert48 --topo A --memory 16e9 --keep-together 'block_0/*' --pin loss=1
+  automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.step_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
 
@@ -116,9 +118,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-stages", metavar="N", type=at_least(1), help="of the deepest pipeline (default 16)")
     limits.add_argument(
         "--memory",
-        metavar="BYTES",
-        type=positive("bytes"),
-        help="of a device that plans may use, such as 16e9 (default: all)",
+        metavar="SIZE",
+        type=positive(BYTES),
+        help="memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)",
     )
     limits.add_argument(
         "--forbid",
@@ -132,9 +134,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
-        metavar="S",
-        type=positive("seconds"),
-        help="processor time for the exact search of pipelines and hybrids (default 20)",
+        metavar="TIME",
+        type=positive(SECONDS),
+        help="processor time for the exact search of pipelines and hybrids (default 20 s)",
     )
     how.add_argument(
         "--thorough",
@@ -302,7 +304,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
         return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_candidates
+        from automap_models.plots.exploration import draw_candidates
 
         return draw_candidates(outcome.exploration)
 

@@ -1,12 +1,15 @@
-"""What printed reports share: units as people read them, the console, tables of one style, and the line of progress."""
+"""What printed reports share: the console, tables of one style, and the line of progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..commands.arguments import in_options
+from automap_models.core.units import size
+
+from ..commands.parsing import in_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,64 +18,11 @@ if TYPE_CHECKING:
 
     from automap_models.planners.base import Progress
 
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-
-
-def time_unit(largest_s: float) -> tuple[float, str]:
-    """The unit in which a time, or the largest of several, reads best: how many seconds it has, and its name."""
-    return next(((size, name) for size, name in _TIMES if largest_s >= size), _TIMES[-1]) if largest_s else (1.0, "s")
-
-
-def seconds(value_s: float) -> str:
-    """`0.01234` → `12.3 ms`."""
-    size, name = time_unit(value_s)
-    return f"{_three_digits(value_s / size)} {name}"
-
-
-def size_unit(largest_bytes: float) -> tuple[float, str]:
-    """The unit in which a size, or the largest of several, reads best: how many bytes it has, and its name."""
-    return next(((unit, name) for unit, name in _SIZES if largest_bytes >= unit), (1.0, "B"))
-
-
-def size(value_bytes: float) -> str:
-    """`32e9` → `32.0 GB` (decimal, as vendors and link speeds count)."""
-    unit, name = size_unit(value_bytes)
-    return f"{_three_digits(value_bytes / unit)} {name}"
-
-
-def percent(fraction: float) -> str:
-    """`0.0123` → `1.2 %`, with a second digit where there would only be zeros."""
-    return f"{100 * fraction:.1f} %" if abs(fraction) >= 0.001 or not fraction else f"{100 * fraction:.2g} %"
-
-
-def span(first_last: Sequence[int]) -> str:
-    """`(0, 7)` → `0–7`, `(5, 5)` → `5`."""
-    first, last = first_last
-    return str(first) if first == last else f"{first}–{last}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 stage`, `4 stages`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def rounds(micro_batches: int) -> str:
-    """`1 micro-batch`, `16 micro-batches`."""
-    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''}"
-
-
-def _three_digits(value: float) -> str:
-    if not value:
-        return "0"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
 WIDTH_WITHOUT_A_TERMINAL = 100
 
 
 def console() -> Console:
-    """Standard output; 100 columns wide where it is no terminal."""
+    """Standard output: as wide as the terminal, else as COLUMNS says, else 100 columns; no line ends in spaces."""
     from rich.console import Console
 
     class QuietConsole(Console):
@@ -81,8 +31,17 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
+        def print(self, *objects: Any, **options: Any) -> None:
+            """Print; tables fill their last column with spaces, which nobody wants in a file."""
+            if self.is_terminal:
+                super().print(*objects, **options)
+                return
+            with self.capture() as captured:
+                super().print(*objects, **options)
+            self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
     screen = QuietConsole(highlight=False)
-    if not screen.is_terminal:
+    if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         screen.width = WIDTH_WITHOUT_A_TERMINAL
     return screen
 
@@ -92,12 +51,6 @@ def plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def shortened(text: str, width: int) -> str:
-    """The end of a long path says more than its beginning."""
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
 
 
 def columns(gap: int = 2) -> Table:
@@ -120,6 +73,22 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     for note in notes:
         table.add_row("[yellow]note[/yellow]", plain(in_options(note)))
     return table
+
+
+def print_clusters() -> None:
+    """The shipped clusters: how many devices they have, how these are linked, and their memory."""
+    from automap_models.formats.hardware_yaml import known_clusters, read_cluster
+
+    table = columns()
+    table.add_column("cluster")
+    for heading in ("nodes × devices", "inside a node", "between nodes", "memory"):
+        table.add_column(heading, justify="right")
+    for name in known_clusters():
+        cluster = read_cluster(name)
+        between = f"{size(cluster.inter)}/s" if cluster.nodes > 1 else ""
+        shape = f"{cluster.nodes} × {cluster.devices_per_node}"
+        table.add_row(name, shape, f"{size(cluster.intra)}/s", between, size(cluster.memory))
+    console().print(table)
 
 
 class Steps:

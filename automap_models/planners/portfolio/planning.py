@@ -16,8 +16,7 @@ from automap_models.core.constraints import Constraints
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.report import PlanReport
-from automap_models.core.result import TIE
+from automap_models.core.result import TIE, PlanReport
 from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
 from automap_models.planners.base import SILENT, Planner, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions

@@ -1,7 +1,6 @@
 """What the commands' arguments share: their types, groups of them, and what they mean together.
 
-Nothing here imports numpy: help is to be fast.
-"""
+Nothing here imports numpy: help is to be fast."""
 
 from __future__ import annotations
 
@@ -9,14 +8,15 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.units import Unit
 from automap_models.errors import BadInput
-from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, DEFAULT_SCHEDULE, OBJECTIVES
+from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:
@@ -129,16 +129,35 @@ def whole_number(text: str) -> int:
     return number
 
 
-def positive(unit: str) -> Callable[[str], float]:
-    """An argument's type: a positive number of that unit."""
+def quantity(unit: Unit, plain_per_base: float = 1.0) -> Callable[[str], float]:
+    """An argument's type: a number of that unit, such as `16 GB`, in its base unit.
+
+    Args:
+        unit: what it measures.
+        plain_per_base: how many of a number without a unit make a base unit: 1e3 where such a number is milliseconds.
+    """
 
     def number(text: str) -> float:
         try:
-            value = float(text)
+            return float(text) / plain_per_base
         except ValueError:
-            value = math.nan
+            pass
+        try:
+            return unit.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return number
+
+
+def positive(unit: Unit) -> Callable[[str], float]:
+    """An argument's type: a positive number of that unit."""
+    read = quantity(unit)
+
+    def number(text: str) -> float:
+        value = read(text)
         if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
+            raise argparse.ArgumentTypeError(f"{text!r} is no positive {unit.what} such as {unit.examples}")
         return value
 
     return number
@@ -194,10 +213,29 @@ def number_or_auto(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
+class ListClusters(argparse.Action):
+    """Prints the shipped clusters and ends the command, as --help does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the shipped clusters and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the table.
+
+        Raises:
+            SystemExit: it is printed.
+        """
+        from ..reports.text import print_clusters
+
+        print_clusters()
+        parser.exit()
+
+
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--topo: which cluster is meant."""
-    shown = "a shipped cluster (A, B, C, …) or a YAML file"
+    """--topo: which cluster is meant; --list-clusters: which are known by name."""
+    shown = "a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file"
     parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
+    parser.add_argument("--list-clusters", action=ListClusters)
 
 
 def add_step_arguments(group: argparse._ArgumentGroup) -> None:
