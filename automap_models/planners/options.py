@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
+from automap_models.core.schedules import DEFAULT_SCHEDULE, require_gain, require_schedule
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -248,8 +248,6 @@ def _require_objective(objective: str, schedule: str | None, min_gain: float | N
     if schedule is not None:
         require_schedule(schedule)
     if min_gain is not None:
-        from automap_models.planners.portfolio.competition import require_gain
-
         require_gain(min_gain)
         if objective == "length":
             raise BadInput("is about the step", where="`min_gain`", do="leave it out, or take the step as objective")

@@ -15,17 +15,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.portfolio.competition import Budget, Makers, compete, require_gain
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.simulate.step import step_cost
-
-DEFAULT_MIN_GAIN = 0.005
-"""A stage has to make the step so much shorter, relatively."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
-from automap_models.errors import AutomapError, BadInput, Infeasible
+from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
@@ -42,16 +42,6 @@ NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
 AT_MOST = 4
 """Several problems share so many times the time that one of them may take."""
-
-
-def require_gain(min_gain: float) -> None:
-    """Refuse what is no share.
-
-    Raises:
-        BadInput: it is below 0 or above 1, or no number.
-    """
-    if not 0.0 <= min_gain <= 1.0:
-        raise BadInput(f"a gain of {min_gain:g}", where="`min_gain`", do="give a share from 0 to 1, such as 0.005")
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.mesh import PlanKind
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
-from automap_models.planners.portfolio.auto import DEFAULT_MIN_GAIN, AutoConfig
+from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, rank
-from automap_models.planners.portfolio.competition import Budget, Makers, compete, require_gain
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space

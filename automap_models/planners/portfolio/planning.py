@@ -17,10 +17,11 @@ from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, PlanReport
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
 from automap_models.planners.base import SILENT, Planner, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
-from automap_models.planners.portfolio.auto import DEFAULT_MIN_GAIN, AutoConfig
+from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
 from automap_models.planners.portfolio.space import PlanningProblem, PlanningSpace, default_batch, planning_problem
 from automap_models.planners.staged.costs import StagedResult
