@@ -17,6 +17,7 @@ from automap_models.core.units import counted, percent, rounds, seconds, shorten
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
+from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
@@ -45,7 +46,7 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     if verbose and report.search_log:
         screen.print(search_log_table(report.search_log))
         screen.print()
-    screen.print(fact_table(facts(report), report.notes))
+    screen.print(fact_table(facts(report), map(in_options, report.notes)))
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:

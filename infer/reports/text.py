@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import size
 
-from ..commands.parsing import in_options
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as ProgressBar
@@ -71,7 +69,7 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     for label, text in facts:
         table.add_row(label, plain(text))
     for note in notes:
-        table.add_row("[yellow]note[/yellow]", plain(in_options(note)))
+        table.add_row("[yellow]note[/yellow]", plain(note))
     return table
 
 
