@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.adapter import Module, cost_of, one_op_modules
 from automap_models.hlo.locations import layers
-from automap_models.hlo.mlir_walk import UNKNOWN
+from automap_models.hlo.mlir_walk import UNKNOWN, is_in_one_piece
 from automap_models.hlo.module import Operation, producing_operations
 from automap_models.hlo.phases import phases
 
@@ -31,7 +32,7 @@ def instruction_graph(module: Module) -> InstructionGraph:
     return InstructionGraph(
         model=module.name,
         names=tuple(op.name for op in operations),
-        opcodes=tuple(op.opcode for op in operations),
+        opcodes=_opcodes(module),
         layers=_filled(layers([op.path for op in operations]), operations, len(module.arguments)),
         phases=phases(operations, module.arguments),
         result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
@@ -46,6 +47,22 @@ def instruction_graph(module: Module) -> InstructionGraph:
         bytes_accessed=bytes_accessed,
         meta=dict(module.meta) | _reported(module),
     )
+
+
+def _opcodes(module: Module) -> tuple[str, ...]:
+    """[n] StableHLO's words, and `part` for the slices of arguments, or of views or parts of them, in one piece."""
+    opcodes = [op.opcode for op in module.operations]
+    in_place = set(range(len(module.arguments)))
+    result = len(module.arguments)
+    with module.mlir.context:
+        for i, op in enumerate(module.operations):
+            if op.operands and op.operands[0] in in_place:
+                if op.opcode == "slice" and is_in_one_piece(module.handles[i]):
+                    opcodes[i] = PART_OPCODE
+                if opcodes[i] in VIEW_OPCODES or opcodes[i] == PART_OPCODE:
+                    in_place.add(result)
+            result += len(op.results)
+    return tuple(opcodes)
 
 
 def instruction_costs(module: Module) -> tuple[FloatArray, FloatArray]:
