@@ -1,10 +1,14 @@
-"""The two ways in which a request can fail through no defect of ours."""
+"""The errors by which a request fails through no defect of ours."""
 
 from __future__ import annotations
 
 
 class AutomapError(Exception):
-    """An error made for people: what is wrong, where, and what to do about it, in one sentence."""
+    """An error made for people: what is wrong, where, and what to do about it, in one sentence.
+
+    The sentence names an argument as Python has it, between backticks and perhaps with a value: "`stages`: 9 stages on
+    the 8 devices of cluster A; give at most 8", "use `planner='exact'`". A command shows its own option in its place.
+    """
 
     exit_code: int = 1
 

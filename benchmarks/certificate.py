@@ -28,11 +28,11 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Makers, StagedPlanner
+from automap_models.planners.portfolio.competition import Makers, StagedPlanner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import Certificate, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner

@@ -18,8 +18,7 @@ from rich.table import Table
 from automap_models import workloads
 from automap_models.core.mesh import PlanKind
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import read_rule_set

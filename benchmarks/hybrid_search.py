@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/hybrid_search.py [--problems 20]
 
-Random models of 3,000 instructions (exact_planner.py) on cluster C at granularity 128, with ways to partition them over
+Random models of 3,000 instructions (exact_planner.py) on cluster C at granularity 128, with shardings over
 2, 4 and 8 devices: 99 % of the instructions are divided, at 0.9 to 1.1 times the time that so many replicas take; one
-in a hundred is followed by an all-reduce. The claim: 4 stages that choose among 1 + 6 ways are planned in a second, and
-proven with the best length known in half of that. Milliseconds are of processor time.
+in a hundred is followed by an all-reduce. The claim: 4 stages that choose among 1 + 6 shardings are planned in a
+second, and proven with the best length known in half of that. Milliseconds are of processor time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.search import anytime_search, exact_search
 

@@ -32,15 +32,15 @@ from rich.table import Table
 from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.envs.online.costs import final_length_s
+from automap_models.envs.online.env import final_length_s
 from automap_models.envs.online.pivots import Candidates
 from automap_models.envs.online.tables import Pivots
 from automap_models.errors import Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import NEVER, Deadline
-from automap_models.planners.online.exploration import first_plans
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, at_instructions, candidate_optimum
+from automap_models.planners.online.search import first_plans
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search
 

@@ -33,8 +33,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.kernels import roofline_times
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph

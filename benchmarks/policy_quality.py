@@ -29,8 +29,8 @@ from automap_models.datagen.command import job_from
 from automap_models.datagen.generate import draw_groups
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.staged.baselines import UniformPlanner

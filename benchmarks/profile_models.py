@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from automap_models.formats.device_yaml import known_devices
+from automap_models.formats.hardware_yaml import known_devices
 from automap_models.workloads import names
 
 HIDDEN_SHARE = 0.1
@@ -49,7 +49,7 @@ def measure(name: str, device: str) -> Row:
     import jax
 
     from automap_models.cost.kernels import roofline_times
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import profile_from_graph

@@ -24,8 +24,8 @@ from rich.table import Table
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.refine import objective_s, refine
 from automap_models.planners.staged.search import exact_search

@@ -33,8 +33,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
 from automap_models.planners.registry import make_planner
 from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times, placed_cost

@@ -21,8 +21,8 @@ from rich.table import Table
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.profile import Profile
 from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES, roofline_times
-from automap_models.formats.device_yaml import read_device
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.workloads.bert import BERT_48

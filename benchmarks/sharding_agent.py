@@ -64,9 +64,9 @@ class Row:
 
 def compared(problem: ShardingProblem, seed: int) -> dict[str, Ended]:
     """Every search on one problem."""
-    from automap_models.planners.sharding.baselines import GreedySearch, RandomSearch
-    from automap_models.planners.sharding.episodes import Search
-    from automap_models.planners.sharding.search import AgentSearch, read_search_config
+    from automap_models.planners.agent_yaml import read_search_config
+    from automap_models.planners.sharding.episodes import GreedySearch, RandomSearch, Search
+    from automap_models.planners.sharding.search import AgentSearch
 
     config = read_search_config("paper", problem.mesh[0].kind)
     makers: dict[str, Callable[[], Search]] = {
@@ -110,7 +110,7 @@ def one_axis(kind: PlanKind, devices: int) -> tuple[MeshAxis]:
 def measured(model: str, kind: PlanKind, devices: int, rules: str, seeds: int) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes

@@ -27,8 +27,7 @@ from automap_models.core.mesh import Mesh, MeshAxis
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.cost.sharding import plan_price
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.rule_sets import read_rule_set

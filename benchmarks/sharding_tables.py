@@ -69,7 +69,7 @@ def measured(model: str, kind: PlanKind, devices: int, rules: str) -> Row:
     begun = time.perf_counter()
     from automap_models import workloads
     from automap_models.core.sharding import ShardingProblem, variable_rows
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.hlo.adapter import trace
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes

@@ -3,10 +3,10 @@
     arguments ─► outputs checked ─► frozen request ─► outcome ─► files written ─► printed ─► exit code
       argparse     `Output`s          `request`         `run`       `Report.writers`  `Report.show` or JSON
 
-A command says what its arguments are, what they mean, what it does and how the outcome is told; `run_command` does the
-rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same errors and exit codes
-(formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130 interrupted, 141 when the reader of
-standard output went away.
+A command says what its arguments are, what they mean, what it does and how the outcome is printed and written;
+`run_command` does the rest, so that every command has the same `--json`, `--out`, `--plot` and `--trace`, the same
+errors and exit codes (formats.md, "Commands"): 0 done, 2 bad input, 3 infeasible, 1 a defect of ours, 130
+interrupted, 141 when the reader of standard output went away.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 from automap_models.version import __version__
 
-from .commands.arguments import file_argument
+from .commands.parsing import file_argument, in_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Report:
-    """How the outcome of a command is told.
+    """How the outcome of a command is printed and written.
 
     Attributes:
         show: prints it for people on standard output.
@@ -97,7 +97,7 @@ class Command(Generic[RequestT, OutcomeT]):
         inputs: names of the arguments that are files to read.
         request: the arguments, checked as far as they can be without long work.
         run: does the work.
-        report: how the outcome is told.
+        report: how the outcome is printed and written.
         names_files: whether the report ends with what was written where.
     """
 
@@ -169,7 +169,7 @@ class Command(Generic[RequestT, OutcomeT]):
             taken[real] = f"where the {output.what} goes"
             files[output.what] = path
             if output.picture:
-                from .plots.figures import require_plotting
+                from automap_models.plots.figures import require_plotting
 
                 require_plotting(path)
             require_writable(path)
@@ -188,12 +188,14 @@ class Command(Generic[RequestT, OutcomeT]):
 def _write(report: Report, output: Output, path: Path) -> None:
     """Write one file, whole or not at all."""
     if output.picture and report.draw is not None:
-        from .plots.figures import save_figure
+        from automap_models.plots.figures import save_figure
 
         save_figure(path, report.draw())
     elif output.what in report.writers:
         report.writers[output.what](path)
     else:
+        from automap_models.formats.plan_json import write_json
+
         write_json(path, report.document())
 
 
@@ -229,7 +231,7 @@ def new_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPar
 
 
 def run_command(name: str, body: Callable[[], int]) -> int:
-    """Run a command's body and turn the ways in which it can end into an exit code.
+    """Run a command's body and turn the end that it comes to into an exit code.
 
     Standard output and error are as before when it returns.
 
@@ -248,7 +250,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         except AutomapError as error:
             if isinstance(error, UserCodeError):
                 say(error.details)
-            say(f"{name}: error: {' '.join(str(error).split())}")
+            say(f"{name}: error: {in_options(' '.join(str(error).split()))}")
             return error.exit_code
         except KeyboardInterrupt:
             say(f"{name}: interrupted")
@@ -305,23 +307,6 @@ def print_json(document: Mapping[str, Any]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     print(text)
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document as JSON, whole or not at all.
-
-    Raises:
-        BadInput: the file cannot be written, or a figure in the document is not finite.
-    """
-    from automap_models.formats.atomic import write_atomically
-    from automap_models.formats.plan_json import dumps
-
-    text = (dumps(document) + "\n").encode("utf-8", errors="backslashreplace")
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_atomically(path, write)
 
 
 def print_files(files: Mapping[str, Path]) -> None:

@@ -52,12 +52,12 @@ class Pin:
         layer, _, stage = text.rpartition("=")
         if not layer or not stage.isdecimal():
             raise BadInput(
-                f"{text!r} is not LAYER=STAGE", where="--pin", do="write for example --pin encoder/block_3=1"
+                f"{text!r} is not LAYER=STAGE", where="`pins`", do="write for example `pins='encoder/block_3=1'`"
             )
         return cls(layer, int(stage))
 
     def __str__(self) -> str:
-        return f"--pin {self.layer}={self.stage}"
+        return f"`pins='{self.layer}={self.stage}'`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +112,11 @@ class Constraints:
 
     def __post_init__(self) -> None:
         if self.max_stages is not None and self.max_stages < 1:
-            raise BadInput(f"{self.max_stages} stages", where="--max-stages", do="give at least 1")
+            raise BadInput(f"{self.max_stages} stages", where="`max_stages`", do="give at least 1")
         unknown = sorted(self.forbidden - set(get_args(Technique)))
         if unknown:
             what = f"unknown technique {unknown[0]!r}"
-            raise BadInput(what, where="--forbid", do=f"choose from {', '.join(get_args(Technique))}")
+            raise BadInput(what, where="`forbidden`", do=f"choose from {', '.join(get_args(Technique))}")
 
     @property
     def restrict_cuts(self) -> bool:
@@ -175,10 +175,10 @@ class Constraints:
             if len(set(stage_of[_matching(profile, pattern, _together(pattern))])) > 1:
                 yield _together(pattern)
         if self.max_stages is not None and len(degrees) > self.max_stages:
-            yield f"--max-stages {self.max_stages}"
+            yield f"`max_stages={self.max_stages}`"
         replicas, shared = zip(*degrees, strict=True)
         used = {"data": max(replicas) > 1, "operator": max(shared) > 1, "pipeline": len(degrees) > 1}
-        yield from (f"--forbid {technique}" for technique in sorted(self.forbidden) if used[technique])
+        yield from (f"`forbidden='{technique}'`" for technique in sorted(self.forbidden) if used[technique])
 
     def _demands(self, profile: Profile) -> tuple[_Demand, ...]:
         """What they say about stages and instructions, one by one."""
@@ -190,9 +190,9 @@ class Constraints:
             kept = _matching(profile, pattern, _together(pattern))
             demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
         if self.max_stages is not None:
-            demands.append(_Demand(f"--max-stages {self.max_stages}", most_stages=self.max_stages))
+            demands.append(_Demand(f"`max_stages={self.max_stages}`", most_stages=self.max_stages))
         if "pipeline" in self.forbidden:
-            demands.append(_Demand("--forbid pipeline", most_stages=1))
+            demands.append(_Demand("`forbidden='pipeline'`", most_stages=1))
         return tuple(demands)
 
 
@@ -212,11 +212,11 @@ class _Demand:
 
 
 def _exactly(stages: int) -> _Demand:
-    return _Demand(f"--stages {stages}", least_stages=stages, most_stages=stages)
+    return _Demand(f"`stages={stages}`", least_stages=stages, most_stages=stages)
 
 
 def _together(pattern: str) -> str:
-    return f"--keep-together {pattern}"
+    return f"`together='{pattern}'`"
 
 
 def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:

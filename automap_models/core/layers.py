@@ -61,7 +61,7 @@ def no_such_layer(pattern: str, known: Iterable[Scopes], where: str) -> BadInput
     return BadInput(f"{pattern!r} matches no layer", where=where, do=f"the nearest names are {', '.join(near)}")
 
 
-def boundaries(profile: Profile, pattern: str, where: str = "--cut-at") -> tuple[int, ...]:
+def boundaries(profile: Profile, pattern: str, where: str = "`cut_at`") -> tuple[int, ...]:
     """The instructions after which a module ends that matches a pattern, ascending; the model's end is none of them.
 
     An instruction belongs to the outermost of its scopes that matches, so that `model.layers.*` means the layers and
@@ -91,7 +91,7 @@ def boundaries(profile: Profile, pattern: str, where: str = "--cut-at") -> tuple
     return ends
 
 
-def block_boundaries(profile: Profile, where: str = "--cut-at") -> tuple[int, ...]:
+def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ...]:
     """The instructions after which a repeated block of the model ends, ascending; the model's end is none of them.
 
     Blocks are modules whose paths differ in one number, their index, such as `model.layers.0` … `model.layers.31`.

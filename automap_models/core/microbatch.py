@@ -48,14 +48,14 @@ def required_size(profile: Profile) -> int:
         raise BadInput(
             f"does not say how many samples a micro-batch of {profile.model} has",
             where="profile",
-            do="give --microbatch-size",
+            do="give `microbatch_size`",
         )
     return size
 
 
 def with_microbatch_size(profile: Profile, samples: int) -> Profile:
     """The profile, saying that its micro-batch has so many samples."""
-    return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "--microbatch-size")})
+    return replace(profile, meta={**profile.meta, "microbatch_size": require_samples(samples, "`microbatch_size`")})
 
 
 def sized(profile: Profile, samples: int | None) -> Profile:
@@ -68,7 +68,7 @@ def sized(profile: Profile, samples: int | None) -> Profile:
         return profile
     own = microbatch_size(profile)
     if own not in (None, samples):
-        raise BadInput(f"the profile says {own} samples itself", where="--microbatch-size", do="leave it out")
+        raise BadInput(f"the profile says {own} samples itself", where="`microbatch_size`", do="leave it out")
     return with_microbatch_size(profile, samples)
 
 

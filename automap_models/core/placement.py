@@ -221,33 +221,33 @@ def _listed(graph: PlacementGraph, nodes: list[int]) -> list[str]:
 
 
 def _require_in_range(problem: PlacementProblem) -> None:
-    for option, count in (("--devices", problem.accelerators), ("--cpus", problem.cpus)):
+    for option, count in (("`accelerators`", problem.accelerators), ("`cpus`", problem.cpus)):
         if not 0 <= count <= MAX_DEVICES:
             raise BadInput(f"{count} devices", where=option, do=f"give 0 to {MAX_DEVICES:,}")
     if not problem.devices:
-        raise BadInput("there is no device to place anything on", where="--devices", do="give at least 1")
+        raise BadInput("there is no device to place anything on", where="`accelerators`", do="give at least 1")
     if not (math.isfinite(problem.memory_bytes) and problem.memory_bytes >= 0):
-        raise BadInput(f"{problem.memory_bytes} bytes", where="--memory", do="give the bytes of one accelerator")
+        raise BadInput(f"{problem.memory_bytes} bytes", where="`memory_bytes`", do="give the bytes of one accelerator")
     if not 1 <= problem.pieces <= MAX_PIECES:
-        raise BadInput(f"{problem.pieces} subgraphs a device", where="--pieces", do=f"give 1 to {MAX_PIECES}")
+        raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do=f"give 1 to {MAX_PIECES}")
 
 
 def _require_meaning(problem: PlacementProblem) -> None:
     """Options that belong to the other objective are refused rather than ignored."""
     choices: Mapping[str, tuple[str, tuple[str, ...]]] = {
-        "--objective": (problem.objective, ("throughput", "latency")),
-        "--communication": (problem.communication, ("sum", "max")),
+        "`objective`": (problem.objective, ("throughput", "latency")),
+        "`communication`": (problem.communication, ("sum", "max")),
     }
     for option, (value, known) in choices.items():
         if value not in known:
             raise BadInput(f"is {value!r}", where=option, do=f"choose from {', '.join(known)}")
     if problem.objective == "throughput":
         if problem.pieces != 1:
-            raise BadInput(f"{problem.pieces} subgraphs a device", where="--pieces", do="they are for latency only")
+            raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")
         return
     for option, given in (
-        ("--communication max", problem.communication == "max"),
-        ("--split-passes", problem.split_passes),
+        ("`communication='max'`", problem.communication == "max"),
+        ("`split_passes`", problem.split_passes),
     ):
         if given:
             raise BadInput("is for throughput, not for latency", where=option, do="leave it out")
@@ -255,7 +255,7 @@ def _require_meaning(problem: PlacementProblem) -> None:
         raise BadInput(
             "has a backward pass, but latency is that of one sample's inference",
             where=model_name(problem.graph),
-            do="give an inference graph or --objective throughput",
+            do="give an inference graph or `objective='throughput'`",
         )
 
 
@@ -269,7 +269,7 @@ def _require_a_device_for_all(problem: PlacementProblem) -> None:
         raise BadInput(
             f"no device supports {node_name(graph, node)}: it does not run on accelerators, and there is no CPU",
             where=model_name(graph),
-            do="give at least one CPU with --cpus",
+            do="give at least one CPU with `cpus`",
         )
     if not problem.may_accelerate.all():
         node = int(np.argmin(problem.may_accelerate))
@@ -283,7 +283,7 @@ def _require_a_device_for_all(problem: PlacementProblem) -> None:
             f"{what} {problem.class_memory_bytes[node] / 1e9:.3g} GB, "
             f"an accelerator has {problem.memory_bytes / 1e9:.3g} GB, and there is no CPU",
             where=model_name(graph),
-            do="give more --memory or at least one CPU with --cpus",
+            do="give more `memory_bytes` or at least one CPU with `cpus`",
         )
 
 
@@ -375,3 +375,16 @@ def job_successors(problem: PlacementProblem, plan: PlacementPlan) -> list[list[
     for a, b in sorted(pairs):
         successors[a].append(b)
     return successors
+
+
+def describe_objective(problem: PlacementProblem) -> str:
+    """`throughput, transfers beside compute`."""
+    if problem.objective == "latency":
+        return "latency" + (f", up to {problem.pieces} subgraphs an accelerator" if problem.pieces > 1 else "")
+    passes = ", passes apart" if problem.split_passes else ""
+    return "throughput" + (", transfers beside compute" if problem.communication == "max" else "") + passes
+
+
+def device_name(problem: PlacementProblem, device: int) -> str:
+    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them."""
+    return str(device) if device < problem.accelerators else f"CPU {device}"

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import ArgumentKind, FloatArray, IntArray
-from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text
+from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text, partition_specs, placements
 from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, ShardingWork, Variable
-from automap_models.core.sharding_specs import partition_specs, placements
 from automap_models.errors import BadInput
 
 Objective = Literal["count", "time", "memory"]
@@ -122,8 +121,10 @@ class AxisCandidates:
             if size > 1
         ]
         what = f"no dimension can be partitioned by {self.axis.size} under the rules {rules}"
-        do = f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as --rules shardy"
-        return BadInput(what, where=f"{model}, --mesh", do=do)
+        do = (
+            f"choose another size: {', '.join(offers[-4:])}" if offers else "give other rules, such as `rules='shardy'`"
+        )
+        return BadInput(what, where=f"{model}, `mesh`", do=do)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,15 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
-from automap_models.core.microbatch import required_size, rescaled
-from automap_models.core.profile import Profile
+from automap_models.core.microbatch import microbatch_size, required_size, rescaled
+from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
+from automap_models.core.schedules import require_schedule, warm_up
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16
@@ -30,6 +33,10 @@ class StagedProblem:
 
     Without shardings every stage is replicated on its devices: the problem of plain pipelines.
 
+    What a plan shall make small is the step under a schedule, as it runs: with whole samples on every replica, and
+    gradients that are reduced while the backward pass goes on (cost-model, "The step that runs"). Without a schedule it
+    is Auto-MAP's length L.
+
     Attributes:
         profile: the model's training step, for one micro-batch.
         cluster: where it shall run.
@@ -41,9 +48,11 @@ class StagedProblem:
         launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
+        schedule: a key of `core.schedules.SCHEDULES`, whose step counts; None for the length L.
 
     Raises:
-        BadInput: S, M or σ out of range for this profile and cluster, a sharding of another profile or of degree 1.
+        BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, a sharding of another
+            profile or of degree 1.
     """
 
     profile: Profile
@@ -56,29 +65,32 @@ class StagedProblem:
     launch_s: float = 0.0
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
+        if self.schedule is not None:
+            require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
             do = f"give 1 to {MAX_MICRO_BATCHES:,}"
-            raise BadInput(f"{self.micro_batches} micro-batches", where="--micro-batches", do=do)
+            raise BadInput(f"{self.micro_batches} micro-batches", where="`micro_batches`", do=do)
         if not (math.isfinite(self.state_factor) and self.state_factor > 0):
-            raise BadInput(f"state factor {self.state_factor}", where="--state-factor", do="give a positive number")
+            raise BadInput(f"state factor {self.state_factor}", where="`state_factor`", do="give a positive number")
         if not 2 <= self.granularity <= MAX_GRANULARITY:
             do = f"give 2 to {MAX_GRANULARITY:,}"
-            raise BadInput(f"granularity {self.granularity}", where="--granularity", do=do)
+            raise BadInput(f"granularity {self.granularity}", where="`granularity`", do=do)
         if self.stages < 1:
-            raise BadInput(f"{self.stages} stages", where="--stages", do="give at least 1")
+            raise BadInput(f"{self.stages} stages", where="`stages`", do="give at least 1")
         if self.stages > self.cluster.devices:
             raise BadInput(
                 f"{self.stages} stages on the {self.cluster.devices} device(s) of cluster {self.cluster.name}",
-                where="--stages",
+                where="`stages`",
                 do=f"a stage needs a device of its own: give at most {self.cluster.devices}",
             )
         cut_points = self.grid.cut_points.size
         if self.stages - 1 > cut_points:
             raise BadInput(
                 f"{self.stages} stages, but the profile can be cut in {cut_points} place(s)",
-                where="--stages",
+                where="`stages`",
                 do=f"give at most {cut_points + 1}",
             )
         for sharding in self.shardings:
@@ -96,6 +108,24 @@ class StagedProblem:
         """How a stage may run: first as it is (t = 1), then sharded; what a plan's shardings are indices of."""
         return (whole(self.profile), *self.shardings)
 
+    @cached_property
+    def samples(self) -> int | None:
+        """Samples N of a micro-batch that replicas get as a whole; None where a micro-batch splits evenly."""
+        return None if self.schedule is None else microbatch_size(self.profile)
+
+    @cached_property
+    def shares(self) -> FloatArray:
+        """[D+1] into how many equal parts d replicas split a micro-batch: N / ⌈N/d⌉ of whole samples, else d; 1 for 0.
+
+        The fullest replica sets the time and the memory of a stage.
+        """
+        replicas = np.maximum(np.arange(self.cluster.devices + 1), 1).astype(np.float64)
+        return replicas if self.samples is None else self.samples / np.ceil(self.samples / replicas)
+
+    def in_flight(self, stage: int) -> int:
+        """Micro-batches whose activations a stage holds at once."""
+        return warm_up(self.schedule, stage, self.stages, self.micro_batches)
+
     def with_split(self, stages: int, micro_batches: int, global_batch: int | None = None) -> StagedProblem:
         """The same problem in another number of stages and micro-batches, these of B / M samples if there is a batch.
 
@@ -107,7 +137,7 @@ class StagedProblem:
             own, (samples, rest) = required_size(profile), divmod(global_batch, micro_batches)
             if rest:
                 what = f"{global_batch} samples do not make {micro_batches} equal micro-batches"
-                raise BadInput(what, where="--micro-batches", do="give a divisor of the global batch")
+                raise BadInput(what, where="`micro_batches`", do="give a divisor of the global batch")
             profile = rescaled(profile, samples)
             if samples != own:
                 shardings = tuple(sharding.rescaled(samples / own) for sharding in shardings)

@@ -19,12 +19,29 @@ def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int6
     return counts
 
 
-def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int) -> float:
+def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int, padding: float = 1.0) -> float:
     """Transfer time per activation byte from devices first … boundary-1 to boundary … stop-1.
 
     Split on the sender, concatenate on the receiver, slices in device order: only the slice that
     both ends hold in the boundary's own node can stay inside it.
+
+    Args:
+        cluster: of the devices.
+        first, boundary, stop: as above.
+        padding: samples that the replicas of the two ends hold over those that there are, the larger of the two:
+            slices are as large as the fullest replica's, all of them together no larger than the whole.
     """
+    crosses, stays = _crossing_and_staying(cluster, first, boundary, stop)
+    return max(min(1.0, padding * crosses) / cluster.inter, min(1.0, padding * stays) / cluster.intra)
+
+
+def transfer_crosses_nodes(cluster: Cluster, first: int, boundary: int, stop: int) -> bool:
+    """Whether any of what is sent from devices first … boundary-1 to boundary … stop-1 leaves a node."""
+    return _crossing_and_staying(cluster, first, boundary, stop)[0] > 0.0
+
+
+def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int) -> tuple[float, float]:
+    """The largest share of the data that leaves or enters a node, and the share that stays inside the boundary's."""
     out_share = devices_per_node(cluster, first, boundary) / (boundary - first)
     in_share = devices_per_node(cluster, boundary, stop) / (stop - boundary)
     stays = 0.0
@@ -33,8 +50,7 @@ def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int) 
         stays = max(0.0, float(out_share[node] + in_share[node]) - 1.0)
         out_share[node] -= stays
         in_share[node] -= stays
-    crosses = float(max(out_share.max(), in_share.max()))
-    return max(crosses / cluster.inter, stays / cluster.intra)
+    return float(max(out_share.max(), in_share.max())), stays
 
 
 def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:

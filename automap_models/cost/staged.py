@@ -8,10 +8,18 @@ t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, 
   each that starts), and what a device gathers of the slices that other stages hand over (β bytes a second in a node).
 - Every device sends and receives its slice in a transfer between stages, whatever the stages' shardings.
 - AR_s = ΣW·(seconds a byte over d replicas, whose t groups share the links) + ρ·Σgradients.
-- mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds.
+- mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds; under a schedule its
+  own number of micro-batches in flight.
 
-Nothing overlaps inside a stage. From the times of its stages and transfers follow the span T and the length L of a
-plan, forwards (`span_and_length`) or from the last stage to the first (`before_transfer` and `before_stage`):
+A parameter that several stages use (tied weights) counts in ΣW of each of them. Under a schedule the h stages that hold
+it sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the links between them.
+
+A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
+⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts
+below; without a schedule nothing overlaps inside a stage.
+
+From the times of its stages and transfers follow the span T and the length L of a plan, forwards (`span_and_length`) or
+from the last stage to the first (`before_transfer` and `before_stage`):
 
     stage 0 → transfer 0 → stage 1 → … → transfer S-2 → stage S-1       u = f + b of a stage, 2·x of a transfer
     T(s) = max(M·u_s, u_s + max(2M·x_s, 2·x_s + T(s+1)))                T(S-1) = M·u_{S-1}
@@ -22,7 +30,8 @@ plan, forwards (`span_and_length`) or from the last stage to the first (`before_
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -32,7 +41,14 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.collectives import all_reduce_s_per_byte, mesh_all_reduce_s_per_byte, transfer_s_per_byte
+from automap_models.cost.collectives import (
+    all_reduce_s_per_byte,
+    devices_per_node,
+    mesh_all_reduce_s_per_byte,
+    transfer_crosses_nodes,
+    transfer_s_per_byte,
+)
+from automap_models.cost.overlap import Bucket, TiedSum, exposed_s, gradient_buckets
 
 BytesT = TypeVar("BytesT", float, NDArray[np.float64])
 
@@ -40,11 +56,11 @@ BytesT = TypeVar("BytesT", float, NDArray[np.float64])
 def stage_memory_bytes(
     weights_bytes: BytesT,
     stash_bytes: BytesT,
-    replicas: int | NDArray[np.int64],
+    replicas: float | NDArray[np.int64] | FloatArray,
     in_flight: int | NDArray[np.int64],
     state_factor: float,
 ) -> BytesT:
-    """mem = σ·ΣW + in_flight·ΣH / r on each device of a stage, or of several; in_flight = min(M, S - s)."""
+    """mem = σ·ΣW + in_flight·ΣH / r on each device of a stage, or of several (StagedProblem.in_flight, .shares)."""
     held: BytesT = state_factor * weights_bytes + in_flight * stash_bytes / replicas  # type: ignore[assignment]
     return held
 
@@ -57,6 +73,7 @@ class StagedCost:
         forward_s, backward_s: [S] what keeps a stage's devices busy for one micro-batch, f_s and b_s.
         transfer_s: [S-1] time of one micro-batch over the boundary after stage s, one direction, x_s.
         all_reduce_s: [S] gradient all-reduce of a stage, AR_s.
+        exposed_s: [S] what of it its last backward pass cannot hide; all of it where the problem has no schedule.
         memory_bytes: [S] on each device of a stage.
         span_s: T, until the last backward of the first stage.
         length_s: L, until the last all-reduce.
@@ -65,12 +82,17 @@ class StagedCost:
         compute_s: [S] the instructions' part of forward_s + backward_s.
         reduce_s: [S] the part of the all-reduces of activations and their gradients.
         gather_s: [S] the part of putting together what other stages hand over in slices.
+        buckets: [S] of a problem with a schedule: the gradients of each stage as they are reduced.
+        shares_link: [S] of a problem with a schedule: whether these use the link to the stage before.
+        tied: of a problem with a schedule: gradients of parameters that several stages hold.
+        simulated_s: the step under the problem's schedule (simulate.step); None where it has none, or before that.
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
     transfer_s: FloatArray
     all_reduce_s: FloatArray
+    exposed_s: FloatArray
     memory_bytes: FloatArray
     span_s: float
     length_s: float
@@ -79,6 +101,15 @@ class StagedCost:
     compute_s: FloatArray
     reduce_s: FloatArray
     gather_s: FloatArray
+    buckets: tuple[tuple[Bucket, ...], ...] = ()
+    shares_link: tuple[bool, ...] = ()
+    tied: tuple[TiedSum, ...] = ()
+    simulated_s: float | None = None
+
+    @property
+    def step_s(self) -> float:
+        """What a plan shall make small: the simulated step where the problem has a schedule, else the length L."""
+        return self.length_s if self.simulated_s is None else self.simulated_s
 
     def as_tuple(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """forward_s, backward_s, transfer_s, all_reduce_s: what a simulation needs."""
@@ -175,32 +206,46 @@ def plan_cost(
     first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
     bounds = (0, *plan.device_cuts, cluster.devices)
     replicas, slowest = _working(bounds, slowdown, idle)
+    parts = problem.shares[replicas]
     compute_fwd = np.add.reduceat(profile.C_fwd, first) * slowest
     compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
-    weights, stash = np.add.reduceat(profile.W, first), np.add.reduceat(profile.stash, first)
-    forward, backward = compute_fwd / replicas, compute_bwd / replicas
-    compute, (reduce, gather) = (compute_fwd + compute_bwd) / replicas, np.zeros((2, stages))
+    spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
+    held = np.concatenate([_weights_held(problem, 0, span) for span in spans])
+    weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
+    forward, backward = compute_fwd / parts, compute_bwd / parts
+    compute, (reduce, gather) = (compute_fwd + compute_bwd) / parts, np.zeros((2, stages))
+    all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
+    in_flight = np.array([problem.in_flight(s) for s in range(stages)])
+    memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor)
+    for s in [s for s, index in enumerate(plan.shardings) if index]:
+        devices = (bounds[s], bounds[s + 1])
+        stage = _sharded_stage(problem, plan.shardings[s], spans[s], devices, int(in_flight[s]))
+        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s] = stage
+    groups = [replicas[s] // problem.all_shardings[index].degree for s, index in enumerate(plan.shardings)]
+    padding = groups / problem.shares[groups]
     transfer = np.array(
         [
-            profile.A[cut] * transfer_s_per_byte(cluster, bounds[s], bounds[s + 1], bounds[s + 2])
+            profile.A[cut]
+            * transfer_s_per_byte(cluster, bounds[s], bounds[s + 1], bounds[s + 2], float(padding[s : s + 2].max()))
             for s, cut in enumerate(plan.cuts)
         ],
         dtype=np.float64,
     )
-    all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
-    in_flight = np.array([min(plan.micro_batches, stages - s) for s in range(stages)])
-    memory = stage_memory_bytes(weights, stash, replicas, in_flight, problem.state_factor)
-    for s in [s for s, index in enumerate(plan.shardings) if index]:
-        stop = int(first[s + 1]) if s + 1 < stages else len(profile)
-        devices = (bounds[s], bounds[s + 1])
-        stage = _sharded_stage(problem, plan.shardings[s], slice(int(first[s]), stop), devices, int(in_flight[s]))
-        forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s] = stage
-    span, length, pivot = span_and_length(forward, backward, transfer, all_reduce, plan.micro_batches)
+    buckets: tuple[tuple[Bucket, ...], ...] = ()
+    exposed = all_reduce
+    if problem.schedule is not None:
+        buckets = tuple(
+            _buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(parts[s] / slowest[s]))
+            for s in range(stages)
+        )
+        exposed = np.array([exposed_s(of_stage) for of_stage in buckets])
+    span, length, pivot = span_and_length(forward, backward, transfer, exposed, plan.micro_batches)
     return StagedCost(
         forward,
         backward,
         transfer,
         all_reduce,
+        exposed,
         memory,
         float(span),
         float(length),
@@ -209,7 +254,82 @@ def plan_cost(
         compute_s=compute,
         reduce_s=reduce,
         gather_s=gather,
+        buckets=buckets,
+        shares_link=tuple(_shares_link(cluster, bounds, s) for s in range(stages)) if buckets else (),
+        tied=() if problem.schedule is None else _tied_sums(problem, plan, bounds, first.tolist()),
     )
+
+
+def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
+    """[k] bytes of the parameters that a stage of these instructions holds on each device, in that sharding."""
+    return problem.all_shardings[index].weights_held(problem.profile.shared_parameters, own.start, own.stop)
+
+
+def _tied_sums(
+    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], begins: Sequence[int]
+) -> tuple[TiedSum, ...]:
+    """What summing the gradients of copies takes; parameters that the same stages hold are summed together.
+
+    Between nodes a parameter is sent once; inside a node each device sends its share of it.
+
+    Args:
+        bounds: [S+1] the first device of each stage, and the number of devices.
+        begins: [S] the first instruction of each stage.
+    """
+    cluster, sums = problem.cluster, dict[tuple[int, ...], TiedSum]()
+    for p, parameter in enumerate(problem.profile.shared_parameters):
+        stages = tuple(sorted({bisect_right(begins, i) - 1 for i in parameter.instructions}))
+        if len(stages) == 1:
+            continue
+        first_node = bounds[stages[0]] // cluster.devices_per_node
+        if (bounds[stages[-1] + 1] - 1) // cluster.devices_per_node > first_node:
+            one_way_s = parameter.nbytes / cluster.inter
+        else:
+            shares = [problem.all_shardings[plan.shardings[s]].shared_bytes[p] for s in stages]
+            one_way_s = max(shares) / cluster.intra
+        so_far = sums.get(stages, TiedSum(stages, 0.0))
+        sum_s = so_far.sum_s + 2.0 * (len(stages) - 1) / len(stages) * float(one_way_s)
+        sums[stages] = TiedSum(stages, sum_s, (*so_far.names, parameter.name))
+    return tuple(sums.values())
+
+
+def _shares_link(cluster: Cluster, bounds: tuple[int, ...], stage: int) -> bool:
+    """Whether a stage's all-reduce and the transfer from it to the stage before use the same links.
+
+    All that leaves a node shares its network interface, and what stays inside a node its links; the ring between nodes
+    goes on inside them.
+    """
+    if stage == 0:
+        return False
+    held = devices_per_node(cluster, bounds[stage], bounds[stage + 1])
+    across = np.count_nonzero(held) > 1
+    return bool(across) or not transfer_crosses_nodes(cluster, *bounds[stage - 1 : stage + 2])
+
+
+def _buckets(
+    problem: StagedProblem, index: int, own: slice, devices: tuple[int, ...], parts: float
+) -> tuple[Bucket, ...]:
+    """The gradients of a stage as they are reduced.
+
+    Args:
+        problem: with all its shardings.
+        index: of the stage's sharding.
+        own: its instructions.
+        devices: its first one, and the one after its last.
+        parts: into how many equal parts its replicas split a micro-batch, over their slowdown.
+    """
+    sharding, (first, stop) = problem.all_shardings[index], devices
+    backward = (sharding.C[own] - sharding.C_fwd[own]) / parts
+    if not index:
+        weights = _weights_held(problem, 0, own)
+        return gradient_buckets(weights, weights * all_reduce_s_per_byte(problem.cluster, first, stop), backward)
+    parts = float(problem.shares[(stop - first) // sharding.degree])
+    over_replicas, inside = stage_rates(problem.cluster, first, stop, sharding.degree)
+    start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
+    backward = (sharding.C[own] - sharding.C_fwd[own] + inside * sharding.reduced_bwd[own]) / parts
+    backward = backward + start_s * sharding.starts_bwd[own]
+    weights, gradients = _weights_held(problem, index, own), sharding.gradients[own]
+    return gradient_buckets(weights, weights * over_replicas + inside * gradients, backward)
 
 
 def _working(
@@ -241,6 +361,7 @@ def _sharded_stage(
     """What a stage of these instructions and devices first … stop-1 costs in one of the problem's shardings."""
     sharding = problem.all_shardings[index]
     replicas = (devices[1] - devices[0]) // sharding.degree
+    parts = float(problem.shares[replicas])
     over_replicas, inside = stage_rates(problem.cluster, *devices, sharding.degree)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
 
@@ -250,15 +371,15 @@ def _sharded_stage(
     gathered, intra = sharding.gathered, problem.cluster.intra
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
     compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
-    reduce_fwd = inside * total(sharding.reduced_fwd) / replicas + start_s * total(sharding.starts_fwd)
-    reduce_bwd = inside * total(sharding.reduced_bwd) / replicas + start_s * total(sharding.starts_bwd)
-    weights = total(sharding.W)
+    reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
+    reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
+    weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
     return _StageCost(
-        forward_s=(compute_fwd + gather_in) / replicas + reduce_fwd,
-        backward_s=(compute_bwd + gather_out) / replicas + reduce_bwd,
+        forward_s=(compute_fwd + gather_in) / parts + reduce_fwd,
+        backward_s=(compute_bwd + gather_out) / parts + reduce_bwd,
         all_reduce_s=weights * over_replicas + inside * total(sharding.gradients),
-        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), replicas, in_flight, problem.state_factor),
-        compute_s=(compute_fwd + compute_bwd) / replicas,
+        memory_bytes=stage_memory_bytes(weights, total(sharding.stash), parts, in_flight, problem.state_factor),
+        compute_s=(compute_fwd + compute_bwd) / parts,
         reduce_s=reduce_fwd + reduce_bwd,
-        gather_s=(gather_in + gather_out) / replicas,
+        gather_s=(gather_in + gather_out) / parts,
     )

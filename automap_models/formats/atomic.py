@@ -1,12 +1,19 @@
-"""Files that appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Files that appear whole or not at all, and results kept between runs, which are such files, too.
+
+A file is written under a temporary name in the same folder, then renamed. A kept result is an entry named by what it is
+the result of and checked when it is read: a line `automap-cache 1 SHA-256` and what that is the checksum of. One that
+is truncated, damaged or of another version is as good as none. What is read is data, never code.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,7 +81,82 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], N
         raise
 
 
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
+    """Put a file with that content in place of whatever is there, see `write_atomically`.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    write_atomically(path, write)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """The same for text in UTF-8; what has no place in it, such as half a surrogate pair, is escaped."""
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
 def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> BadInput:
     return BadInput(
         f"cannot be written ({getattr(error, 'strerror', None) or error})", where=str(path), do="write somewhere else"
     )
+
+
+_MAGIC = b"automap-cache 1 "
+LARGEST_BYTES = 1 << 30
+"""Of an entry that is read; a larger file is none of ours."""
+
+
+def cache_folder() -> Path:
+    """$AUTOMAP_CACHE, else automap in $XDG_CACHE_HOME, else ~/.cache/automap."""
+    own, shared = os.environ.get("AUTOMAP_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own)
+    return (Path(shared) if shared else Path.home() / ".cache") / "automap"
+
+
+def fingerprint(of: Mapping[str, object]) -> str:
+    """SHA-256 over plain data: numbers, texts, lists and dictionaries of them."""
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+
+
+class Cache:
+    """Entries in a folder, which is made when the first is written.
+
+    Args:
+        folder: None keeps nothing and finds nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def read(self, key: str) -> bytes | None:
+        """The entry of that name; None where there is none, or none that is whole."""
+        if self.folder is None:
+            return None
+        try:
+            path = self.folder / key
+            if path.stat().st_size > LARGEST_BYTES:
+                return None
+            head, _, payload = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        return payload if head == _head(payload) else None
+
+    def write(self, key: str, payload: bytes) -> None:
+        """Keep an entry in place of whatever has its name; where that cannot be done nothing happens."""
+        if self.folder is None:
+            return
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(self.folder / key, _head(payload) + b"\n" + payload)
+        except (OSError, BadInput):  # a full disk or a read-only home is no reason to lose a result
+            return
+
+
+def _head(payload: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(payload).hexdigest().encode()

@@ -1,6 +1,6 @@
 """Piper's JSON (Tarnawski, Narayanan and Phanishayee, NeurIPS 2021) as a profile.
 
-`nodes` with `id`, perhaps `name`, and `TMPCs`: for every degree of tensor parallelism the ways to run the layer, each
+`nodes` with `id`, perhaps `name`, and `TMPCs`: for every degree of tensor parallelism variants of the layer, each
 with `timePerSample` (forward and backward), `parameterSize`, `memoryUsageA` (per micro-batch in flight) and
 `memoryUsageB` (whatever the number of them); `edges` with `sourceId`, `destId` and `communicationCost` (bytes). The
 format is documented in the README.md of msr-fiddle/piper.
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import msgspec
 
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 from automap_models.formats.json_graph import Edge, Node, positions_of_ends, require_acyclic, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, decode_json
 

@@ -1,8 +1,8 @@
 """plan.json, schema 1, kind "pipeline": written whole, read with every figure costed again (formats.md).
 
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
-each, and `sharding`, the name of the way in which these t divide operators. `shardings` tells the degree of each one in
-use and which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
+each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
+which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
 words, `partitioning` and `partitionings`, and are still read.
 """
 
@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -28,13 +28,12 @@ from automap_models.core.microbatch import (
 )
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import write_atomically
-from automap_models.formats.cluster_yaml import ClusterDocument
+from automap_models.formats.atomic import write_text
+from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
 from automap_models.version import __version__
 
@@ -182,7 +181,7 @@ class PlanDocument(Document):
     adjustment: AdjustmentDocument | UnsetType = UNSET
 
 
-class _Kind(Foreign):
+class _KindDocument(Foreign):
     """What tells the kinds of files apart."""
 
     kind: msgspec.Raw | UnsetType = UNSET
@@ -194,7 +193,7 @@ def kind_of(content: bytes, where: str) -> str | None:
     Raises:
         BadInput: it is no JSON, or no mapping.
     """
-    raw = decode_json(content, _Kind, where=where, do=STALE).kind
+    raw = decode_json(content, _KindDocument, where=where, do=STALE).kind
     kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
     return kind if isinstance(kind, str) else None
 
@@ -213,6 +212,15 @@ def dumps(document: Mapping[str, Any]) -> str:
             where="plan",
             do="check the units of the profile and the cluster",
         ) from None
+
+
+def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, whole or not at all.
+
+    Raises:
+        BadInput: the file cannot be written, or a figure in the document is not finite.
+    """
+    write_text(path, dumps(document) + "\n")
 
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
@@ -326,12 +334,7 @@ def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(plan_document(report)) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
+    write_json(path, plan_document(report))
 
 
 def read_plan(

@@ -124,5 +124,5 @@ def _no_parameters(names: Sequence[str], types: Sequence[Tensor], trainable: Seq
     return BadInput(
         f"no floating-point argument {what}; there are {listed}",
         where=source,
-        do="name them with --trainable PATTERN, or give a whole training step, update included",
+        do="name them with `trainable=PATTERN`, or give a whole training step, update included",
     )

@@ -203,9 +203,9 @@ def _require(graph: InstructionGraph, accelerator_s: FloatArray, cpu_s: FloatArr
                 f"{times.shape} times for {len(graph)} instructions", where=graph.model, do="give one for each"
             )
     if nodes < 2:
-        raise BadInput(f"{nodes} node(s)", where="--nodes", do="give at least 2")
+        raise BadInput(f"{nodes} node(s)", where="`nodes`", do="give at least 2")
     if not 0 < link < np.inf:
-        raise BadInput(f"{link} bytes/s", where="--link", do="give a positive bandwidth")
+        raise BadInput(f"{link} bytes/s", where="`link_bytes_per_s`", do="give a positive bandwidth")
     if not (graph.phases == Phase.FORWARD).any():
         raise BadInput("has no forward instruction", where=graph.model, do="give a model")
 
@@ -223,9 +223,9 @@ def _layout(liveness: Liveness, reads: Reads, times_s: FloatArray, most: int) ->
     best = layout(fits)
     while fits + 1 < too_many:
         groups = (fits + too_many) // 2
-        tried = layout(groups)
-        if tried.total <= most:
-            fits, best = groups, tried
+        candidate = layout(groups)
+        if candidate.total <= most:
+            fits, best = groups, candidate
         else:
             too_many = groups
     return best

@@ -119,7 +119,7 @@ def on_one_device(step: TrainingStep, seed: int) -> tuple[list[np.ndarray], list
         results = [np.asarray(leaf) for leaf in jax.tree.leaves(jitted(*given))]
         if all(np.isfinite(result).all() for result in results if _floating(result)):
             return values, results
-    raise BadInput("gives no finite results on random arguments", where=step.name, do="leave out --verify")
+    raise BadInput("gives no finite results on random arguments", where=step.name, do="leave out `verify`")
 
 
 def differences(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> tuple[float, float]:

@@ -41,8 +41,8 @@ PLANNERS: dict[str, dict[str, str]] = {
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
-        "greedy": "automap_models.planners.sharding.baselines:ShardingGreedyPlanner",
-        "random": "automap_models.planners.sharding.baselines:ShardingRandomPlanner",
+        "greedy": "automap_models.planners.sharding.episodes:ShardingGreedyPlanner",
+        "random": "automap_models.planners.sharding.episodes:ShardingRandomPlanner",
     },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
@@ -86,7 +86,7 @@ def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any,
     """
     known = PLANNERS[kind]
     if name not in known:
-        raise BadInput(f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(known)}")
+        raise BadInput(f"unknown planner {name!r}", where="`planner`", do=f"choose from {', '.join(known)}")
     module, _, attribute = known[name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
     return planner(config_of(planner.config_type, f"planner {name}", **config))

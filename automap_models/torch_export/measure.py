@@ -187,7 +187,7 @@ class _Step:
             raise BadInput(
                 "its forward pass takes another path on real data than torch.export saw",
                 where=self.name,
-                do="profile it without --measure, or let the factory return real inputs",
+                do="profile it without `measure`, or let the factory return real inputs",
             )
         for node, number in _autograd_nodes(outputs):
             slot = n + bisect_right(first_numbers, number) - 1

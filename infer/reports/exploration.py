@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, rescaling_notes
-from automap_models.core.profiled_model import ShardedProfile
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, PlanReport
+from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.staged.evaluate import evaluate
 
+from ..commands.parsing import in_options
 from .pipeline import heading, layers
-from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,9 +45,9 @@ class Explored:
     cached: bool
 
 
-def print_explored(found: Explored) -> None:
+def print_explored(explored: Explored) -> None:
     """Print an exploration for people."""
-    screen, exploration = console(), found.exploration
+    screen, exploration = console(), explored.exploration
     space = exploration.space
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
     screen.print(f"{heading(space.model.profile, space.cluster)}{samples}")
@@ -58,7 +57,7 @@ def print_explored(found: Explored) -> None:
     screen.print(f"best: [bold]{plain(exploration.best.name)}[/bold], {shape(exploration.best)}\n")
     screen.print(stages(exploration.best))
     screen.print()
-    screen.print(fact_table(facts(found), (*exploration.notes, *_about_samples(exploration.best))))
+    screen.print(fact_table(facts(explored), (*exploration.notes, *_about_samples(exploration.best))))
 
 
 def print_candidate(plan: Candidate) -> None:
@@ -91,7 +90,7 @@ def ranking(exploration: Exploration) -> Table:
         best = candidate is exploration.best
         table.add_row(*map(plain, cells), style="bold" if best else None if candidate.fits else "dim")
     for absent in exploration.absent:
-        table.add_row(absent.name, "", "", "", "", "", plain(absent.why), style="dim")
+        table.add_row(absent.name, "", "", "", "", "", plain(in_options(absent.why)), style="dim")
     return table
 
 
@@ -141,9 +140,9 @@ def stages(candidate: Candidate) -> Table:
     return table
 
 
-def facts(found: Explored) -> Iterator[tuple[str, str]]:
+def facts(explored: Explored) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the tables."""
-    exploration, best = found.exploration, found.exploration.best
+    exploration, best = explored.exploration, explored.exploration.best
     yield from plan_facts(best)
     if inputs := exploration.space.model.batch_dims:
         dims = sorted(set(inputs.values()))
@@ -151,8 +150,8 @@ def facts(found: Explored) -> Iterator[tuple[str, str]]:
         yield "data", f"replicas partition {counted(len(inputs), 'input')} along {where}, proven by propagation"
     yield "pure plans", ", ".join(_against_pure(exploration))
     yield "optimum", proof_in_words(exploration)
-    whence = "from the cache; looking for plans took" if found.cached else "looking for plans"
-    yield "time", f"{seconds(found.taken_s)}, {whence} {seconds(exploration.exploring_s)}"
+    origin = "from the cache; looking for plans took" if explored.cached else "looking for plans"
+    yield "time", f"{seconds(explored.taken_s)}, {origin} {seconds(exploration.exploring_s)}"
 
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
@@ -188,14 +187,15 @@ def memory_in_words(candidate: Candidate) -> str:
 
 def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
     """The shardings of the stages."""
-    used = [(candidate.problem.all_shardings[way], s) for s, way in enumerate(candidate.plan.shardings) if way]
-    used.sort(key=lambda each: (each[0].name, each[1]))
-    for _, group in groupby(used, key=lambda each: each[0].name):
-        same = list(group)
-        way: ShardedProfile = same[0][0]
-        where = f"stage{'s' if len(same) > 1 else ''} {', '.join(str(s) for _, s in same)}"
-        divided = counted(len(way.dims), "variable")
-        yield "operators", f"{where}: {way.name}, {divided} of the step partitioned, parameters and state among them"
+    stages_of: dict[str, list[int]] = {}
+    shardings = {sharding.name: sharding for sharding in candidate.problem.all_shardings}
+    for s, index in enumerate(candidate.plan.shardings):
+        if index:
+            stages_of.setdefault(candidate.problem.all_shardings[index].name, []).append(s)
+    for name, numbers in sorted(stages_of.items()):
+        where = f"stage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+        divided = counted(len(shardings[name].dims), "variable")
+        yield "operators", f"{where}: {name}, {divided} of the step partitioned, parameters and state among them"
 
 
 def _against_pure(exploration: Exploration) -> Iterator[str]:
@@ -225,45 +225,47 @@ def _about_samples(candidate: Candidate) -> Iterator[str]:
     yield from rescaling_notes(pipeline.profile, max(d for d, _ in candidate.degrees))
 
 
-def explored_document(found: Explored) -> dict[str, Any]:
+def explored_document(explored: Explored) -> dict[str, Any]:
     """All plans, ranked: plain Python numbers, lists and dictionaries."""
-    exploration = found.exploration
+    exploration = explored.exploration
     return {
         "schema": SCHEMA,
         "kind": KIND,
         "model": exploration.space.model.profile.model,
         "cluster": cluster_document(exploration.space.cluster),
         "global_batch": exploration.space.global_batch,
-        "best": best_document(found),
+        "best": best_document(explored),
         "candidates": [
             {**candidate_document(candidate), "why": exploration.why(candidate)} for candidate in exploration.candidates
         ],
-        "absent": [{"kind": absent.kind, "name": absent.name, "why": absent.why} for absent in exploration.absent],
+        "absent": [
+            {"kind": absent.kind, "name": absent.name, "why": in_options(absent.why)} for absent in exploration.absent
+        ],
         "optimality": _proven_document(exploration.proven, exploration.best.length_s),
         "batch_dims": _plain(exploration.space.model.batch_dims),
         "notes": list(exploration.notes),
         "exploring_s": exploration.exploring_s,
-        "cached": found.cached,
+        "cached": explored.cached,
     }
 
 
-def best_document(found: Explored) -> dict[str, Any]:
+def best_document(explored: Explored) -> dict[str, Any]:
     """plan.json of the best plan."""
-    return plan_document(_best_report(found))
+    return plan_document(_best_report(explored))
 
 
-def write_best(path: Path, found: Explored) -> None:
+def write_best(path: Path, explored: Explored) -> None:
     """Write plan.json of the best plan.
 
     Raises:
         BadInput: the file cannot be written.
     """
-    write_plan(path, _best_report(found))
+    write_plan(path, _best_report(explored))
 
 
-def _best_report(found: Explored) -> PlanReport:
+def _best_report(explored: Explored) -> PlanReport:
     """The best plan, whose baselines have as many micro-batches; what else was searched the exploration says."""
-    return evaluate(replace(found.exploration.result, search_log=()), seed=found.config.seed)
+    return evaluate(replace(explored.exploration.result, search_log=()), seed=explored.config.seed)
 
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:

@@ -11,29 +11,16 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Result
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import SearchLogEntry
+from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
-from .text import (
-    WIDTH_WITHOUT_A_TERMINAL,
-    columns,
-    console,
-    counted,
-    fact_table,
-    percent,
-    plain,
-    rounds,
-    seconds,
-    shortened,
-    size,
-    span,
-)
+from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +43,7 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     screen.print(stage_table(report, screen.width))
     screen.print()
     if verbose and report.search_log:
-        screen.print(tried_table(report.search_log))
+        screen.print(search_log_table(report.search_log))
         screen.print()
     screen.print(fact_table(facts(report), report.notes))
 
@@ -183,7 +170,7 @@ def field_in_words(report: PlanReport) -> str:
     return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
 
 
-def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
+def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
     """A row for each number of stages and micro-batches: its best plan's length on the grid, and what came of it."""
     table = columns()
     table.add_column("stages", justify="right", no_wrap=True)
@@ -193,7 +180,7 @@ def tried_table(tried: Sequence[SearchLogEntry]) -> Table:
     table.add_column("no plan on the\ngrid is below", justify="right", no_wrap=True)
     table.add_column("planner", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for attempt in tried:
+    for attempt in search_log:
         cells = (
             str(attempt.stages),
             str(attempt.micro_batches),

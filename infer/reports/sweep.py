@@ -6,18 +6,20 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
+from automap_models.core.units import counted, percent, seconds, shortened
 from automap_models.errors import Infeasible
-from automap_models.formats.files import write_atomically
-from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
+from automap_models.formats.atomic import write_text
+from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
+from ..commands.parsing import in_options
 from ..runner import Report
-from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +35,7 @@ def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
 
     def draw() -> Figure:
-        from ..plots.sweep import draw_sweep
+        from automap_models.plots.sweep import draw_sweep
 
         return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
 
@@ -96,7 +98,7 @@ def why_not(row: Row) -> str:
     error = row.outcome.error
     if isinstance(error, Infeasible):
         return "no plan fits the memory"
-    text = "" if error is None else error.what
+    text = "" if error is None else in_options(error.what)
     return text if len(text) <= WHY_WIDTH else f"{text[: WHY_WIDTH - 1]}…"
 
 
@@ -160,7 +162,7 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
         "cuts": list(plan.cuts) if plan else None,
         "device_cuts": list(plan.device_cuts) if plan else None,
         "optimality": {"bound_s": bound.value, "proof": bound.proof} if bound else None,
-        "error": str(outcome.error) if outcome.error else None,
+        "error": in_options(str(outcome.error)) if outcome.error else None,
         "outside": outcome.outside,
     }
 
@@ -171,12 +173,10 @@ def write_rows(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(document) + "\n" if path.suffix.lower() == ".json" else _csv(document["rows"])
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
+    if path.suffix.lower() == ".json":
+        write_json(path, document)
+    else:
+        write_text(path, _csv(document["rows"]))
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

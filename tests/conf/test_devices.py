@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.formats.device_yaml import known_devices, read_device
+from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.resources import conf_dir
 
 DATA_SHEETS = {

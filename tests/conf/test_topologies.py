@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.resources import conf_dir
 
 NAMES = sorted(path.stem for path in (conf_dir() / "topo").glob("*.yaml"))

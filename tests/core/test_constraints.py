@@ -55,7 +55,7 @@ def test_windows_hold_exactly_the_plans_that_satisfy_the_constraints(data):
     plans = [(0, *begin) for begin in combinations(range(1, len(layers)), stages - 1)]
     expected = {begin for begin in plans if satisfies(begin, layers, pins, together)}
     if not expected:
-        with pytest.raises(BadInput, match="--"):
+        with pytest.raises(BadInput, match="`"):
             constraints.windows(profile_of(layers), stages)
         return
     assert constraints.allow(profile_of(layers), stages)
@@ -89,13 +89,13 @@ def one_problem(stages: int = 3) -> StagedProblem:
         (Constraints(), ""),
         (Constraints((Pin("block_1", 1), Pin("head", 2), Pin("embedding", 0))), ""),
         (Constraints((Pin("block_1/*", 1),), ("block_0/*",), 3), ""),
-        (Constraints((Pin("*attention", 1),)), "--pin *attention=1"),
-        (Constraints((Pin("block_0", 1),)), "--pin block_0=1"),
-        (Constraints(together=("block_*",)), "--keep-together block_*"),
-        (Constraints(max_stages=2), "--max-stages 2"),
-        (Constraints(forbidden=frozenset({"pipeline"})), "--forbid pipeline"),
-        (Constraints(forbidden=frozenset({"operator"})), "--forbid operator"),
-        (Constraints(forbidden=frozenset({"data"})), "--forbid data"),
+        (Constraints((Pin("*attention", 1),)), "`pins='*attention=1'`"),
+        (Constraints((Pin("block_0", 1),)), "`pins='block_0=1'`"),
+        (Constraints(together=("block_*",)), "`together='block_*'`"),
+        (Constraints(max_stages=2), "`max_stages=2`"),
+        (Constraints(forbidden=frozenset({"pipeline"})), "`forbidden='pipeline'`"),
+        (Constraints(forbidden=frozenset({"operator"})), "`forbidden='operator'`"),
+        (Constraints(forbidden=frozenset({"data"})), "`forbidden='data'`"),
     ],
 )
 def test_a_plan_is_read_by_the_definition(constraints, broken):
@@ -134,54 +134,54 @@ def test_without_layers_it_is_names_that_match():
         (  # the wrong way round
             Constraints((Pin("embedding", 0), Pin("block_1", 0), Pin("block_0", 1))),
             4,
-            r"^--pin block_1=0 \(instructions 3…4\) and --pin block_0=1 \(instructions 1…2\): "
+            r"^`pins='block_1=0'` \(instructions 3…4\) and `pins='block_0=1'` \(instructions 1…2\): "
             "stage 1 would have to begin with instruction 5 or a later one, and with instruction 1 or an earlier one",
         ),
         (  # one instruction in two stages
             Constraints((Pin("block_0/*", 0), Pin("*mlp", 1))),
             2,
-            r"^--pin block_0/\*=0 .* and --pin \*mlp=1 .*: stage 1 would have to begin",
+            r"^`pins='block_0/\*=0'` .* and `pins='\*mlp=1'` .*: stage 1 would have to begin",
         ),
         (  # too few places between
             Constraints((Pin("block_0/attention", 0), Pin("block_1/attention", 3))),
             4,
-            "^--pin block_0/attention=0 .* and --pin block_1/attention=3 ",
+            "^`pins='block_0/attention=0'` .* and `pins='block_1/attention=3'` ",
         ),
         (
             Constraints((Pin("block_1", 1),), ("*attention", "*mlp", "embedding", "b*", "*e*")),
             2,
-            r"^--pin block_1=1 .* and --keep-together \*e\* \(instructions 0…6\): ",
+            r"^`pins='block_1=1'` .* and `together='\*e\*'` \(instructions 0…6\): ",
         ),
         (
             Constraints((Pin("head", 2),), max_stages=2),
             2,
-            "^--pin head=2 .* and --max-stages 2: 3 stages, 0…2, are more",
+            "^`pins='head=2'` .* and `max_stages=2`: 3 stages, 0…2, are more",
         ),
         (
             Constraints((Pin("head", 1),), forbidden=frozenset({"pipeline"})),
             1,
-            "^--pin head=1 .* and --forbid pipeline: 2 stages",
+            "^`pins='head=1'` .* and `forbidden='pipeline'`: 2 stages",
         ),
-        (Constraints((Pin("head", 3),)), 2, "^--pin head=3 .* and --stages 2: 4 stages"),
+        (Constraints((Pin("head", 3),)), 2, "^`pins='head=3'` .* and `stages=2`: 4 stages"),
         (
             Constraints((Pin("head", 0),)),
             2,
-            "^--pin head=0 .* and --stages 2: stage 1 would have to begin past the mod",
+            "^`pins='head=0'` .* and `stages=2`: stage 1 would have to begin past the mod",
         ),
-        (Constraints(together=("*/attention",)), 4, r"^--keep-together \*/attention .* and --stages 4: stage "),
-        (Constraints(max_stages=2), 3, "^--max-stages 2 and --stages 3: 3 stages"),
-        (Constraints((Pin("embedding", 1),)), 3, r"^--pin embedding=1 \(instructions 0…0\): .*; drop it"),
+        (Constraints(together=("*/attention",)), 4, r"^`together='\*/attention'` .* and `stages=4`: stage "),
+        (Constraints(max_stages=2), 3, "^`max_stages=2` and `stages=3`: 3 stages"),
+        (Constraints((Pin("embedding", 1),)), 3, r"^`pins='embedding=1'` \(instructions 0…0\): .*; drop it"),
         (  # three that agree in pairs
             Constraints((Pin("block_0/mlp", 0), Pin("block_1/mlp", 1)), ("block_*",)),
             3,
-            r"^--pin block_0/mlp=0 .* and --pin block_1/mlp=1 .* and --keep-together block_\* ",
+            r"^`pins='block_0/mlp=0'` .* and `pins='block_1/mlp=1'` .* and `together='block_\*'` ",
         ),
         (
             Constraints((Pin("blck_1", 1),)),
             3,
-            "^--pin blck_1=1: 'blck_1' matches no layer; the nearest names are block_1",
+            "^`pins='blck_1=1'`: 'blck_1' matches no layer; the nearest names are block_1",
         ),
-        (Constraints(together=("§",)), 3, "^--keep-together §: '§' matches no layer; the nearest names are block_0, "),
+        (Constraints(together=("§",)), 3, "^`together='§'`: '§' matches no layer; the nearest names are block_0, "),
     ],
 )
 def test_constraints_that_contradict_one_another_are_refused_naming_them(constraints, stages, says):
@@ -205,7 +205,7 @@ def test_a_pin_is_a_layer_and_a_stage(text):
 def test_impossible_values_are_refused():
     with pytest.raises(BadInput, match="counted from 0"):
         Pin("block_1", -1)
-    with pytest.raises(BadInput, match="--max-stages"):
+    with pytest.raises(BadInput, match="`max_stages`"):
         Constraints(max_stages=0)
     with pytest.raises(BadInput, match=r"unknown technique 'tensor'.*data, operator, pipeline"):
         Constraints(forbidden=frozenset({"tensor"}))  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def test_a_model_without_blocks_says_so(layers: Sequence[str], names: Sequence[s
 
 def test_a_pattern_that_matches_nothing_names_the_nearest_layers() -> None:
     layers = ["embed", "model.layers.0.mlp", "model.layers.1.mlp", "head"]
-    with pytest.raises(BadInput, match=r"^--cut-at: 'model.layer.\*' matches no layer; .*model\.layers\.1") as refused:
+    with pytest.raises(BadInput, match=r"^`cut_at`: 'model.layer.\*' matches no layer; .*model\.layers\.1") as refused:
         boundaries(profile_of(layers), "model.layer.*")
     assert "\n" not in str(refused.value)
     with pytest.raises(BadInput, match="'head' matches only head, which ends with the model"):

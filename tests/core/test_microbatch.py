@@ -45,7 +45,7 @@ def test_the_same_size_is_the_same_profile() -> None:
 def test_a_profile_without_a_usable_size_is_refused_until_it_is_told(size: object) -> None:
     silent = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[0.0, 0.0], meta={"microbatch_size": size})
     assert microbatch_size(silent) is None
-    with pytest.raises(BadInput, match="--microbatch-size"):
+    with pytest.raises(BadInput, match="`microbatch_size`"):
         rescaled(silent, 4)
     assert rescaled(with_microbatch_size(silent, 2), 4).C.tolist() == [2.0, 2.0]
 

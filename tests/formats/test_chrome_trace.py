@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import trace_document, write_trace
 from automap_models.simulate.engine import Interval, Timeline, simulate
-from automap_models.simulate.schedules import SCHEDULES
 
 TINY = Timeline(
     "1f1b",

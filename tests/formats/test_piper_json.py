@@ -34,8 +34,8 @@ def _way(time_s: float, parameter: float = 0.0, per_micro_batch: float = 0.0, na
     }
 
 
-def _node(number: int, *ways: Document, **more: object) -> Document:
-    return {"id": number, "TMPCs": {"1": list(ways)}, **more}
+def _node(number: int, *runs: Document, **more: object) -> Document:
+    return {"id": number, "TMPCs": {"1": list(runs)}, **more}
 
 
 def _edge(source: int, dest: int, size: float) -> Document:

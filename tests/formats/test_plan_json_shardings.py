@@ -14,13 +14,12 @@ import pytest
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel, whole
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.plan_json import plan_document, read_plan, write_plan
-from automap_models.formats.profiled_model_npz import model_from_npz, model_to_npz
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 
@@ -131,7 +130,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "an unknown way": (lambda d: d["stages"][0].update(sharding="4-way"), "sharding"),
     "a way of another degree": (lambda d: d["shardings"]["2-way"].update(degree=4), "2-way"),
     "a way of other dimensions": (lambda d: d["shardings"]["2-way"]["dims"].clear(), "2-way"),
-    "ways that are missing": (lambda d: d.pop("shardings"), "shardings"),
+    "shardings that are missing": (lambda d: d.pop("shardings"), "shardings"),
     "a stage too few": (lambda d: d["stages"].pop(), "way|stages"),
     "cuts out of range": (lambda d: d.update(cuts=[5]), "cuts"),
     "groups across nodes": (lambda d: d.update(device_cuts=[3]), "groups of 2"),

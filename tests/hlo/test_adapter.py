@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from automap_models.errors import BadInput
-from automap_models.hlo.adapter import Module, compiled, one_op_modules, read_module, trace
+from automap_models.hlo.adapter import MlirModule, compiled, one_op_modules, read_module, trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step import TrainingStep
 
@@ -105,7 +105,7 @@ def test_the_module_computes_what_the_function_computes(mlp: TrainingStep) -> No
         np.testing.assert_allclose(result, value, rtol=1e-5)
 
 
-def run(module: Module, arguments: list[Any]) -> list[Any]:
+def run(module: MlirModule, arguments: list[Any]) -> list[Any]:
     """The module, one compiled operation after the other."""
     values: dict[int, Any] = dict(enumerate(jnp.asarray(argument) for argument in arguments))
     functions = {i: compiled(one_op) for one_op in one_op_modules(module) for i in one_op.instructions.tolist()}
@@ -190,7 +190,7 @@ WRONG: dict[str, tuple[Callable[[TrainingStep], bytes], str]] = {
     "no arguments": (lambda step: jax.jit(lambda: jnp.ones(3) + 1).lower().as_text().encode(), "without parameters"),
     "no parameters": (
         lambda step: jax.jit(lambda x, y: x @ y).lower(jnp.ones((2, 3)), jnp.ones((3, 4))).as_text().encode(),
-        "--trainable PATTERN",
+        "`trainable=PATTERN`",
     ),
 }
 
@@ -227,5 +227,5 @@ def test_arrays_with_more_elements_than_xla_counts_are_refused() -> None:
         return jax.grad(lambda w: (w[:, None] * x[None, :]).sum())(w)
 
     side = jax.ShapeDtypeStruct((2**32,), jnp.float32)
-    with pytest.raises(BadInput, match=r"huge: is refused by XLA \(INVALID_ARGUMENT: overflow .* --batch and"):
+    with pytest.raises(BadInput, match=r"huge: is refused by XLA \(INVALID_ARGUMENT: overflow .* `batch` and"):
         trace(TrainingStep("huge", step, (side, side), 0, (1,), 1, "float32"))

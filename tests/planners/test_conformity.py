@@ -44,7 +44,7 @@ FLOOR_S = 2.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class PlannerKind:
     """What the tests know about a kind of problem.
 
     Attributes:
@@ -84,7 +84,7 @@ def staged_values(problem: StagedProblem) -> Iterator[float | None]:
 
 
 SMALL_CLUSTER = Cluster(2, 3, intra=100.0, inter=10.0, memory=1e6, name="six")
-STAGED = Kind(
+STAGED = PlannerKind(
     lambda: [staged_problem(stages, 8, SMALL_CLUSTER, stages) for stages in (2, 3, 1)],
     lambda: staged_problem(7, 400, Cluster(8, 8, 100.0, 5.0, 1e6, name="many"), 10),
     staged_value,
@@ -126,7 +126,7 @@ def placement_values(problem: PlacementProblem) -> Iterator[float | None]:
         yield placement_value(problem, PlacementPlan("brute force", np.array(assignment)))
 
 
-PLACEMENT = Kind(
+PLACEMENT = PlannerKind(
     lambda: [placement_problem(seed, 6, 2) for seed in range(2)],
     lambda: placement_problem(9, 120, 6),
     placement_value,
@@ -161,7 +161,7 @@ def partitioned(_: ShardingProblem, plan: Any) -> float:
     return float(sum(dim >= 0 for dim in plan.candidates(0).values()))
 
 
-SHARDING = Kind(
+SHARDING = PlannerKind(
     lambda: [sharding_problem(seed, 7, 0.4) for seed in range(2)],
     lambda: sharding_problem(5, 150, 0.1),
     partitioned,
@@ -190,7 +190,7 @@ def replan_problem(n: int, cluster: Cluster, stages: int) -> ReplanProblem:
     return ReplanProblem(problem, job, Observed("device", forward, backward))
 
 
-REPLAN = Kind(
+REPLAN = PlannerKind(
     lambda: [replan_problem(8, SMALL_CLUSTER, 2)],
     lambda: replan_problem(400, Cluster(8, 8, 100.0, 5.0, 1e6, name="many"), 8),
     lambda problem, plan: staged_value(problem.staged, plan.plan),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import SCHEDULES, Op, schedule
 from automap_models.cost.staged import span_and_length
 from automap_models.simulate.engine import Interval, Timeline, simulate
-from automap_models.simulate.schedules import SCHEDULES, Op, schedule
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 ROUNDING = 1e-9

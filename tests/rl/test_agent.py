@@ -15,8 +15,7 @@ from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, ter
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig, explore
 from automap_models.rl.networks.pipeline import FlatQNetwork, NetworkSize
-from automap_models.rl.replay import Items, PrioritisedReplay
-from automap_models.rl.whole_plans import (
+from automap_models.rl.offline import (
     MAX_STEPS,
     Episodes,
     PipelineAgent,
@@ -28,6 +27,7 @@ from automap_models.rl.whole_plans import (
     transitions,
     unpack,
 )
+from automap_models.rl.replay import Items, PrioritisedReplay
 
 POINTS = 16
 PLAIN = AgentConfig(log_values=False)

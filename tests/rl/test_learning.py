@@ -15,8 +15,8 @@ from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import LookAheadQNetwork, NetworkSize
+from automap_models.rl.offline import PipelineAgent, empty_transition, replayed, rollout, transitions
 from automap_models.rl.replay import PrioritisedReplay
-from automap_models.rl.whole_plans import PipelineAgent, empty_transition, replayed, rollout, transitions
 
 POINTS, MAX_STAGES, MAX_DEVICES = 12, 3, 17
 CONFIG = AgentConfig(n_steps=4, epsilon_start=1.0, epsilon_end=0.2, epsilon_iterations=200)

@@ -8,10 +8,10 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.schedules import SCHEDULES
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

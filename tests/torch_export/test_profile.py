@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.device import Device
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_device
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

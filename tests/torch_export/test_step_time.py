@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.schedules import schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.simulate.schedules import schedule
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from automap_models.torch_export.measure import measure_module  # noqa: E402
-from automap_models.torch_export.pipelining import run_pipeline  # noqa: E402
-from automap_models.torch_export.split import split_spec  # noqa: E402
+from automap_models.torch_export.pipelining import run_pipeline, split_spec  # noqa: E402
 
 WIDTH, SAMPLES, MICRO_BATCHES = 512, 128, 4
 

@@ -39,7 +39,7 @@ def candidate_device_cuts(cluster: Cluster, stages: int, radius: int) -> tuple[I
         BadInput: a negative radius.
     """
     if radius < 0:
-        raise BadInput(f"a radius of {radius}", where="--radius", do="give 0 or more")
+        raise BadInput(f"a radius of {radius}", where="`radius`", do="give 0 or more")
     centres = np.array(centre_solution(cluster, stages), dtype=np.int64)
     place = np.arange(1, stages)
     low = np.maximum(centres - radius, place)
@@ -100,12 +100,12 @@ def candidates(problem: StagedProblem, radius: int = DEFAULT_RADIUS) -> Candidat
         Infeasible: fewer instructions with trainable variables than stages.
     """
     if problem.stages < 2:
-        raise BadInput("there is nothing to cut with 1 stage", where="--stages", do="give 2 or more")
+        raise BadInput("there is nothing to cut with 1 stage", where="`stages`", do="give 2 or more")
     training = int((problem.profile.W > 0).sum())
     if training < problem.stages:
         raise Infeasible(
             f"{problem.stages} stages, but only {training} instruction(s) use a trainable variable first",
-            where="--stages",
+            where="`stages`",
             do=f"give at most {training}" if training > 1 else "train with data parallelism",
         )
     devices = candidate_device_cuts(problem.cluster, problem.stages, radius)

@@ -20,7 +20,7 @@ from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_
 from automap_models.planners.staged.stage_tables import stage_tables
 
 if TYPE_CHECKING:
-    from automap_models.planners.online.config import OnlineAgentConfig
+    from automap_models.planners.agent_yaml import OnlineAgentConfig
     from automap_models.planners.online.search import OnlineRound, OnlineSearch
 
 
@@ -182,7 +182,7 @@ def agent_config(name_or_path: str | Path) -> OnlineAgentConfig:
         BadInput: there is none, the file cannot be used, or torch is not installed.
     """
     try:
-        from automap_models.planners.online.config import read_online_agent
+        from automap_models.planners.agent_yaml import read_online_agent
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
@@ -237,5 +237,5 @@ def _nothing_fits(possible: Candidates, episodes: int) -> Infeasible:
         f"none of {episodes} plans with {problem.stages} stages fits the {problem.cluster.memory / 1e9:.3g} GB of "
         f"cluster {problem.cluster.name}",
         where="planner online",
-        do="try more stages, a larger --radius, smaller micro-batches, a smaller --state-factor or more memory",
+        do="try more stages, a larger `radius`, smaller micro-batches, a smaller `state_factor` or more memory",
     )

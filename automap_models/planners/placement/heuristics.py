@@ -18,7 +18,7 @@ from automap_models.core.dag import depth_first_order, topological_order
 from automap_models.core.placement import ROUNDING, BoolArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.placement import latency_s, throughput_s
 from automap_models.errors import BadInput
-from automap_models.formats.split_json import read_split
+from automap_models.formats.placement_plan import read_split
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement
 
@@ -33,7 +33,7 @@ class ExpertConfig:
     """The configuration of `expert`.
 
     Attributes:
-        split: an expert's placement in a file (formats.split_json); None places equally many layers on every
+        split: an expert's placement in a file (formats.placement_plan); None places equally many layers on every
             accelerator.
     """
 

@@ -64,7 +64,7 @@ class Lattice:
 
     def nodes_of(self, ideal: int) -> IntArray:
         """Nodes of an ideal, in an order in which they can be added."""
-        smaller, added = self._ways_down
+        smaller, added = self._removable
         nodes = []
         while ideal:
             nodes.append(int(added[ideal]))
@@ -72,7 +72,7 @@ class Lattice:
         return np.array(nodes[::-1], dtype=np.int64)
 
     @cached_property
-    def _ways_down(self) -> tuple[IntArray, IntArray]:
+    def _removable(self) -> tuple[IntArray, IntArray]:
         """[N] one of the ideals with one node less, and that node."""
         smaller, added = np.zeros((2, len(self)), dtype=np.int64)
         smaller[self.larger] = np.repeat(np.arange(len(self)), np.diff(self.first))
@@ -88,7 +88,7 @@ class TooManyIdeals(Exception):
     """The DAG has more ideals than the limit."""
 
 
-def chain_lattice(order: IntArray) -> Lattice:
+def line_lattice(order: IntArray) -> Lattice:
     """The ideals of the path through all nodes in a given order: its prefixes."""
     m = order.size
     steps = np.arange(m + 2, dtype=np.int64)

@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import unit_greedy
 from automap_models.planners.placement.ideal_kernel import unit_loads
-from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, chain_lattice, ideal_lattice
+from automap_models.planners.placement.ideal_lattice import Lattice, TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideal_search import (
     IdealSearch,
     PassesOutOfTime,
@@ -99,7 +99,7 @@ class LinearPlanner(PlacementPlanner[NoConfig]):
             raise BadInput(
                 f"{len(contraction):,} units to place on {problem.devices} devices, {limit:,} are possible",
                 where=model_name(problem.graph),
-                do="try fewer --devices and --cpus, or --planner greedy",
+                do="try fewer `accelerators` and `cpus`, or `planner='greedy'`",
             )
         best = _search(problem, contraction, _line(contraction), _with_grace(deadline), watch)
         return _outcome(self.name, problem, contraction, _Best(best.split, 0.0, finished=False))
@@ -107,7 +107,7 @@ class LinearPlanner(PlacementPlanner[NoConfig]):
 
 def _line(contraction: Contraction) -> Lattice:
     """The prefixes of a depth-first order of the units."""
-    return chain_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
+    return line_lattice(np.array(depth_first_order(contraction.successors()), dtype=np.int64))
 
 
 def _with_grace(deadline: Deadline) -> Deadline:
@@ -146,8 +146,8 @@ def _require_throughput(planner: str, problem: PlacementProblem) -> None:
     if problem.objective != "throughput":
         raise BadInput(
             f"planner {planner} is for throughput, not for {problem.objective}",
-            where="--planner",
-            do="choose milp or greedy, or --objective throughput",
+            where="`planner`",
+            do="choose milp or greedy, or `objective='throughput'`",
         )
 
 
@@ -170,7 +170,7 @@ def _units_and_ideals(problem: PlacementProblem, deadline: Deadline) -> tuple[Co
     raise BadInput(
         f"{limit:,} ideals were counted and there are more, too many for planner ideals",
         where=model_name(problem.graph),
-        do="try --planner linear, which is nearly as good, or milp-ordered, which needs no ideals",
+        do="try `planner='linear'`, which is nearly as good, or milp-ordered, which needs no ideals",
     )
 
 
@@ -229,7 +229,7 @@ def _outcome(planner: str, problem: PlacementProblem, contraction: Contraction, 
             "no contiguous placement was found that fits "
             f"{problem.accelerators} accelerators of {problem.memory_bytes / 1e9:.3g} GB",
             where=f"planner {planner}",
-            do="try more --memory, more --devices, at least one CPU with --cpus, or --planner milp",
+            do="try more `memory_bytes`, more `accelerators`, at least one CPU with `cpus`, or `planner='milp'`",
         )
         return Outcome(bound_s=np.inf if proven else 0.0, reason=reason)
     plan = PlacementPlan(planner, contraction.expand(best.split.devices))

@@ -20,7 +20,7 @@ from automap_models.planners.portfolio.space_search import (
     search_space,
     staged_problems,
 )
-from automap_models.planners.staged.feasibility import chain_exists, least_memory_bytes
+from automap_models.planners.staged.feasibility import least_memory_bytes, stages_exist
 from automap_models.planners.staged.stage_tables import MOST_DEVICES, StageTables
 
 NEARLY = 0.95
@@ -128,7 +128,7 @@ def why_absent(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | Non
         searched: what the search for plans of that kind came to, if there was one.
     """
     constraints = space.constraints
-    forbidden = [f"--forbid {name}" for name in _TECHNIQUES[kind] if name in constraints.forbidden]
+    forbidden = [f"`forbidden='{name}'`" for name in _TECHNIQUES[kind] if name in constraints.forbidden]
     if forbidden:
         return f"ruled out by {' and '.join(forbidden)}"
     if kind in ("operator", "hybrid") and not space.model.shardings:
@@ -141,7 +141,7 @@ def why_absent(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | Non
 
 def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSearch | None) -> str:
     if not space.several:
-        return "ruled out by --max-stages" if space.constraints.max_stages == 1 else "there is nowhere to cut"
+        return "ruled out by `max_stages`" if space.constraints.max_stages == 1 else "there is nowhere to cut"
     if searched is None or not searched.problems:
         return _STAGES_ASKED
     if kind == "hybrid":
@@ -156,7 +156,7 @@ def _why_not_in_one_stage(space: PlanningSpace) -> str:
     if not constraints.allow(space.model.profile, 1):
         return _STAGES_ASKED
     if "data" in constraints.forbidden:
-        return f"no dimension divides by all {devices} devices, and --forbid data allows no replicas"
+        return f"no dimension divides by all {devices} devices, and `forbidden='data'` allows no replicas"
     return f"{space.global_batch} samples do not give each of {devices} devices one"
 
 
@@ -181,7 +181,7 @@ def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:
     one_stage = [] if staged_only else [plan.memory_bytes for plan in one_stage_plans(space)]
     least = min(one_stage, default=math.inf)
     for tables in _every_table(space):
-        if chain_exists(tables, math.inf, least):
+        if stages_exist(tables, math.inf, least):
             least = min(least, least_memory_bytes(tables))
     return least
 
@@ -203,13 +203,13 @@ def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible
         return Infeasible(
             f"{space.global_batch} samples a step cannot be shared out among the {devices} devices as asked",
             where=space.model.profile.model,
-            do="give a larger --global-batch, a smaller cluster or fewer constraints",
+            do="give a larger `global_batch`, a smaller cluster or fewer constraints",
         )
     if least <= have:
         return Infeasible(
             "no plan was found in time, though one may fit",
             where=space.model.profile.model,
-            do="give a larger --budget, or --thorough",
+            do="give a larger `budget_s`, or `thorough`",
         )
     offers = []
     roomier = replace(space, cluster=replace(space.cluster, memory=least * (1.0 + SLACK)))
@@ -221,7 +221,7 @@ def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible
         f"no plan fits the {have / 1e9:.4g} GB of cluster {space.cluster.name}: every one needs "
         f"{least / 1e9:.4g} GB or more on its fullest device",
         where=space.model.profile.model,
-        do=", ".join(offers) or "give devices with more memory, smaller micro-batches or a smaller --state-factor",
+        do=", ".join(offers) or "give devices with more memory, smaller micro-batches or a smaller `state_factor`",
     )
 
 
@@ -260,7 +260,7 @@ def _fits(space: PlanningSpace, deadline: Deadline) -> bool:
     if any(plan.fits for plan in one_stage_plans(space)):
         return True
     for tables in _every_table(space):
-        if chain_exists(tables, math.inf, tables.memory):
+        if stages_exist(tables, math.inf, tables.memory):
             return True
         deadline.check()
     return False

@@ -90,7 +90,7 @@ class PlanningSpace:
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
-            require_samples(self.global_batch, "--global-batch")
+            require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
         _ = self.whole
 
@@ -206,7 +206,7 @@ def _too_small(global_batch: int, problem: StagedProblem) -> BadInput:
     return BadInput(
         f"{global_batch} samples cannot give each of the {problem.cluster.devices} devices of cluster "
         f"{problem.cluster.name} one at a time in any number of stages asked for",
-        where="--global-batch",
+        where="`global_batch`",
         do="give more samples, more stages or a smaller cluster",
     )
 
@@ -273,11 +273,11 @@ def planning_problem(
         BadInput: a number is out of range, or a batch cannot be split.
     """
     if global_batch is not None:
-        require_samples(global_batch, "--global-batch")
+        require_samples(global_batch, "`global_batch`")
     if isinstance(micro_batches, str):
         if global_batch is None:
             raise BadInput(
-                "needs to know how many samples a batch has", where="--micro-batches auto", do="give --global-batch"
+                "needs to know how many samples a batch has", where="`micro_batches='auto'`", do="give `global_batch`"
             )
         required_size(profile)
     elif global_batch is not None:
@@ -303,14 +303,14 @@ def _split(profile: Profile, global_batch: int, micro_batches: int | None) -> tu
         if global_batch % size:
             raise BadInput(
                 f"{global_batch} samples are no multiple of the {size} of the profiled micro-batch",
-                where="--global-batch",
-                do="give a multiple, or choose --micro-batches",
+                where="`global_batch`",
+                do="give a multiple, or choose `micro_batches`",
             )
         return global_batch // size, profile
     if micro_batches < 1 or global_batch % micro_batches:
         raise BadInput(
             f"{global_batch} samples do not make {micro_batches} equal micro-batches",
-            where="--micro-batches",
+            where="`micro_batches`",
             do="give a divisor of the global batch, or auto",
         )
     return micro_batches, rescaled(profile, global_batch // micro_batches)

@@ -19,10 +19,10 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.engine import Contender
+from automap_models.planners.portfolio.competition import Contender
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
-from automap_models.planners.staged.feasibility import chain_exists
+from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import anytime_search
@@ -159,7 +159,7 @@ def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Dea
             yield contender
             continue
         tables = possible_tables(contender.problem)
-        if tables is not None and chain_exists(tables, below_s, tables.memory):
+        if tables is not None and stages_exist(tables, below_s, tables.memory):
             contender.bound_s = _bound_s(tables, below_s, deadline)
             yield contender
         elif tables is None or not np.isfinite(below_s):
@@ -183,7 +183,7 @@ def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
         if deadline.passed:
             break
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if chain_exists(tables, middle, tables.memory) else (middle, high)
+        low, high = (low, middle) if stages_exist(tables, middle, tables.memory) else (middle, high)
     return low
 
 

@@ -254,17 +254,17 @@ def best_cuts(
     on = _on_devices(tables, paces, device_cuts)
     if tables.micro_batches * tables.C[-1] / (1.0 / on.pace).sum() >= below_s:
         return None  # M·ΣC over all that can work at once bounds the length from below
-    chain = [_last(on, below_s)]
+    suffixes = [_last(on, below_s)]
     for stage in range(tables.stages - 2, -1, -1):
-        chain.insert(0, _before(on, stage, chain[0], below_s))
-    length = chain[0].span + chain[0].exposed
+        suffixes.insert(0, _before(on, stage, suffixes[0], below_s))
+    length = suffixes[0].span + suffixes[0].exposed
     if not length.size:
         return None
     j = int(length.argmin())
     best_s, cuts = float(length[j]), []
-    for suffixes in chain[:-1]:
-        cuts.append(int(tables.boundary[suffixes.k[j]]) - 1)
-        j = int(suffixes.parent[j])
+    for of_stage in suffixes[:-1]:
+        cuts.append(int(tables.boundary[of_stage.k[j]]) - 1)
+        j = int(of_stage.parent[j])
     return best_s, tuple(cuts)
 
 
@@ -286,7 +286,7 @@ def _stage_times(on: _OnDevices, stage: int, i: IntArray, k: IntArray) -> tuple[
     """[n] u, b and AR of a stage over boundaries i … k, seconds."""
     tables = on.tables
     both, forward = (on.pace[stage] * (total[k] - total[i]) for total in (tables.C, tables.F))
-    return both, both - forward, on.ring[stage] * (tables.W[k] - tables.W[i])
+    return both, both - forward, on.ring[stage] * tables.shardings[0].weights_bytes(i, k)
 
 
 def _last(on: _OnDevices, below_s: float) -> _Suffixes:

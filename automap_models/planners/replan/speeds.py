@@ -175,7 +175,7 @@ def _owners(observed: Observed, stage_of_device: IntArray, stages: int) -> dict[
             raise BadInput(
                 f"{observed.unit} {unit} is measured, but the plan has {observed.unit}s 0 to {len(stage_of_unit) - 1}",
                 where=observed.where,
-                do="give the plan that was running with --plan",
+                do="give the plan that was running with `plan`",
             )
     owner = {unit: stage_of_unit[unit] for unit in observed.forward_s}
     for stage in range(stages):

@@ -39,10 +39,11 @@ class ShardingAgentPlanner(EpisodesPlanner[ShardingAgentConfig]):
         if importlib.util.find_spec("torch") is None:
             raise BadInput(
                 "the learning agent needs torch",
-                where="--planner agent",
-                do="pip install 'automap-models[torch]' or give --planner milp",
+                where="`planner='agent'`",
+                do="pip install 'automap-models[torch]' or give `planner='milp'`",
             )
-        from automap_models.planners.sharding.search import AgentSearch, read_search_config
+        from automap_models.planners.agent_yaml import read_search_config
+        from automap_models.planners.sharding.search import AgentSearch
 
         self._search = AgentSearch
         self._configs = {kind: read_search_config(self.config.agent, kind) for kind in CANDIDATES}

@@ -268,7 +268,7 @@ class _Program:
             f"every plan needs {least.bound / 1e9:.1f} GB or more on each device, "
             f"cluster {cluster.name} has {cluster.memory / 1e9:.1f} GB",
             where=model,
-            do="give a larger --mesh or a smaller --batch",
+            do="give a larger `mesh` or a smaller `batch`",
         )
         return reason, True
 

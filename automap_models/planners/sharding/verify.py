@@ -135,10 +135,10 @@ def _answered(request: Mapping[str, Any], devices: int, where: str) -> Mapping[s
     lines = done.stderr.strip().splitlines()
     if done.returncode:
         last = lines[-1][:300] if lines else f"exit code {done.returncode}"
-        raise BadInput(f"XLA could not run the plan ({last})", where=where, do="leave out --verify")
+        raise BadInput(f"XLA could not run the plan ({last})", where=where, do="leave out `verify`")
     answer: Mapping[str, Any] = json.loads(done.stdout)
     if "error" in answer:
-        raise BadInput(f"the plan could not be run ({answer['error']})", where=where, do="leave out --verify")
+        raise BadInput(f"the plan could not be run ({answer['error']})", where=where, do="leave out `verify`")
     return answer
 
 

@@ -52,7 +52,7 @@ class DataParallelPlanner(Planner[StagedProblem, StagedPlan, NoConfig]):
         watch(Progress("replicating the model on all devices"))
         if problem.stages != 1:
             raise BadInput(
-                f"{problem.stages} stages, but data parallelism has one", where="--stages", do="give 1, or leave it out"
+                f"{problem.stages} stages, but data parallelism has one", where="`stages`", do="give 1, or leave it out"
             )
         plan = StagedPlan((), (), problem.micro_batches, self.name, coarse_cuts=())
         return result_of(problem, plan, begun_s=begun_s)

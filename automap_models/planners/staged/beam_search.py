@@ -1,4 +1,4 @@
-"""A label search that keeps a few suffixes of each place: good plans among very many in milliseconds, nothing proven.
+"""A beam search keeps a few suffixes of each place: good plans among very many in milliseconds, nothing proven.
 
 It goes through the stages from the last to the first as the exact search does (planners.staged.exact), but each stage
 begins at one of some places given, and of the suffixes that begin at a place only two stay: the one with which the
@@ -86,7 +86,7 @@ def _prefixes(tables: StageTables, route: Route) -> list[_Prefix]:
             was = _Prefix(was.busy + 2.0 * x, span, was.hidden + x, was.exposed, was.sender)
         u = (tables.C[k[s + 1]] - tables.C[k[s]]) / replicas
         backward = u - (tables.F[k[s + 1]] - tables.F[k[s]]) / replicas
-        reduce = tables.devices.all_reduce[d[s], d[s + 1]] * (tables.W[k[s + 1]] - tables.W[k[s]])
+        reduce = tables.devices.all_reduce[d[s], d[s + 1]] * tables.shardings[0].weights_bytes(k[s], k[s + 1])
         prefixes.append(
             _Prefix(
                 busy=float(was.busy + u),
@@ -128,7 +128,7 @@ def shortest_through(tables: StageTables, known: Route, places: Sequence[Places]
     """
     limit_s, prefixes = known.length_s, _prefixes(tables, known)
     nothing = np.array([-1])
-    chain = [
+    suffixes = [
         _Suffixes(
             np.array([tables.replicas_in_all]),
             np.array([tables.end]),
@@ -141,18 +141,18 @@ def shortest_through(tables: StageTables, known: Route, places: Sequence[Places]
     for stage in range(tables.stages - 1, -1, -1):
         first = np.zeros(1, dtype=np.int64)
         begin = _within_reach(tables, *places[stage - 1], limit_s) if stage else (first, first)
-        chain.append(_before(tables, stage, begin, chain[-1], prefixes[stage], limit_s))
-        if not chain[-1].q.size:
+        suffixes.append(_before(tables, stage, begin, suffixes[-1], prefixes[stage], limit_s))
+        if not suffixes[-1].q.size:
             return None
-    length = chain[-1].span + chain[-1].exposed
+    length = suffixes[-1].span + suffixes[-1].exposed
     j = int(length.argmin())
     if length[j] >= limit_s * (1.0 - SLACK):
         return None
     boundary, device, length_s = [], [], float(length[j])
-    for suffixes in reversed(chain):
-        boundary.append(int(suffixes.k[j]))
-        device.append(int(suffixes.q[j]))
-        j = int(suffixes.parent[j])
+    for of_stage in reversed(suffixes):
+        boundary.append(int(of_stage.k[j]))
+        device.append(int(of_stage.q[j]))
+        j = int(of_stage.parent[j])
     return Route(np.array(boundary), np.array(device), length_s)
 
 
@@ -180,7 +180,7 @@ def _before(
     forward_only = rest.k > begin[1][:, None]
     place, j = np.nonzero((span <= min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max)) & forward_only)
     row, i, k, u, span = row_of_place[place], begin[1][place], rest.k[j], u[place, j], span[place, j]
-    weights = tables.W[k] - tables.W[i]
+    weights = tables.shardings[0].weights_bytes(i, k)
     backward = u - (tables.F[k] - tables.F[i]) * share[row, j]
     ring = tables.devices.all_reduce[a[:, None], rest.q]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)

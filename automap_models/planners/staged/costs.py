@@ -9,8 +9,9 @@ from dataclasses import replace
 from automap_models.core.constraints import UNCONSTRAINED
 from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
+from automap_models.simulate.step import step_cost
 
 LENGTH_ROUNDING = 1e-11
 """Relative error allowed to a computed length; plans whose lengths differ by no more are equally long."""
@@ -41,7 +42,7 @@ class Costs:
         """The cost of a valid plan."""
         key = (plan.cuts, plan.device_cuts, plan.shardings)
         if key not in self._known:
-            self._known[key] = plan_cost(self.problem, plan)
+            self._known[key] = step_cost(self.problem, plan)
         return self._known[key]
 
     def learn(self, plan: StagedPlan, cost: StagedCost) -> None:
@@ -73,13 +74,13 @@ def result_of(
     valid, objection = plan.check_valid(problem)
     reason: Infeasible | None
     if valid:
-        cost = plan_cost(problem, plan) if cost is None else cost
+        cost = step_cost(problem, plan) if cost is None else cost
         reason = None if cost.feasible else does_not_fit(problem, plan, cost)
     else:
         reason = Infeasible(
             f"the plan that it makes is not allowed: {objection}",
             where=f"planner {plan.planner}",
-            do="use --planner exact",
+            do="use `planner='exact'`",
         )
     taken_s = time.perf_counter() - begun_s
     if reason is not None:
@@ -94,5 +95,5 @@ def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> 
         f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
         f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
         where=f"planner {plan.planner}",
-        do="try more stages, smaller micro-batches, a smaller --state-factor or devices with more memory",
+        do="try more stages, smaller micro-batches, a smaller `state_factor` or devices with more memory",
     )

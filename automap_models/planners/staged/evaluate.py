@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.report import PlanReport
+from automap_models.core.result import PlanReport
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import Costs, StagedResult, plain
 from automap_models.planners.staged.exact import certify
-from automap_models.simulate.engine import Timeline, simulate
-from automap_models.simulate.schedules import SCHEDULES
-
-
-def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
-    """One simulated global batch of a plan of that cost, under a schedule of `simulate.schedules.SCHEDULES`."""
-    return simulate(*cost.as_tuple(), micro_batches, schedule)
+from automap_models.simulate.step import timeline
 
 
 def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:

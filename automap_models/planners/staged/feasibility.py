@@ -1,7 +1,7 @@
-"""Chains of stages that a length and a memory allow, each taken as far as it goes: what no plan can do better than.
+"""Successive stages that a length and a memory allow, each as long as possible: no plan does better than they do.
 
-Time, parameters and stash of a stage only grow with its instructions, so whatever a plan can reach, the chains that go
-furthest can (see relaxation.lower_bound_s). Over memory alone this is exact: a chain is a plan.
+Time, parameters and stash of a stage only grow with its instructions, so whatever a plan can reach, the stages that go
+furthest can (see relaxation.lower_bound_s). Over memory alone this is exact: such stages are a plan.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
-    """Whether the relaxation of `lower_bound_s` has a chain of S stages of that length and memory."""
+def stages_exist(tables: StageTables, length_s: float, memory: float) -> bool:
+    """Whether the relaxation of `lower_bound_s` has S successive stages of that length and memory."""
     furthest = _reached(tables, length_s, memory)[-1]
     return any(_last_stage_fits(tables, sharding, furthest, length_s, memory) for sharding in tables.shardings)
 
@@ -26,13 +26,13 @@ def chain_exists(tables: StageTables, length_s: float, memory: float) -> bool:
 def least_memory_bytes(tables: StageTables) -> float:
     """What the fullest device of any plan holds at least, to 0.1 %, where that is more than the devices have."""
     low = high = tables.memory
-    while high < _LARGEST and not chain_exists(tables, np.inf, high):
+    while high < _LARGEST and not stages_exist(tables, np.inf, high):
         low, high = high, min(2.0 * high, _LARGEST)
     while high > 1.001 * low:
         middle = low**0.5 * high**0.5  # the product of the two may overflow
         if not low < middle < high:
             break
-        low, high = (low, middle) if chain_exists(tables, np.inf, middle) else (middle, high)
+        low, high = (low, middle) if stages_exist(tables, np.inf, middle) else (middle, high)
     return low
 
 
@@ -72,7 +72,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
-            nbytes = tables.state_factor * (sharding.W[k] - sharding.W[i])
+            nbytes = tables.state_factor * sharding.weights_bytes(i, k)
             choices.append((nbytes + tables.in_flight(stage) * held * sharding.degree / (q - a), i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
@@ -102,14 +102,14 @@ def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArr
 def _last_stage_fits(
     tables: StageTables, sharding: ShardingTables, furthest: IntArray, length_s: float, memory: float
 ) -> np.bool_:
-    """Whether a last stage in that sharding comes to the model's end from where some chain got to."""
+    """Whether a last stage in that sharding comes to the model's end from where the stages before it got to."""
     a = np.flatnonzero((furthest >= 0) & sharding.allowed[:, -1])
     end, stop = np.full_like(a, tables.end), np.full_like(a, tables.replicas_in_all)
     return _within(tables, sharding, tables.stages - 1, furthest[a], end, a, stop, length_s, memory).any()
 
 
 def _device_pairs(furthest: IntArray, stage: int, stop: int) -> tuple[IntArray, IntArray]:
-    """All (first, end) devices of a stage: begun where a chain got to, ended early enough for later stages."""
+    """All (first, end) devices of a stage: from where the stages before got to, to where later ones may begin."""
     a = np.flatnonzero(furthest >= 0)
     first, last = np.meshgrid(a, np.arange(stage + 1, stop + 1), indexing="ij")
     some = last > first
@@ -158,7 +158,7 @@ def _within(
 
     Of u only what grows with the stage; what it gathers at its ends is left out.
     """
-    replicas, weights = (q - a) // sharding.degree, sharding.W[k] - sharding.W[i]
+    replicas, weights = (q - a) // sharding.degree, sharding.weights_bytes(i, k)
     busy = tables.micro_batches * sharding.work_s(i, k, replicas) + sharding.reduce_s(i, k, sharding.all_reduce[a, q])
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / replicas
     within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))

@@ -1,4 +1,4 @@
-"""The label search: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
+"""Label setting: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
 A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding of its
 first stage. A search that is stopped still proves something: every plan no longer than the bound ends in one

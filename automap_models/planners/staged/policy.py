@@ -290,7 +290,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 f"{problem.stages} stages on {problem.cluster.devices} devices at granularity {problem.granularity} "
                 f"are beyond the policy's {policy.max_stages}, {policy.max_devices} and {policy.points}",
                 where="planner policy",
-                do="use --planner exact",
+                do="use `planner='exact'`",
             )
 
 

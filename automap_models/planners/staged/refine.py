@@ -1,6 +1,6 @@
 """Refinement: cuts moved by single instructions, off the grid, under the length L or a schedule's simulated length.
 
-Under L the label search of the exact planner looks at all plans at once whose every cut lies a power of two of
+Under L the label setting of the exact planner looks at all plans at once whose every cut lies a power of two of
 instructions, and at most a few devices, from where it is (staged.exact); it goes on from the best of them until there
 is no better one. Where a plan is not proven to be the best on the grid, a better one may be far from it: a local search
 over all instructions (staged.local_search) follows, on large problems comes first. A simulated length has no such
@@ -60,7 +60,7 @@ def many_costs(tables: StageTables, boundaries: IntArray, device_cuts: IntArray)
     replicas = np.diff(d)
     forward = np.diff(tables.F[k]) / replicas
     backward = np.diff(tables.C[k]) / replicas - forward
-    all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * np.diff(tables.W[k])
+    all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * tables.shardings[0].weights_bytes(k[:, :-1], k[:, 1:])
     transfer = tables.A[boundaries] * _transfer_s_per_byte(tables, d)
     span, length, _ = span_and_length(forward.T, backward.T, transfer.T, all_reduce.T, tables.micro_batches)
     stage = range(tables.stages)

@@ -14,7 +14,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.feasibility import best_packed, chain_exists
+from automap_models.planners.staged.feasibility import best_packed, stages_exist
 from automap_models.planners.staged.pareto import IntArray, window_minima
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
@@ -144,8 +144,8 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
     """A proven lower bound on L over all plans of S stages, within milliseconds ("relaxation").
 
     Proof. T ≥ Σ_{j<2s} u_j + M·u_s and Σ_{j<2s} u_j ≥ hidden_s, so L ≥ T - hidden_s + AR_s ≥ M·u_s + AR_s for
-    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no chain of S stages meets
-    these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the chains
+    every stage; L ≥ T ≥ 2M·x_s for every transfer. A length is out of reach when no S successive stages meet
+    these and the memory. Time, parameters and stash of a stage only grow with its instructions, so the stages
     that go furthest (transfers at their least over all device cuts, a stage possibly empty) decide it. A
     bisection narrows the length down to 0.1 %, and what is returned is the side proven out of reach.
 
@@ -156,22 +156,22 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
         Infeasible: no plan of S stages fits the memory, whatever its length.
     """
     tables = tables_of(problem)
-    if not chain_exists(tables, np.inf, tables.memory):
+    if not stages_exist(tables, np.inf, tables.memory):
         raise out_of_memory(problem)
     return least_length_s(tables, deadline or Deadline())
 
 
 def least_length_s(tables: StageTables, deadline: Deadline) -> float:
-    """The bound of `lower_bound_s` for tables that have a chain of some length within the memory."""
+    """The bound of `lower_bound_s` for tables that have successive stages of some length within the memory."""
     low = tables.micro_batches * _least_work_s(tables) / tables.replicas_in_all
-    if chain_exists(tables, low, tables.memory):
+    if stages_exist(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
     high = 1.1 * low
-    while not deadline.passed and not chain_exists(tables, high, tables.memory):
+    while not deadline.passed and not stages_exist(tables, high, tables.memory):
         low, high = high, 1.5 * high
     while not deadline.passed and high > 1.001 * low:
         middle = (low * high) ** 0.5
-        if chain_exists(tables, middle, tables.memory):
+        if stages_exist(tables, middle, tables.memory):
             high = middle
         else:
             low = middle
@@ -185,7 +185,7 @@ def _least_work_s(tables: StageTables) -> float:
 
 def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
     """Whether the relaxation of `lower_bound_s` proves that no plan on the grid that fits is so short, or shorter."""
-    return not chain_exists(tables_of(problem), length_s, problem.cluster.memory)
+    return not stages_exist(tables_of(problem), length_s, problem.cluster.memory)
 
 
 def out_of_memory(problem: StagedProblem) -> Infeasible:
@@ -196,6 +196,6 @@ def out_of_memory(problem: StagedProblem) -> Infeasible:
         f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
         f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",
-        do="try more stages, a finer --granularity, smaller micro-batches, a smaller --state-factor"
+        do="try more stages, a finer `granularity`, smaller micro-batches, a smaller `state_factor`"
         f"{', more shardings' if problem.shardings else ''} or devices with more memory",
     )

@@ -24,7 +24,7 @@ from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
-from automap_models.planners.staged.feasibility import chain_exists
+from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, shortest
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.problem_tables import tables_of
@@ -130,7 +130,7 @@ class StagedSearch:
             OutOfTime: with what is proven by then.
         """
         finest = tables_of(self.problem)
-        if np.isinf(self.length_s) and not chain_exists(finest, np.inf, finest.memory):
+        if np.isinf(self.length_s) and not stages_exist(finest, np.inf, finest.memory):
             return
         try:
             self._begin(finest, start, far=far)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from automap_models.envs.online.costs import pivot_costs
-from automap_models.envs.online.env import legal_pivots
+from automap_models.envs.online.env import legal_pivots, pivot_costs
 from automap_models.envs.online.tables import Behind, Chosen, Pivots
 from automap_models.rl.networks.pipeline import HOPELESS, best_legal, dueling
 from automap_models.rl.targets import log_rescale

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from automap_models import workloads
-from automap_models.formats.device_yaml import known_devices
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import known_devices
 from automap_models.formats.npz import read_npz
 from automap_models.infer.app import infer as plan
 from automap_models.infer.app import profile as main
@@ -104,7 +104,7 @@ def test_published_profiles_survive_the_conversion(name: str, shared_data: Path,
             ["net.txt", "-o", "p.png", "--plot", "p.png"],
             "p.png for the plot: is where the profile goes, too; give another name",
         ),
-        (["net.txt", "--plot", "p.gif"], "--plot p.gif: no kind of picture ends in '.gif'; use .png, .svg, .pdf"),
+        (["net.txt", "--plot", "p.gif"], "p.gif: no kind of picture ends in '.gif'; use .png, .svg, .pdf"),
         (["net.txt", "--show", "--batch", "3"], "--batch: does not apply: net.txt is a profile, with times and sizes"),
         (["net.txt", "--show", "--sequence", "3"], "--sequence: does not apply: net.txt is a profile"),
         (["net.txt", "--show", "--dtype", "float16"], "--dtype: does not apply: net.txt is a profile"),

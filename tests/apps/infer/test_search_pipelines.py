@@ -69,7 +69,7 @@ def test_the_offline_policys_plan_is_a_warm_start_by_name(capsys: pytest.Capture
     from automap_models.core.cluster import Cluster
     from automap_models.core.staged import StagedProblem
     from automap_models.cost.staged import plan_cost
-    from automap_models.formats.cluster_yaml import read_cluster
+    from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.registry import make_planner
 
     cluster: Cluster = read_cluster("B")

@@ -14,8 +14,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.envs.online.costs import final_length_s, pivot_costs
-from automap_models.envs.online.env import OnlinePipelineEnv, chosen, legal_pivots
+from automap_models.envs.online.env import OnlinePipelineEnv, chosen, final_length_s, legal_pivots, pivot_costs
 from automap_models.envs.online.pivots import (
     Candidates,
     candidate_device_cuts,

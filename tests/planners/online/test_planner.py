@@ -19,8 +19,8 @@ from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.formats.cluster_yaml import read_cluster
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.online.planner import OnlineConfig, OnlinePlanner, agent_config, at_instructions
 from automap_models.planners.online.search import OnlineRound

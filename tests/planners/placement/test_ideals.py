@@ -22,7 +22,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Deadline
 from automap_models.planners.placement import ideals
-from automap_models.planners.placement.ideal_lattice import TooManyIdeals, chain_lattice, ideal_lattice
+from automap_models.planners.placement.ideal_lattice import TooManyIdeals, ideal_lattice, line_lattice
 from automap_models.planners.placement.ideals import IdealsPlanner, LinearPlanner
 from automap_models.planners.registry import make_planner
 
@@ -240,7 +240,7 @@ def test_a_line_respects_every_edge(dag: tuple[int, np.ndarray]) -> None:
     line = depth_first_order([sorted(edges[edges[:, 0] == node, 1].tolist()) for node in range(n)])
     assert sorted(line) == list(range(n))
     assert all(line.index(a) < line.index(b) for a, b in edges.tolist())
-    lattice = chain_lattice(np.array(line))
+    lattice = line_lattice(np.array(line))
     assert [lattice.nodes_of(i).tolist() for i in range(len(lattice))] == [line[:i] for i in range(n + 1)]
 
 
@@ -253,7 +253,9 @@ def _wide(branches: int, length: int = 3, **options: Any) -> PlacementProblem:
 def test_too_many_ideals_are_counted_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ideals, "MAX_IDEALS", 4**6)
     assert IdealsPlanner().solve(_wide(6)).status == "optimal"  # 6 chains of 3 nodes have 4^6 ideals
-    with pytest.raises(BadInput, match=r"g: 4,096 ideals were counted and there are more.*--planner linear.*milp-ord"):
+    with pytest.raises(
+        BadInput, match=r"g: 4,096 ideals were counted and there are more.*`planner='linear'`.*milp-ord"
+    ):
         IdealsPlanner().plan(_wide(7))
 
 

@@ -17,7 +17,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
@@ -212,7 +212,7 @@ def test_one_stage_leaves_one_plan_and_that_is_proven() -> None:
 def test_where_nothing_fits_the_error_says_which_stage_needs_how_much_and_how_many_stages_would_fit() -> None:
     # Eight instructions of 4·1 bytes of state: two stages of sixteen do not fit 10 bytes, four stages of eight do.
     staged_problem = problem(weights=1.0, memory=10.0)
-    with pytest.raises(Infeasible, match=r"stage \d needs .*--stages [34] would fit"):
+    with pytest.raises(Infeasible, match=r"stage \d needs .*`stages=[34]` would fit"):
         choose([staged_problem], makers=Makers(Scripted(None)))
 
 

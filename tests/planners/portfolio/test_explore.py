@@ -142,7 +142,7 @@ def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
     silent = replace(model, profile=replace(model.profile, meta={}))
     exploration = explore(PlanningSpace(silent, pair), PATIENT)
     assert {candidate.plan.micro_batches for candidate in exploration.candidates} == {16}
-    with pytest.raises(BadInput, match="--microbatch-size"):
+    with pytest.raises(BadInput, match="`microbatch_size`"):
         PlanningSpace(silent, pair, 16)
 
 
@@ -169,17 +169,17 @@ def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_
 
 def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_model, pair):
     constraints = Constraints(pins=(Pin("block_0/mlp", 2), Pin("head", 1)))
-    with pytest.raises(BadInput, match=r"--pin block_0/mlp=2 .*--pin head=1"):
+    with pytest.raises(BadInput, match=r"`pins='block_0/mlp=2'` .*`pins='head=1'`"):
         explore(replace(PlanningSpace(make_model(), pair, 16), constraints=constraints))
 
 
 @pytest.mark.parametrize(
     ("forbidden", "nodes", "kind", "why"),
     [
-        (("data",), 2, "data", "ruled out by --forbid data"),
-        (("operator",), 2, "hybrid", "ruled out by --forbid operator"),
-        (("data", "pipeline"), 2, "hybrid", "ruled out by --forbid pipeline"),
-        (("data",), 3, "operator", "no dimension divides by all 6 devices, and --forbid data allows no replicas"),
+        (("data",), 2, "data", "ruled out by `forbidden='data'`"),
+        (("operator",), 2, "hybrid", "ruled out by `forbidden='operator'`"),
+        (("data", "pipeline"), 2, "hybrid", "ruled out by `forbidden='pipeline'`"),
+        (("data",), 3, "operator", "no dimension divides by all 6 devices, and `forbidden='data'` allows no replicas"),
     ],
 )
 def test_what_is_ruled_out_says_by_what(forbidden, nodes, kind, why, make_model, pair):
@@ -232,7 +232,7 @@ def test_what_was_not_found_in_time_is_not_said_to_be_impossible(make_model, pai
     space = PlanningSpace(make_model(1), replace(pair, memory=9e9), 16)
     constraints = Constraints(forbidden=frozenset({"operator"}))
     assert explore(replace(space, constraints=constraints)).best.kind == "pipeline"
-    with pytest.raises(Infeasible, match="found in time, though one may fit; give a larger --budget"):
+    with pytest.raises(Infeasible, match="found in time, though one may fit; give a larger `budget_s`"):
         explore(replace(space, constraints=constraints), ExploreConfig(budget_s=1e-9))
 
 

@@ -26,8 +26,13 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.migration import migration
-from automap_models.planners.replan.replan import ReplanPlanner, corrected_profile, healthy_times, placed_cost
+from automap_models.planners.replan.replan import (
+    ReplanPlanner,
+    corrected_profile,
+    healthy_times,
+    migration,
+    placed_cost,
+)
 from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
 from automap_models.planners.replan.speeds import (
     HUBER,

@@ -18,10 +18,11 @@ from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, ShardingWork, Variable
 from automap_models.errors import BadInput
+from automap_models.planners.agent_yaml import read_search_config
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.episodes import Round
-from automap_models.planners.sharding.search import AgentSearch, read_search_config
+from automap_models.planners.sharding.search import AgentSearch
 from automap_models.resources import conf_dir
 
 Solved = Result[ShardingProblem, ShardingPlan]
@@ -177,7 +178,7 @@ def test_they_say_what_they_are_not_made_for(planner: str, mesh: Mesh, objective
     nothing = np.zeros((2, 2))
     work = ShardingWork(1.0, 0.0, nothing, 64.0, nothing, nothing, nothing, np.zeros(2))
     problem = ShardingProblem("two", classes, Cluster(1, 8, 1e9, 1e9, 1e9), mesh, objective, work)
-    with pytest.raises(BadInput, match=f"--planner {planner}: .*{sentence}"):
+    with pytest.raises(BadInput, match=f"`planner='{planner}'`: .*{sentence}"):
         solve(planner, problem)
 
 

@@ -18,7 +18,7 @@ from automap_models.core.sharding import Objective, ShardingPlan, ShardingProble
 from automap_models.core.sharding_classes import MergedSums, ShardingClasses, ShardingWork, Variable
 from automap_models.cost.sharding import ShardingCount, ShardingPrice, classes_price
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.cluster_yaml import read_cluster
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.registry import make_planner
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
@@ -241,7 +241,7 @@ def test_a_deadline_holds_and_leaves_a_valid_plan_with_an_honest_bound(
 def optimum(model: str, mesh: Mesh, objective: Objective, topo: str, rules: str) -> Solved:
     """The proven best plan of a workload."""
     pytest.importorskip("jax")
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
 
     classes, work = traced(model, rules)
     cluster, launch_s = read_cluster(topo), read_device("v100").launch_s
@@ -255,7 +255,7 @@ def optimum(model: str, mesh: Mesh, objective: Objective, topo: str, rules: str)
 @cache
 def traced(model: str, rules: str) -> tuple[ShardingClasses, ShardingWork]:
     """The classes and the work of a workload under a rule set."""
-    from automap_models.formats.device_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.rule_sets import read_rule_set
     from automap_models.hlo.sharding_classes import sharding_classes

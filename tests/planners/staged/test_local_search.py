@@ -1,4 +1,4 @@
-"""The thinned search and the local search: never worse than what they begin with, and optimal where they should be."""
+"""The beam search and the local search: never worse than what they begin with, and optimal where they should be."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def large_problem(seed: int, *, stages: int = 8, devices: int = 64) -> StagedPro
     return StagedProblem(Profile.create(C, A, W), cluster, stages, int(2 ** rng.uniform(0, 7)))
 
 
-def test_of_two_stages_the_thinned_search_finds_the_optimum_among_all_plans(
+def test_of_two_stages_the_beam_search_finds_the_optimum_among_all_plans(
     make_problem: MakeProblem, brute_force: Solver
 ) -> None:
-    """With two stages there is one suffix for each place: nothing is thinned out that counts."""
+    """With two stages there is one suffix for each place: the beam loses nothing that counts."""
     checked = 0
     for seed in range(80):
         problem = make_problem(seed)
@@ -87,7 +87,7 @@ def test_of_two_stages_the_thinned_search_finds_the_optimum_among_all_plans(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_the_thinned_search_finds_is_as_long_as_it_says(seed: int, make_problem: MakeProblem) -> None:
+def test_what_the_beam_search_finds_is_as_long_as_it_says(seed: int, make_problem: MakeProblem) -> None:
     """And fits, and is shorter than the plan known, though no shorter than the optimum."""
     problem = make_problem(seed, max_n=20, max_devices=8, max_stages=5)
     tables = stage_tables(problem)

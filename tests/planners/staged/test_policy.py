@@ -28,7 +28,7 @@ from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, P
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.rl import targets
 from automap_models.train import export
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 POINTS = 16
 
@@ -227,7 +227,7 @@ def test_what_lies_outside_is_said_in_a_sentence(trained: Trained, field: str, v
 )
 def test_what_the_network_cannot_express_is_refused(trained: Trained, changes: dict[str, object]) -> None:
     problem = replace(inside(trained), **changes)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="beyond the policy's 4, 16 and 16; use --planner exact"):
+    with pytest.raises(BadInput, match="beyond the policy's 4, 16 and 16; use `planner='exact'`"):
         planner(trained).plan(problem)
 
 

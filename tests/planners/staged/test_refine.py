@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
@@ -16,7 +17,6 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.refine import many_costs, objective_s, refine
 from automap_models.planners.staged.search import exact_search
 from automap_models.planners.staged.stage_tables import stage_tables
-from automap_models.simulate.schedules import SCHEDULES
 
 MakeProblem = Callable[..., StagedProblem]
 OBJECTIVES = (None, *SCHEDULES)

@@ -41,7 +41,7 @@ def partitioning(rng: np.random.Generator, profile: Profile, degree: int) -> Sha
     speed = rng.uniform(0.8, 1.4)  # relative to t times as many samples on each device
     nbytes = profile.A.mean() * 10 ** rng.uniform(-3, 0)
     return ShardedProfile(
-        name=f"ways {degree}",
+        name=f"sharding {degree}",
         degree=degree,
         C=profile.C * share / speed,
         C_fwd=profile.C_fwd * share / speed,
@@ -173,7 +173,7 @@ def test_without_partitionings_it_is_the_pipeline_optimum(seed, make_problem):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_more_ways_are_never_worse(seed, make_problem):
+def test_more_shardings_are_never_worse(seed, make_problem):
     problem = hybrid_problem(seed, make_problem, max_n=30, max_devices=12, max_stages=5)
     lengths = [search(replace(problem, shardings=problem.shardings[:count])) for count in range(3)]
     assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(lengths))
@@ -257,7 +257,7 @@ def test_constraints_are_honoured_and_cost_no_more_than_they_must(seed, make_pro
     constrained = replace(problem, constraints=constraints)
     possible = [plan for plan in every_plan(problem, anywhere=True) if plan.check_valid(constrained)[0]]
     if not possible:
-        with pytest.raises(BadInput, match="--"):
+        with pytest.raises(BadInput, match="`"):
             search(problem, constraints)
         return
     best = anytime_search(constrained, Deadline())
@@ -296,9 +296,9 @@ def test_devices_that_cannot_be_shared_out_are_refused_with_what_forbids_it(make
     problem = hybrid_problem(3, make_problem)
     cluster = Cluster(1, 6, 1e9, 1e9, 1e18)
     problem = replace(problem, cluster=cluster, stages=2, shardings=())
-    with pytest.raises(BadInput, match=r"--forbid data and --stages 2: 2 stage.* 6 devices"):
+    with pytest.raises(BadInput, match=r"`forbidden='data'` and `stages=2`: 2 stage.* 6 devices"):
         search(problem, Constraints(forbidden=frozenset({"data"})))
-    with pytest.raises(BadInput, match="--forbid data and --forbid operator"):
+    with pytest.raises(BadInput, match="`forbidden='data'` and `forbidden='operator'`"):
         search(problem, Constraints(forbidden=frozenset({"data", "operator"})))
 
 

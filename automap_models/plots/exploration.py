@@ -1,0 +1,197 @@
+"""Searches as pictures: the explorer's plans, and the episodes of an agent (Auto-MAP's Figures 16 and 17).
+
+A plan's bar shows what its step consists of, and beside it what fills the fullest device. Of a training every episode,
+the greedy policy and the best plan are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.sharding import CANDIDATES
+from automap_models.core.units import counted, seconds, shortened, size, size_unit, time_unit
+from automap_models.cost.breakdown import Breakdown
+from automap_models.formats.sharding_json import ShardingReport
+from automap_models.planners.portfolio.candidate import Candidate
+from automap_models.planners.portfolio.explore import Exploration
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from automap_models.core.result import Result
+    from automap_models.core.staged import StagedPlan, StagedProblem
+
+Part = Callable[[Breakdown], float]
+
+TIMES: Mapping[str, tuple[Part, str]] = {
+    "compute": (lambda parts: parts.compute_s, "#0072B2"),
+    "all-reduces of activations": (lambda parts: parts.activations_s, "#56B4E9"),
+    "transfers": (lambda parts: parts.transfers_s, "#009E73"),
+    "bubble": (lambda parts: parts.bubble_s, "#BBBBBB"),
+    "gradient all-reduce": (lambda parts: parts.gradients_s, "#D55E00"),
+}
+"""What a step consists of → its part, its colour (Okabe and Ito's palette)."""
+SIZES: Mapping[str, tuple[Part, str]] = {
+    "training state": (lambda parts: parts.state_bytes, "#E69F00"),
+    "activations": (lambda parts: parts.stash_bytes, "#CC79A7"),
+}
+FADED = 0.35
+"""Opacity of plans that do not fit."""
+
+
+def draw_candidates(exploration: Exploration) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    from matplotlib.figure import Figure
+
+    plans = exploration.candidates
+    figure = Figure(figsize=(13.0, 2.2 + 0.5 * len(plans)), layout="constrained")
+    times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
+    figure.suptitle(title(exploration), fontsize=13, parse_math=False)
+    unit_s, unit = time_unit(max(plan.length_s for plan in plans))
+    _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.length_s))
+    times.set_xlabel(f"a step, {unit}")
+    times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
+    unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
+    _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes))
+    limit = exploration.space.cluster.memory
+    memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"a device has {size(limit)}")
+    memory.set_xlabel(f"memory of the fullest device, {unit}")
+    memory.set_yticks([])
+    for axes in (times, memory):
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.55 / len(plans) - 0.09), ncols=3, frameon=False, fontsize=9
+        )
+    return figure
+
+
+def title(exploration: Exploration) -> str:
+    """Model, cluster and batch in one line."""
+    space, cluster = exploration.space, exploration.space.cluster
+    samples = "" if space.global_batch is None else f"  ·  {counted(space.global_batch, 'sample')} a step"
+    return (
+        f"{space.model.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices){samples}"
+    )
+
+
+def _label(plan: Candidate) -> str:
+    return plan.name if plan.fits else f"{plan.name}\n(does not fit)"
+
+
+def _bars(
+    axes: Axes,
+    plans: tuple[Candidate, ...],
+    parts: Mapping[str, tuple[Part, str]],
+    unit: float,
+    text: Callable[[Candidate], str],
+) -> None:
+    """Stacked bars, the best plan on top, each with its sum beside it."""
+    left, places = np.zeros(len(plans)), np.arange(len(plans))
+    for name, (part, colour) in parts.items():
+        widths = np.array([part(plan.parts) for plan in plans]) / unit
+        bars = axes.barh(places, widths, left=left, color=colour, height=0.7, label=name)
+        for bar, plan in zip(bars, plans, strict=True):
+            bar.set_alpha(1.0 if plan.fits else FADED)
+        left += widths
+    for place, plan, end in zip(places, plans, left, strict=True):
+        behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+        axes.annotate(
+            text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind
+        )
+    axes.set_xlim(0.0, 1.15 * float(left.max()))
+    axes.invert_yaxis()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+HIGHEST = 1.5
+"""Longest plan drawn, over the best one."""
+EXPLORING_COLOUR = "#9A9A9A"
+
+
+def episodes_figure(title: str, quantity: str) -> tuple[Figure, Axes]:
+    """An empty figure over episodes; `told` is what its upright axis says."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    axes = figure.subplots()
+    figure.suptitle(title, fontsize=12, parse_math=False)
+    axes.set_xlabel("episode")
+    axes.set_ylabel(quantity)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def first_episodes(rounds: Sequence[Sequence[float]]) -> list[int]:
+    """The number, from 1 on, of each round's first episode."""
+    first: list[int] = np.cumsum([1, *(len(scores) for scores in rounds)])[:-1].tolist()
+    return first
+
+
+def draw_episodes(
+    axes: Axes, rounds: Sequence[Sequence[float]], greedy: Sequence[float | None], best: NDArray[np.float64]
+) -> None:
+    """Episodes as dots, the greedy ones and the best so far as lines.
+
+    Args:
+        rounds: what the episodes of each round came to.
+        greedy: the same of the one without exploration, None where there was none.
+        best: [episodes] so far.
+    """
+    episode = np.arange(1, best.size + 1)
+    values = np.concatenate([np.asarray(scores, dtype=np.float64) for scores in rounds]) if rounds else np.zeros(0)
+    axes.plot(episode, values, ".", color=EXPLORING_COLOUR, markersize=3, label="episodes")
+    line = [(at, value) for at, value in zip(first_episodes(rounds), greedy, strict=True) if value is not None]
+    if line:
+        axes.plot(*zip(*line, strict=True), color=COMPUTE_COLOUR, linewidth=1, label="greedy policy")
+    axes.step(episode, best, where="post", color=ACTIVATION_COLOUR, linewidth=2, label="best plan so far")
+    axes.set_xlim(left=0)
+
+
+def draw_search(report: ShardingReport) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    figure, axes = episodes_figure(search_title(report), f"partitioned {CANDIDATES[report.plan.mesh[0].kind]}s")
+    proven, rounds = report.result.bound, report.result.search_log
+    if proven is not None:
+        axes.axhline(proven.value, color="black", linestyle="--", linewidth=1, label=f"proven bound, {proven.value:g}")
+    scores = [entry.scores for entry in rounds]
+    best = np.maximum.accumulate(np.concatenate(scores))
+    draw_episodes(axes, scores, [entry.greedy for entry in rounds], best)
+    second = [at for at, entry in zip(first_episodes(scores), rounds, strict=True) if entry.stage == 2]
+    if second:
+        axes.axvline(second[0], color=WEIGHTS_COLOUR, linestyle=":", label="backtracing begins")
+    axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])
+    figure.legend(loc="outside lower center", ncols=5, frameon=False)
+    return figure
+
+
+def search_title(report: ShardingReport) -> str:
+    """The model, and below it kind, rules, planner and seed."""
+    known, (axis,) = report.result.facts, report.plan.mesh
+    cut_off = ", interrupted" if known["interrupted"] else ""
+    return (
+        f"{shortened(report.problem.model, 80)}, {axis.kind} plan for {axis.size} devices\n"
+        f"rules {report.problem.rules}  ·  planner {report.plan.planner}, seed {known['seed']}  ·  "
+        f"{counted(known['episodes'], 'episode')}{cut_off}"
+    )
+
+
+def draw_online(result: Result[StagedProblem, StagedPlan]) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    problem, rounds, bound = result.problem, result.search_log, result.facts["candidate_bound"]
+    stages = counted(problem.stages, "stage")
+    title = f"{problem.profile.model} on {problem.cluster.name}, {stages}: online training"
+    figure, axes = episodes_figure(title, "length L, s")
+    best = np.repeat([entry.best_s for entry in rounds], [len(entry.lengths_s) for entry in rounds])
+    draw_episodes(axes, [entry.lengths_s for entry in rounds], [entry.greedy_s for entry in rounds], best)
+    what = "shortest plan" if bound.proof == "exact" else "lower bound"
+    axes.axhline(bound.value, color="black", linestyle="--", linewidth=1, label=f"{what} on the candidates")
+    longest = max((length for entry in rounds for length in entry.lengths_s if length < np.inf), default=np.inf)
+    axes.set_ylim(0.98 * bound.value, min(1.02 * longest, HIGHEST * bound.value))
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure

@@ -1,0 +1,51 @@
+"""What all pictures share: colours, the kinds of files, and writing one whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+COMPUTE_COLOUR, WEIGHTS_COLOUR, ACTIVATION_COLOUR = "#0072B2", "#D55E00", "#009E73"
+BANDS = ("#F3F3F3", "#DFE6EC")
+TINY = 2.2250738585072014e-308
+"""The smallest normal float: a divisor in place of 0."""
+
+
+def require_plotting(path: Path) -> None:
+    """Fail before planning when the plot could not be drawn.
+
+    Raises:
+        BadInput: an unknown kind of file, or matplotlib is not installed.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadInput(f"no kind of picture ends in {path.suffix!r}", where=str(path), do=f"use {', '.join(SUFFIXES)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput("matplotlib is not installed", where=str(path), do="pip install 'automap-models[plot]'")
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure, whole or not at all; equal figures give equal bytes.
+
+    Raises:
+        BadInput: see `require_plotting`, or the file cannot be written.
+    """
+    require_plotting(path)
+    import matplotlib as mpl
+
+    kind = path.suffix.lower()[1:]
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    drawn = io.BytesIO()
+    with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
+        warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
+        figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
+    write_bytes(path, drawn.getvalue())

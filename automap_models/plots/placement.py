@@ -1,0 +1,83 @@
+"""A placement as a picture: each device's load as a bar of compute and transfers, and its memory beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from automap_models.core.placement import PlacementResult, describe_objective, device_name, model_name
+from automap_models.core.units import seconds, shortened, size, size_unit, time_unit
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELLED = 24  # devices whose bars have room for a number
+
+
+def draw_placement(report: PlacementResult) -> Figure:
+    """The figure; a notebook can show it as it is."""
+    from matplotlib.figure import Figure
+
+    width = float(np.clip(5.0 + 0.55 * report.problem.devices, 8.0, 20.0))
+    figure = Figure(figsize=(width, 6.5), layout="constrained")
+    loads, memory = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
+    figure.suptitle(placement_title(report), fontsize=12, parse_math=False)
+    _draw_loads(loads, report)
+    _draw_memory(memory, report)
+    return figure
+
+
+def placement_title(report: PlacementResult) -> str:
+    """The model, and below it objective, planner and value."""
+    what = "latency" if report.problem.objective == "latency" else "time a sample"
+    return (
+        f"{shortened(model_name(report.problem.graph), 80)}\n{describe_objective(report.problem)}  ·  "
+        f"planner: {report.required_plan().planner}  ·  {what} = {seconds(report.cost.value_s)}"
+    )
+
+
+def _draw_loads(axes: Axes, report: PlacementResult) -> None:
+    """Transfers on top of the compute, or beside it where they overlap; the value and its bound as lines."""
+    cost, problem = report.cost, report.problem
+    bound_s = None if report.bound is None else report.bound.value
+    unit, name = time_unit(max(float(cost.loads_s.max()), bound_s or 0.0))
+    at = np.arange(problem.devices)
+    compute, transfer = cost.compute_s / unit, cost.transfer_s / unit
+    if problem.communication == "max":
+        axes.bar(at - 0.2, compute, 0.4, color=COMPUTE_COLOUR, label="compute")
+        axes.bar(at + 0.2, transfer, 0.4, color=WEIGHTS_COLOUR, label="transfers")
+    else:
+        axes.bar(at, compute, 0.7, color=COMPUTE_COLOUR, label="compute")
+        axes.bar(at, transfer, 0.7, bottom=compute, color=WEIGHTS_COLOUR, label="transfers")
+    if problem.devices <= LABELLED:
+        for device, load_s in enumerate(cost.loads_s.tolist()):
+            axes.annotate(
+                f"{load_s / unit:.3g}", (device, load_s / unit), (0, 2), textcoords="offset points", ha="center"
+            )
+    if problem.objective == "throughput" and bound_s is not None:
+        label = f"proven lower bound, {seconds(bound_s)}"
+        axes.axhline(bound_s / unit, color="black", linestyle="--", linewidth=1.0, label=label)
+    axes.set_ylabel(f"busy with one sample, {name}")
+    axes.margins(y=0.12)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+
+
+def _draw_memory(axes: Axes, report: PlacementResult) -> None:
+    problem, used = report.problem, report.cost.memory_bytes
+    largest = max(float(used.max()), problem.memory_bytes if problem.accelerators else 0.0)
+    unit, name = size_unit(largest)
+    at = np.arange(problem.devices)
+    axes.bar(at, used / unit, 0.7, color=ACTIVATION_COLOUR)
+    if problem.accelerators:
+        label = f"an accelerator has {size(problem.memory_bytes)}"
+        ends = (-0.5, problem.accelerators - 0.5)
+        axes.hlines(problem.memory_bytes / unit, *ends, color="black", linestyle="--", linewidth=1.0, label=label)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+    axes.set_ylabel(f"memory, {name}")
+    axes.margins(y=0.12)
+    if problem.devices <= LABELLED:
+        axes.set_xticks(at, [device_name(problem, device) for device in range(problem.devices)])
+    axes.set_xlabel("device")

@@ -1,0 +1,30 @@
+"""What a plan costs with the step that is simulated: the one number that plans are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.simulate.engine import Timeline, simulate
+
+
+def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
+    """One simulated global batch of a plan of that cost, under a schedule of `core.schedules.SCHEDULES`.
+
+    The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
+    """
+    return simulate(*cost.as_tuple(), micro_batches, schedule, cost.buckets, cost.shares_link, cost.tied)
+
+
+def step_cost(
+    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
+) -> StagedCost:
+    """The cost of a structurally valid plan (cost.staged.plan_cost), simulated where the problem has a schedule."""
+    cost = plan_cost(problem, plan, slowdown, idle)
+    if problem.schedule is None:
+        return cost
+    simulated_s = timeline(cost, plan.micro_batches, problem.schedule).length_s
+    return replace(cost, simulated_s=simulated_s)

@@ -1,0 +1,309 @@
+"""What the commands' arguments share: their types, groups of them, and what they mean together.
+
+Nothing here imports numpy: help is to be fast."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from automap_models.core.units import Unit
+from automap_models.errors import BadInput
+from automap_models.planners.options import AUTO
+from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
+
+if TYPE_CHECKING:
+    from automap_models.core.profile import Profile
+
+RequestT = TypeVar("RequestT")
+
+APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
+    "framework": MODELS,
+    "batch": MODELS,
+    "sequence": MODELS,
+    "dtype": MODELS,
+    "trainable": (SourceKind.MODULE,),
+    "device": STEPS,
+    "measure": STEPS,
+    "nodes": STEPS,
+    "accelerator": STEPS,
+    "host": STEPS,
+    "link": STEPS,
+}
+"""Option → what it can be given for."""
+
+LARGEST = 2**31 - 1
+"""Number given as an argument."""
+LONGEST_NAME, LONGEST_PATH = 255, 4095
+"""Bytes of a file's name and of a whole path that a file system takes."""
+
+
+def given(arguments: object, *names: str) -> dict[str, Any]:
+    """Those of the named arguments, or fields of a request, that are not None."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def flag(name: str) -> str:
+    """An argument's name as it is written: `state_factor` → `--state-factor`."""
+    return "--" + name.replace("_", "-")
+
+
+ARGUMENTS: Mapping[str, str] = {
+    **{
+        name: flag(name)
+        for name in (
+            *("batch", "beam", "communication", "cpus", "device", "dtype", "framework", "global_batch", "granularity"),
+            *("max_stages", "measure", "mesh", "micro_batches", "microbatch_size", "nodes", "objective", "pieces"),
+            *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
+            *("state_factor", "thorough", "trainable", "verify"),
+        )
+    },
+    "accelerators": "--devices",
+    "budget_s": "--budget",
+    "certify_s": "--certify-budget",
+    "forbidden": "--forbid",
+    "link_bytes_per_s": "--link",
+    "memory_bytes": "--memory",
+    "pins": "--pin",
+    "refine_s": "--refine-budget",
+    "restart_s": "--restart",
+    "time_limit_s": "--time-limit",
+    "together": "--keep-together",
+}
+"""Argument of the library, as its messages name it → the commands' option for it."""
+_MENTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
+
+
+def in_options(text: str) -> str:
+    """A sentence of the library with the commands' options for its arguments: `stages=3` becomes --stages 3."""
+
+    def option(mention: re.Match[str]) -> str:
+        name, value = mention.groups()
+        if name not in ARGUMENTS:
+            return mention[0]
+        return ARGUMENTS[name] + (f" {value.strip(chr(39))}" if value else "")
+
+    return _MENTION.sub(option, text)
+
+
+def refuse(namespace: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Refuse arguments that mean nothing beside the others.
+
+    Raises:
+        BadInput: naming the first that is given.
+    """
+    for name, value in given(namespace, *names).items():
+        if value is not False and value != []:
+            raise BadInput(why, where=flag(name), do="leave it out")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argument's type: a whole number from `least` to LARGEST."""
+
+    def number(text: str) -> int:
+        if text.isascii() and text.isdigit() and int(text) >= least:
+            if int(text) > LARGEST:
+                raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST:,}")
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number ≥ {least}")
+
+    return number
+
+
+def whole_number(text: str) -> int:
+    """An argument's type: a whole number of 64 bits, whose limits the library knows."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if abs(number) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} does not fit 64 bits")
+    return number
+
+
+def quantity(unit: Unit, plain_per_base: float = 1.0) -> Callable[[str], float]:
+    """An argument's type: a number of that unit, such as `16 GB`, in its base unit.
+
+    Args:
+        unit: what it measures.
+        plain_per_base: how many of a number without a unit make a base unit: 1e3 where such a number is milliseconds.
+    """
+
+    def number(text: str) -> float:
+        try:
+            return float(text) / plain_per_base
+        except ValueError:
+            pass
+        try:
+            return unit.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return number
+
+
+def positive(unit: Unit) -> Callable[[str], float]:
+    """An argument's type: a positive number of that unit."""
+    read = quantity(unit)
+
+    def number(text: str) -> float:
+        value = read(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is no positive {unit.what} such as {unit.examples}")
+        return value
+
+    return number
+
+
+def name_argument(text: str) -> str:
+    """An argument's type: a name, or a file that an operating system can have."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} cannot be the name of a file") from None
+    if b"\0" in encoded:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} holds a NUL character, which no file's name does")
+    longest = max(map(len, encoded.split(b"/")))
+    if longest > LONGEST_NAME or len(encoded) > LONGEST_PATH:
+        what = f"a name of {longest} bytes" if longest > LONGEST_NAME else f"a path of {len(encoded)} bytes"
+        most = LONGEST_NAME if longest > LONGEST_NAME else LONGEST_PATH
+        raise argparse.ArgumentTypeError(f"{what} ({text[:20]}…); a file can have at most {most}")
+    return text
+
+
+def file_argument(text: str) -> Path:
+    """An argument's type: the path of a file."""
+    return Path(name_argument(text))
+
+
+MESH_AXES = ("data", "model")
+"""Names of a mesh's axes; core.mesh knows them, too, and a test holds them together."""
+MeshSizes = tuple[tuple[str, int], ...]
+
+
+def mesh_argument(text: str) -> int | MeshSizes:
+    """An argument's type: `4`, devices along the one axis, or `data=2,model=4`, named axes."""
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST:
+        return int(text)
+    axes = [part.partition("=") for part in text.split(",")]
+    names = [name for name, _, _ in axes]
+    numbered = all(size.isascii() and size.isdigit() and size[0] != "0" for _, _, size in axes)
+    if not numbered or len(set(names)) < len(names) or not set(names) <= set(MESH_AXES):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of devices nor axes such as data=2,model=4")
+    if any(int(size) > LARGEST for _, _, size in axes):
+        raise argparse.ArgumentTypeError(f"{text!r} has more than {LARGEST:,} devices")
+    return tuple((name, int(size)) for name, _, size in axes)
+
+
+def number_or_auto(text: str) -> int | str:
+    """An argument's type: a whole number, or `auto`."""
+    if text == AUTO:
+        return text
+    try:
+        return whole_number(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
+
+
+def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """--topo: which cluster is meant."""
+    shown = "a shipped cluster (A, B, C, …) or a YAML file"
+    parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
+
+
+def add_step_arguments(group: argparse._ArgumentGroup) -> None:
+    """--batch, --sequence, --dtype and --trainable: which training step is meant."""
+    group.add_argument("--batch", metavar="N", type=at_least(1), help="samples in a micro-batch")
+    group.add_argument("--sequence", metavar="N", type=at_least(1), help="tokens in a sample")
+    group.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
+    group.add_argument(
+        "--trainable",
+        metavar="PATTERN",
+        action="append",
+        help="for HLO files: names of the trainable parameters, such as 'params/*'; may be repeated",
+    )
+
+
+def add_device(group: argparse._ArgumentGroup) -> None:
+    """--device: whose roofline a model's times are."""
+    shown = "what the cluster is made of (default v100), for times"
+    group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
+
+
+def add_state_factor(group: argparse._ArgumentGroup) -> None:
+    """--state-factor: how much training state a byte of parameters brings."""
+    group.add_argument(
+        "--state-factor",
+        metavar="X",
+        type=float,
+        help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
+    )
+
+
+def add_seed(group: argparse._ArgumentGroup, shown: str = "of random draws (default 0)") -> None:
+    """--seed: of whatever is drawn at random."""
+    group.add_argument("--seed", metavar="N", type=at_least(0), help=shown)
+
+
+def filled(request_type: type[RequestT], namespace: argparse.Namespace, **others: Any) -> RequestT:
+    """A request whose fields are the arguments of the same names, but for `others`."""
+    names = [field.name for field in fields(request_type)]  # type: ignore[arg-type]
+    return request_type(**{name: getattr(namespace, name) for name in names if name not in others}, **others)
+
+
+def source_of(options: Mapping[str, Any]) -> Source:
+    """The source that a command's arguments name, all of which apply to it.
+
+    Args:
+        options: all arguments by name, `what` and those of APPLIES that the command has among them.
+
+    Raises:
+        BadInput: `what` looks like a name and is none, the file cannot be read, or an option does not apply.
+    """
+    what = str(options["what"])
+    kind = source_kind(what)
+    for name, kinds in APPLIES.items():
+        if options.get(name) and kind not in kinds:
+            raise superfluous(name, f"{what} {kind.value}")
+    return Source(
+        what, kind, options["batch"], options["sequence"], options["dtype"], tuple(options["trainable"] or ())
+    )
+
+
+def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source:
+    """The same where operations are needed; with `verified`, where the step is run, too.
+
+    Raises:
+        BadInput: as `source_of`; or it is a profile; or cannot be run.
+    """
+    source = source_of(options)
+    if source.kind not in STEPS:
+        do = "give a model, a factory or an HLO file"
+        raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
+    if verified and source.kind not in MODELS:
+        raise BadInput(f"{source.what} {source.kind.value}", where="--verify", do="give a model or a factory to run")
+    return source
+
+
+def superfluous(name: str, why: str) -> BadInput:
+    """An option that means nothing here, as an error."""
+    return BadInput(f"does not apply: {why}", where=f"--{name}", do="leave it out")
+
+
+def sized_profile(path: Path, size: int | None) -> Profile:
+    """The profile in a file, with the micro-batch size that the user gives it.
+
+    Raises:
+        BadInput: it cannot be read, or says another size itself.
+    """
+    require_no_model(path)
+    from automap_models.core.microbatch import sized
+    from automap_models.formats.files import read_profile
+
+    return sized(read_profile(path), size)

@@ -1,0 +1,67 @@
+"""A message of the library names Python arguments; a command writes them as its own options."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import automap_models
+from automap_models.infer.commands import infer, place, plan, profile, search
+from automap_models.infer.commands.parsing import ARGUMENTS, in_options
+
+LIBRARY = Path(automap_models.__file__).parent
+COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
+
+
+def texts(source: str) -> Iterator[str]:
+    """The texts of a module that are no docstrings; what an f-string fills in becomes {}."""
+    tree = ast.parse(source)
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            silent.update(map(id, node.values))
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            yield node.value
+
+
+@pytest.fixture(scope="module")
+def library_texts() -> list[str]:
+    return [text for path in LIBRARY.rglob("*.py") for text in texts(path.read_text(encoding="utf-8"))]
+
+
+def test_the_library_speaks_of_arguments_and_not_of_options(library_texts: list[str]) -> None:
+    """But for whole commands to run, such as `automap-profile --list`."""
+    flags = re.compile(r"(?<![\w-])(?<!automap-profile )--(?!xla_)[a-z]")
+    assert [text for text in library_texts if flags.search(text)] == []
+
+
+def test_every_argument_that_the_library_mentions_has_an_option(library_texts: list[str]) -> None:
+    mentioned = {name for text in library_texts for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
+    assert len(mentioned) > 20
+    assert mentioned - set(ARGUMENTS) <= {"cut_at"}  # for which the commands have no option yet
+
+
+def test_every_option_of_an_argument_exists() -> None:
+    options: set[str] = set()
+    for command in COMMANDS:
+        options.update(command.parser("x")._option_string_actions)
+    assert set(ARGUMENTS.values()) - options == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("`stages`: 0 stages; give at least 1", "--stages: 0 stages; give at least 1"),
+        ("use `planner='exact'`", "use --planner exact"),
+        ("`pins='block_0/*=2'` and `stages=3`", "--pin block_0/*=2 and --stages 3"),
+        ("`accelerators`: -1 devices", "--devices: -1 devices"),
+        ("torch says `forward` is missing", "torch says `forward` is missing"),
+    ],
+)
+def test_arguments_become_options(text: str, shown: str) -> None:
+    assert in_options(text) == shown

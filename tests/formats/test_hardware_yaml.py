@@ -1,0 +1,265 @@
+"""Clusters and devices: what is shipped, what a YAML file may say, and every mistake in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import (
+    CLUSTER_KEYS,
+    DEVICE_KEYS,
+    ClusterDocument,
+    DeviceDocument,
+    known_clusters,
+    known_devices,
+    read_cluster,
+    read_device,
+)
+from automap_models.formats.schema import convert
+from automap_models.resources import conf_dir
+
+
+def cluster(document: object) -> Cluster:
+    return convert(document, ClusterDocument, where="here", do=CLUSTER_KEYS).cluster("here")
+
+
+GOOD = {"nodes": 4, "devices_per_node": 8, "intra": 130e9, "inter": 3.125e9, "memory": 32e9, "name": "mine"}
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("A", 2), ("B", 3), ("C", 4)])
+def test_the_paper_s_clusters_are_shipped(name: str, nodes: int) -> None:
+    assert read_cluster(name) == Cluster(nodes, 8, 130e9, 3.125e9, 32e9, name)
+
+
+def test_every_shipped_cluster_is_readable_and_carries_its_file_s_name() -> None:
+    names = known_clusters()
+    assert {"A", "B", "C", "dgx-1", "dgx-a100-4", "dgx-h100-4", "p3-4"} <= set(names)
+    assert names == sorted(path.stem for path in (conf_dir() / "topo").iterdir())
+    assert [read_cluster(name).name for name in names] == names
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:
+    text = "{nodes: 4, devices_per_node: 8, intra: 130e9, inter: 3.125e9, memory: 32e9, name: C}"
+    assert isinstance(yaml.safe_load(text)["intra"], str)
+    (tmp_path / "c.yaml").write_text(text)
+    assert read_cluster(tmp_path / "c.yaml") == read_cluster("C")
+
+
+def test_quantities_may_have_units(tmp_path: Path) -> None:
+    text = "{nodes: 4, devices_per_node: 8, intra: 130 GB/s, inter: 25 Gbit/s, memory: 32 GB, name: C}"
+    (tmp_path / "c.yaml").write_text(text)
+    assert read_cluster(tmp_path / "c.yaml") == Cluster(4, 8, 130e9, 3.125e9, 32e9, "C")
+    (tmp_path / "c.yaml").write_text(text.replace("32 GB", "32 GB/s"))
+    with pytest.raises(
+        BadInput, match=r"c\.yaml: \$\.memory is '32 GB/s', not a size such as 32 GB, 80 GiB or 32e9 \(by"
+    ):
+        read_cluster(tmp_path / "c.yaml")
+
+
+def test_a_device_s_quantities_may_have_units(tmp_path: Path) -> None:
+    text = (
+        "{matrix: {float32: 15.7 TFLOP/s, float16: 125e12}, vector: 15700 GFLOPS, bandwidth: 900 GB/s, "
+        "compute_efficiency: 0.6, bandwidth_efficiency: 0.75, winograd: true, launch_s: 0.9 us}"
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    matrix = {"float32": 15.7e12, "float16": 125e12}
+    assert read_device(tmp_path / "mine.yaml") == Device("mine", matrix, 15.7e12, 900e9, 0.6, 0.75, True, 0.9e-6)
+    (tmp_path / "mine.yaml").write_text(text.replace("15.7 TFLOP/s", "fast"))
+    with pytest.raises(BadInput, match=r"\$\.matrix\.float32 is 'fast', not a rate such as 312 TFLOP/s"):
+        read_device(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text(text.replace("winograd: true", "winograd: 3 GB"))
+    with pytest.raises(BadInput, match=r"\$\.winograd is '3 GB', not true or false"):
+        read_device(tmp_path / "mine.yaml")
+
+
+def test_a_file_without_a_name_gives_the_cluster_its_own(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump({key: GOOD[key] for key in GOOD if key != "name"}))
+    assert read_cluster(str(tmp_path / "lab.yaml")).name == "lab"
+
+
+def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "A").write_text(yaml.safe_dump(GOOD))
+    monkeypatch.chdir(tmp_path)
+    assert read_cluster("A").name == "A"
+    assert read_cluster("./A").name == "mine"
+
+
+@given(
+    nodes=st.integers(1, 8_192),
+    intra=st.floats(1e-6, 1e18),
+    inter=st.floats(1e-6, 1e18),
+    memory=st.integers(1, 10**15),
+)
+def test_what_yaml_writes_is_read_back(nodes: int, intra: float, inter: float, memory: int) -> None:
+    given_values = {"nodes": nodes, "devices_per_node": 2, "intra": intra, "inter": inter, "memory": memory}
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "cluster.yaml")
+        file.write_text(yaml.safe_dump(given_values))
+        assert read_cluster(file) == Cluster(nodes, 2, intra, inter, float(memory), "cluster")
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"'Z' is neither a known cluster nor a file; choose from A, B, C, dgx-1"):
+        read_cluster("Z")
+
+
+@pytest.mark.parametrize("path", ["../A", "", "."])
+def test_a_path_is_not_looked_up_among_the_shipped_ones(path: str) -> None:
+    with pytest.raises(BadInput):
+        read_cluster(path)
+
+
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node", "intra", "inter", "memory"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(BadInput, match=f"here: [$][.]{key} is missing; it needs nodes"):
+        cluster({k: v for k, v in GOOD.items() if k != key})
+
+
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node", "intra", "inter", "memory"])
+@pytest.mark.parametrize("value", [0, -1, None, True, "many", "nan", float("inf"), [8], {}, 10**400])
+def test_a_wrong_value_is_named_with_its_key(key: str, value: object) -> None:
+    with pytest.raises(BadInput, match=rf"here: ([$][.])?{key} is .*; (give a|it needs)"):
+        cluster({**GOOD, key: value})
+
+
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node"])
+def test_half_a_node_is_refused(key: str) -> None:
+    with pytest.raises(BadInput, match=f"{key} is 2.5, not a whole number"):
+        cluster({**GOOD, key: 2.5})
+
+
+@pytest.mark.parametrize(("key", "words"), [("bandwidth", "key 'bandwidth'"), ("Nodes", "'Nodes'"), (3, "not a text")])
+def test_an_unknown_key_is_named(key: object, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        cluster({**GOOD, key: 1})
+
+
+@pytest.mark.parametrize("name", [4, "", None, False])
+def test_a_name_is_a_text(name: object) -> None:
+    with pytest.raises(BadInput, match=r"name is .*, not a text"):
+        cluster({**GOOD, "name": name})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "document is None"),
+        (b"- 1\n- 2\n", r"document is \[1, 2\]"),
+        (b"hello", "document is 'hello'"),
+        (b"nodes: 4\ninter: [1, 2\n", "is not valid YAML in line 3"),
+        (b"!!python/object/apply:os.system [ls]", "is not valid YAML in line 1"),
+        (b"a: 1\n---\nb: 2\n", "is not valid YAML"),
+        (b"nodes: 2001-99-99", "nodes is '2001-99-99', not a whole number"),
+        (b"\xff\xfe\xff", "is not valid YAML"),
+        (b"[" * 5000, "is not valid YAML"),
+    ],
+)
+def test_a_file_that_describes_no_cluster_is_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "c.yaml").write_bytes(content)
+    with pytest.raises(BadInput, match=message) as refusal:
+        read_cluster(tmp_path / "c.yaml")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_value_that_explodes_when_printed_is_still_one_short_sentence(tmp_path: Path) -> None:
+    laughs = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
+    (tmp_path / "c.yaml").write_text(f"nodes: 4\n{laughs}")
+    with pytest.raises(BadInput, match="aliases repeat too much"):
+        read_cluster(tmp_path / "c.yaml")
+    document = yaml.safe_load(laughs)
+    with pytest.raises(BadInput, match="nodes is") as refusal:
+        cluster({**GOOD, "nodes": document["a29"]})
+    assert len(str(refusal.value)) < 200
+
+
+DEVICE = {
+    "name": "mine",
+    "matrix": {"float32": 15.7e12, "float16": 125e12},
+    "vector": 15.7e12,
+    "bandwidth": 900e9,
+    "compute_efficiency": 0.6,
+    "bandwidth_efficiency": 0.75,
+    "winograd": True,
+    "launch_s": 1e-6,
+}
+
+
+def device(document: object) -> Device:
+    return convert(document, DeviceDocument, where="here", do=DEVICE_KEYS).device("here")
+
+
+def without(*keys: str) -> dict[str, object]:
+    return {key: value for key, value in DEVICE.items() if key not in keys}
+
+
+def test_the_promised_devices_are_shipped() -> None:
+    assert {"v100", "a100", "h100", "h200", "cpu"} <= set(known_devices())
+    assert known_devices() == sorted(path.stem for path in (conf_dir() / "device").iterdir())
+
+
+def test_every_key_is_read() -> None:
+    assert device(DEVICE) == Device(
+        "mine", {"float32": 15.7e12, "float16": 125e12}, 15.7e12, 900e9, 0.6, 0.75, True, 1e-6
+    )
+
+
+def test_what_is_left_out_is_off_and_the_name_is_the_files(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text(yaml.safe_dump(without("name", "winograd", "launch_s")))
+    read = read_device(tmp_path / "lab.yaml")
+    assert (read.name, read.winograd, read.launch_s) == ("lab", False, 0.0)
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers_of_a_device(tmp_path: Path) -> None:
+    text = "{matrix: {float32: 15e12}, vector: 15e12, bandwidth: 9e11, compute_efficiency: 1, bandwidth_efficiency: 1}"
+    assert isinstance(yaml.safe_load(text)["matrix"]["float32"], str)
+    (tmp_path / "d.yaml").write_text(text)
+    assert read_device(tmp_path / "d.yaml") == Device("d", {"float32": 15e12}, 15e12, 9e11, 1.0, 1.0)
+
+
+def test_an_unknown_name_lists_the_known_devices() -> None:
+    with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, cpu, h100"):
+        read_device("k80")
+
+
+@pytest.mark.parametrize("key", ["matrix", "vector", "bandwidth", "compute_efficiency", "bandwidth_efficiency"])
+def test_a_missing_key_is_named_of_a_device(key: str) -> None:
+    with pytest.raises(BadInput, match=f"here: [$][.]{key} is missing; it needs matrix"):
+        device(without(key))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "matrix",
+            15.7e12,
+            r"here: \$\.matrix is 157\d+\.0, not a mapping of keys to values; it needs matrix \(the peak",
+        ),
+        ("matrix", {"float32": "fast"}, r"here: \$\.matrix\.float32 is 'fast', not a number"),
+        ("matrix", {"float32": 1e12, 16: 1e12}, r"here: a key of \$\.matrix is not a text"),
+        ("matrix", {}, "here: matrix has no float32"),
+        ("matrix", {"float32": 0}, "here: matrix float32 is 0.0; give a positive number"),
+        ("bandwidth", None, r"here: \$\.bandwidth is None, not a number"),
+        ("bandwidth", -1, "here: bandwidth is -1.0; give a positive number"),
+        ("compute_efficiency", 60, r"here: compute_efficiency is 60.0; give a share in \(0, 1\]"),
+        ("winograd", "maybe", r"here: \$\.winograd is 'maybe', not true or false"),
+        ("launch_s", float("inf"), "here: launch_s is inf; give seconds"),
+        ("name", "", r"here: \$\.name is '', not a text"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_of_a_device(key: str, value: object, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        device({**DEVICE, key: value})
+
+
+def test_an_unknown_key_is_named_of_a_device() -> None:
+    with pytest.raises(BadInput, match="here: the document has the unknown key 'memory'; it needs matrix"):
+        device({**DEVICE, "memory": 1})
