@@ -8,7 +8,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -211,10 +211,29 @@ def number_or_auto(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
+class ListClusters(argparse.Action):
+    """Prints the shipped clusters and ends the command, as --help does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the shipped clusters and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the table.
+
+        Raises:
+            SystemExit: it is printed.
+        """
+        from ..reports.text import print_clusters
+
+        print_clusters()
+        parser.exit()
+
+
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--topo: which cluster is meant."""
-    shown = "a shipped cluster (A, B, C, …) or a YAML file"
+    """--topo: which cluster is meant; --list-clusters: which are known by name."""
+    shown = "a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file"
     parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
+    parser.add_argument("--list-clusters", action=ListClusters)
 
 
 def add_step_arguments(group: argparse._ArgumentGroup) -> None:
