@@ -171,12 +171,14 @@ class Mixture(NamedTuple):
     members: tuple[Distribution, ...]
 
 
-def build_mixture(config: Mapping[str, object], where: str = "dist") -> Mixture:
+def build_mixture(config: object, where: str = "dist") -> Mixture:
     """The distribution, or several, that a config of the group `dist` describes.
 
     Raises:
         BadInput: an unknown family, a missing or unknown setting, a weight for something that is not there.
     """
+    if not isinstance(config, Mapping):
+        raise BadInput(f"is {config!r}, not a distribution", where=where, do="choose a file of conf/dist")
     if config.get("family") != "mixed":
         return Mixture((str(config.get("name")),), (1.0,), (_build(config, where),))
     components, weights = config.get("components"), config.get("weights")
@@ -188,15 +190,17 @@ def build_mixture(config: Mapping[str, object], where: str = "dist") -> Mixture:
     return Mixture(tuple(chosen), tuple(chosen.values()), members)
 
 
-def _build(config: Mapping[str, object], where: str) -> Distribution:
+def _build(config: object, where: str) -> Distribution:
+    if not isinstance(config, Mapping):
+        raise BadInput(f"is {config!r}, not a distribution", where=where, do="choose a file of conf/dist")
     settings = {key: value for key, value in config.items() if key not in ("name", "family")}
     family = config.get("family")
     if family == "transformer":
         return parse(Transformer, settings, where)
     if family == "cnn":
         return parse(Cnn, settings, where)
-    if family not in MARGINALS:
+    if not isinstance(family, str) or family not in MARGINALS:
         known = ", ".join((*MARGINALS, "transformer", "cnn", "mixed"))
         raise BadInput(f"is {family!r}", where=f"{where}.family", do=f"choose one of {known}")
-    marginal: Marginal = parse(MARGINALS[str(family)], settings.get("parameters"), f"{where}.parameters")
+    marginal: Marginal = parse(MARGINALS[family], settings.get("parameters"), f"{where}.parameters")
     return Independent(marginal, parse(Texture, settings.get("texture"), f"{where}.texture"))

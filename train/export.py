@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,14 +18,15 @@ from torch import Tensor
 
 from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
-from automap_models.train.data import PipelineData
-from automap_models.train.module import RainbowModule
-from automap_models.train.onnx_graph import Pieces, planner_graph, strip
-from automap_models.train.onnx_pieces import (
+from automap_models.version import __version__
+
+from .data import PipelineData
+from .onnx_graph import Pieces, planner_graph, strip
+from .onnx_pieces import (
     PLAN,
     PROBLEM,
     REST,
@@ -43,7 +44,7 @@ from automap_models.train.onnx_pieces import (
     Stage,
     example_tensors,
 )
-from automap_models.version import __version__
+from .rainbow import RainbowModule
 
 STATES = 10_000
 """Least number of states that a policy must agree in before it is kept."""
@@ -257,10 +258,7 @@ def write_model(model: onnx.ModelProto, metadata: dict[str, str], path: Path) ->
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
 
-    def write(file: BinaryIO) -> None:
-        file.write(model.SerializeToString())
-
-    write_atomically(path, write)
+    write_bytes(path, model.SerializeToString())
 
 
 def _export(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:

@@ -13,18 +13,20 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
 
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .parsing import (
     add_state_factor,
     add_topo,
     file_argument,
     filled,
     number_or_auto,
+    quantity,
     refuse,
     sized_profile,
     whole_number,
@@ -36,14 +38,13 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from automap_models.core.report import PlanReport
+    from automap_models.core.result import PlanReport
     from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline
 
     from .replan import Replanned
 
-DEFAULT_SCHEDULE = "1f1b"
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
@@ -121,16 +122,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--certify-budget",
-        metavar="MS",
-        type=float,
-        help="milliseconds in which the exact search proves the plan optimal, or corrects that of --planner auto "
-        "(default 300; 0: only a lower bound)",
+        metavar="TIME",
+        type=quantity(SECONDS, plain_per_base=1e3),
+        help="time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of "
+        "--planner auto (default 300 ms; 0: only a lower bound)",
     )
     how.add_argument(
         "--refine-budget",
-        metavar="MS",
-        type=float,
-        help="milliseconds in which --planner auto moves its cuts off the grid, by single instructions (default 100)",
+        metavar="TIME",
+        type=quantity(SECONDS, plain_per_base=1e3),
+        help="time, or milliseconds, in which --planner auto moves its cuts off the grid, by single instructions "
+        "(default 100 ms)",
     )
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
     how.add_argument(
@@ -162,7 +164,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a stage all of whose devices are slow is put down to (default: instructions; where the profile was "
         "corrected before, devices under the same cuts, under others either, by how much it is)",
     )
-    running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
+    running.add_argument(
+        "--restart",
+        metavar="TIME",
+        type=quantity(SECONDS),
+        help="what a move costs beside moving bytes, such as '90 s' or '2 min'",
+    )
     printed = parser.add_argument_group("what to print")
     printed.add_argument(
         "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
@@ -200,13 +207,9 @@ def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
     names = {field.name for field in fields(PlanOptions)} & vars(namespace).keys()
     return PlanOptions(
         **{name: getattr(namespace, name) for name in names},
-        certify_s=_seconds(namespace.certify_budget),
-        refine_s=0.0 if namespace.no_refine else _seconds(namespace.refine_budget),
+        certify_s=namespace.certify_budget,
+        refine_s=0.0 if namespace.no_refine else namespace.refine_budget,
     )
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3
 
 
 def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
@@ -315,7 +318,7 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
         return timeline(plan.cost, plan.plan.micro_batches, request.options.schedule or DEFAULT_SCHEDULE)
 
     def draw() -> Figure:
-        from ..plots.pipeline import draw
+        from automap_models.plots.pipeline import draw
 
         return draw(plan, timeline())
 

@@ -9,13 +9,14 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .parsing import (
     add_device,
     add_seed,
     add_state_factor,
@@ -61,7 +62,7 @@ examples:
   automap-plan gpt3_7b --device a100 --topo p4d-4 --out plan.json --plot plans.png
   automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan bert48 --topo A --memory 16e9 --keep-together 'block_0/*' --pin loss=1
+  automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.length_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
 
@@ -107,9 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-stages", metavar="N", type=at_least(1), help="of the deepest pipeline (default 16)")
     limits.add_argument(
         "--memory",
-        metavar="BYTES",
-        type=positive("bytes"),
-        help="of a device that plans may use, such as 16e9 (default: all)",
+        metavar="SIZE",
+        type=positive(BYTES),
+        help="memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)",
     )
     limits.add_argument(
         "--forbid",
@@ -121,9 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
-        metavar="S",
-        type=positive("seconds"),
-        help="processor time for the exact search of pipelines and hybrids (default 20)",
+        metavar="TIME",
+        type=positive(SECONDS),
+        help="processor time for the exact search of pipelines and hybrids (default 20 s)",
     )
     how.add_argument(
         "--thorough",
@@ -278,7 +279,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
         return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_candidates
+        from automap_models.plots.exploration import draw_candidates
 
         return draw_candidates(outcome.exploration)
 

@@ -15,7 +15,15 @@ from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
-from .arguments import add_seed, add_step_arguments, at_least, given, name_argument, source_of, superfluous
+from .parsing import (
+    add_seed,
+    add_step_arguments,
+    at_least,
+    given,
+    name_argument,
+    source_of,
+    superfluous,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,7 +196,7 @@ def _write(path: Path, profile: Profile) -> None:
 
 
 def _draw(profile: Profile) -> Figure:
-    from ..plots.profile import draw_profile
+    from automap_models.plots.profile import draw_profile
 
     return draw_profile(profile)
 

@@ -16,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE
 from ..requests import SearchRequest
 from ..runner import Command, Output, Report
 from . import search_pipelines
-from .arguments import (
+from .parsing import (
     add_device,
     add_seed,
     add_step_arguments,
@@ -316,7 +316,7 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     from ..reports.sharding import count_document, price_document, print_counted, print_priced
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_search
+        from automap_models.plots.exploration import draw_search
 
         return draw_search(outcome.report)
 

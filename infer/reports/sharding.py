@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, Collectives, ShardingPlan, variable_rows
 from automap_models.core.sharding_classes import REPLICATED
+from automap_models.core.units import counted, percent, seconds, size
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 from automap_models.planners.sharding.verify import TOLERANCE, Verified
 
-from .text import columns, console, counted, fact_table, percent, plain, seconds, size
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,7 +13,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import rescaling_notes, sized
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.report import PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.staged import DEFAULT_STATE_FACTOR
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions

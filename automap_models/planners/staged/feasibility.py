@@ -72,7 +72,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
-            nbytes = tables.state_factor * (sharding.W[k] - sharding.W[i])
+            nbytes = tables.state_factor * sharding.weights_bytes(i, k)
             choices.append((nbytes + tables.in_flight(stage) * held * sharding.degree / (q - a), i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
@@ -158,7 +158,7 @@ def _within(
 
     Of u only what grows with the stage; what it gathers at its ends is left out.
     """
-    replicas, weights = (q - a) // sharding.degree, sharding.W[k] - sharding.W[i]
+    replicas, weights = (q - a) // sharding.degree, sharding.weights_bytes(i, k)
     busy = tables.micro_batches * sharding.work_s(i, k, replicas) + sharding.reduce_s(i, k, sharding.all_reduce[a, q])
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / replicas
     within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))

@@ -60,7 +60,7 @@ def many_costs(tables: StageTables, boundaries: IntArray, device_cuts: IntArray)
     replicas = np.diff(d)
     forward = np.diff(tables.F[k]) / replicas
     backward = np.diff(tables.C[k]) / replicas - forward
-    all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * np.diff(tables.W[k])
+    all_reduce = tables.devices.all_reduce[d[:, :-1], d[:, 1:]] * tables.shardings[0].weights_bytes(k[:, :-1], k[:, 1:])
     transfer = tables.A[boundaries] * _transfer_s_per_byte(tables, d)
     span, length, _ = span_and_length(forward.T, backward.T, transfer.T, all_reduce.T, tables.micro_batches)
     stage = range(tables.stages)

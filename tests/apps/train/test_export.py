@@ -26,7 +26,7 @@ from automap_models.planners.staged.policy import KIND, Policy
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.train import export
 from automap_models.train.build import build_data, build_module
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 from automap_models.version import __version__
 
 MakeConfig = Callable[..., DictConfig]

@@ -21,7 +21,7 @@ from automap_models.envs.pipeline.env import Partial
 from automap_models.errors import BadInput
 from automap_models.train.build import build_module, load_weights
 from automap_models.train.main import train
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
@@ -159,7 +159,7 @@ def test_replayed_states_look_up_the_same_as_with_all_their_tables(
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automap_models.train.module.complete_cost", worse_every_time())
+    monkeypatch.setattr("automap_models.train.rainbow.complete_cost", worse_every_time())
     train(tiny("agent=paper", "agent.size.hidden=16", "episodes=192"))
     assert last(tmp_path / "run")["global_step"] == 3 * 8
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)

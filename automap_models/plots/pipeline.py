@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.report import PlanReport
+from automap_models.core.result import PlanReport
+from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 from automap_models.simulate.engine import Interval, PassKind, Timeline
-
-from ..reports.text import counted, rounds, seconds, size, size_unit, span, time_unit
-from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +23,7 @@ COLOURS: dict[PassKind, str] = {
     "send-forward": "#56B4E9",
     "send-backward": "#F0E442",
     "all-reduce": "#CC79A7",
+    "tied-sum": "#009E73",
 }
 LABELS: dict[PassKind, str] = {
     "forward": "forward",
@@ -31,6 +31,7 @@ LABELS: dict[PassKind, str] = {
     "send-forward": "activations sent",
     "send-backward": "gradients sent",
     "all-reduce": "all-reduce",
+    "tied-sum": "sum of tied weights",
 }
 STAGE_HEIGHT, LINK_HEIGHT = 0.52, 0.22  # of the distance between two stages
 ROUNDS_SHOWN = 12  # at either end, where there are too many to tell them apart
