@@ -1,11 +1,12 @@
 """What a step consists of, along the path that sets its length, and what fills the fullest device's memory.
 
-With p the pivot, the pseudo-stage whose steady phase sets the span (cost-model.md), the length is
+With p the pivot, the pseudo-stage whose steady phase sets the span (cost-model.md), the step is
 
-    L = Σ_{j<p} u_j + M·u_p + (L - T)
+    step = M·u_p + bubble + (L - T)
 
 - M·u_p is compute, all-reduces of activations and gathered slices where p is a stage, transfers where it is a boundary;
-- Σ_{j<p} u_j is the bubble: while the pipeline fills and drains, the pivot waits;
+- the bubble is what the pivot waits for: without a schedule Σ_{j<p} u_j, while the pipeline fills and drains; under a
+  schedule also for micro-batches that the schedule does not let come earlier;
 - L - T are the gradient all-reduces that nothing hides.
 """
 
@@ -21,13 +22,13 @@ from automap_models.cost.staged import StagedCost
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The parts of a step's length and of the fullest device's memory; each adds up to the whole.
+    """The parts of a step and of the fullest device's memory; each adds up to the whole.
 
     Attributes:
         compute_s: instructions.
         activations_s: all-reduces of activations and their gradients, inside stages that partition operators.
         transfers_s: between stages, and gathering what arrives in slices.
-        bubble_s: waiting for the first micro-batch to arrive and the last one to leave.
+        bubble_s: waiting for micro-batches, such as for the first one to arrive and the last one to leave.
         gradients_s: all-reduces of parameter gradients.
         state_bytes: parameters, gradients and the optimiser's state.
         stash_bytes: activations kept for the backward pass.
@@ -46,7 +47,7 @@ class Breakdown:
     last_reduced: int
 
     @property
-    def length_s(self) -> float:
+    def step_s(self) -> float:
         """The sum of the times."""
         return self.compute_s + self.activations_s + self.transfers_s + self.bubble_s + self.gradients_s
 
@@ -60,20 +61,20 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     """The parts of a plan's cost.
 
     Args:
-        cost: of this plan, see cost.staged.plan_cost.
+        cost: of this plan, see simulate.step.step_cost.
     """
     pivot, in_steady = cost.pivot // 2, float(problem.micro_batches)
     a_stage = cost.pivot % 2 == 0
     steady = cost.compute_s[pivot] + cost.reduce_s[pivot] + cost.gather_s[pivot] if a_stage else 0.0
     moved = cost.gather_s[pivot] if a_stage else 2.0 * cost.transfer_s[pivot]
-    fullest = int(np.argmax(cost.memory_bytes))
+    fullest, gradients_s = int(np.argmax(cost.memory_bytes)), float(cost.length_s - cost.span_s)
     state_bytes = problem.state_factor * stage_weights_bytes(problem, plan)[fullest]
     return Breakdown(
         compute_s=in_steady * float(cost.compute_s[pivot]) if a_stage else 0.0,
         activations_s=in_steady * float(cost.reduce_s[pivot]) if a_stage else 0.0,
         transfers_s=in_steady * float(moved),
-        bubble_s=float(cost.span_s - in_steady * (steady if a_stage else moved)),
-        gradients_s=float(cost.length_s - cost.span_s),
+        bubble_s=float(cost.step_s - gradients_s - in_steady * (steady if a_stage else moved)),
+        gradients_s=gradients_s,
         state_bytes=state_bytes,
         stash_bytes=float(cost.memory_bytes[fullest] - state_bytes),
         fullest=fullest,
@@ -91,6 +92,6 @@ def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]
 
 
 def _last_reduced(cost: StagedCost) -> int:
-    """The stage of the maximum in L = max_s (T - hidden_s + AR_s)."""
+    """The stage of the maximum in L = max_s (T - hidden_s + AR_s), with what of AR_s nothing hides."""
     hidden = np.concatenate([[0.0], np.cumsum(cost.backward_s[:-1] + cost.transfer_s)])
-    return int(np.argmax(cost.all_reduce_s - hidden))
+    return int(np.argmax(cost.exposed_s - hidden))
