@@ -116,12 +116,13 @@ def answered(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_plans_of_every_kind_are_ranked_and_read_back(answered: Run) -> None:
-    options = ("--topo", "A", "--budget", "0.5", "--max-stages", "2")
+    Path("pair.yaml").write_text("{nodes: 2, devices_per_node: 2, intra: 1e12, inter: 1e9, memory: 32e9, name: pair}")
+    options = ("--topo", "pair.yaml", "--budget", "0.5", "--max-stages", "2")
     document = answered("plan", "their_models:make_model", *options, "--out", "plan.json")
     assert document["model"] == "their_models:make_model"
     assert {candidate["kind"] for candidate in document["candidates"]} >= {"data", "operator", "pipeline"}
     assert document["batch_dims"] == {"x": 0, "labels": 0}
-    again = answered("plan", "their_models:make_model", "--topo", "A", "--plan", "plan.json")
+    again = answered("plan", "their_models:make_model", "--topo", "pair.yaml", "--plan", "plan.json")
     assert again["length_s"] == pytest.approx(document["best"]["length_s"])
 
 
