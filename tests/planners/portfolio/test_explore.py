@@ -83,7 +83,7 @@ def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
         assert candidate.plan.check_valid(candidate.problem) == (True, "")
         again = plan_cost(candidate.problem, candidate.plan)
         assert (candidate.length_s, candidate.memory_bytes) == (again.length_s, again.memory_bytes.max())
-        assert candidate.parts.length_s == pytest.approx(again.length_s)
+        assert candidate.parts.step_s == pytest.approx(again.length_s)
         assert candidate.parts.memory_bytes == pytest.approx(again.memory_bytes.max())
         if candidate.kind in ("data", "pipeline"):
             assert plan_cost(candidate.problem, candidate.plan).length_s == pytest.approx(candidate.length_s)
