@@ -41,7 +41,8 @@ class Breakdown:
         state_bytes: parameters, gradients and the optimiser's state.
         stash_bytes: activations kept for the backward pass.
         fullest: the stage with the fullest devices.
-        last_reduced: the stage whose gradient all-reduce ends the step.
+        bottleneck: the pseudo-stage whose work and idle time these are; stages are even, links odd.
+        last_reduced: the stage whose gradients are reduced last.
     """
 
     compute_s: float
@@ -53,6 +54,7 @@ class Breakdown:
     state_bytes: float
     stash_bytes: float
     fullest: int
+    bottleneck: int
     last_reduced: int
 
     @property
@@ -71,7 +73,7 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     """The parts of a plan's step, which is the simulated one under the problem's schedule, or else the length L.
 
     Args:
-        cost: of this plan, see cost.staged.plan_cost.
+        cost: of this plan, see simulate.step.step_cost.
     """
     schedule, in_steady = problem.schedule, float(problem.micro_batches)
     ends = _ends_of_length(cost) if schedule is None else _ends_of_step(cost, problem.micro_batches, schedule)
@@ -90,6 +92,7 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
         state_bytes=state_bytes,
         stash_bytes=float(cost.memory_bytes[fullest] - state_bytes),
         fullest=fullest,
+        bottleneck=ends.bottleneck,
         last_reduced=ends.last_reduced,
     )
 
@@ -113,7 +116,7 @@ class _Ends(NamedTuple):
 def _ends_of_length(cost: StagedCost) -> _Ends:
     """Of the maximum in L = max_s (T - hidden_s + AR_s)."""
     hidden = np.concatenate([[0.0], np.cumsum(cost.backward_s[:-1] + cost.transfer_s)])
-    last_reduced = int(np.argmax(cost.all_reduce_s - hidden))
+    last_reduced = int(np.argmax(cost.exposed_s - hidden))
     return _Ends(cost.span_s, cost.length_s, cost.length_s, cost.pivot, last_reduced)
 
 

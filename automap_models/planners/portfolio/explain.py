@@ -49,7 +49,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
     """Why a plan loses: about the memory if it does not fit, else about what it has most more of than the best one."""
     if not loser.fits:
         return _does_not_fit(loser)
-    if loser.length_s <= best.length_s * (1.0 + SLIGHT):
+    if loser.step_s <= best.step_s * (1.0 + SLIGHT):
         return f"within {100 * SLIGHT:g} % of the best"
     ours, theirs = loser.parts, best.parts
     excess = {
@@ -83,7 +83,7 @@ def _gradients(loser: Candidate) -> str:
 
 
 def _activations(loser: Candidate) -> str:
-    stage = loser.cost.pivot // 2
+    stage = loser.parts.bottleneck // 2
     sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
     first, last = loser.plan.stage_instructions(len(sharding))[stage]
     own = slice(first, last + 1)
@@ -117,7 +117,7 @@ def _compute(loser: Candidate) -> str:
 
 
 def _share(loser: Candidate, part_s: float) -> str:
-    return f"{100 * part_s / loser.length_s:.0f} % of the step"
+    return f"{100 * part_s / loser.step_s:.0f} % of the step"
 
 
 def _size(value_bytes: float) -> str:
@@ -158,7 +158,7 @@ def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSea
 def _why_not_in_one_stage(space: PlanningSpace) -> str:
     constraints = space.constraints
     devices = space.cluster.devices
-    if not constraints.allow(space.model.profile, 1):
+    if not space.allows(1):
         return _STAGES_ASKED
     if "data" in constraints.forbidden:
         return f"no dimension divides by all {devices} devices, and `forbidden='data'` allows no replicas"
