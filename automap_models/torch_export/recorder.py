@@ -148,8 +148,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def value_of(self, tensor: Tensor) -> Value:
         """The value that a tensor shows."""
         shown = _shown(tensor)
-        for written, value in self._written_since.pop(shown, ()):
-            self._update(tensor, written, value)
+        for written, new in self._written_since.pop(shown, ()):
+            self._update(tensor, written, new)
         value = self._shown.get(shown)
         return value if value is not None else self._unseen(tensor)
 
