@@ -193,7 +193,7 @@ def _read_optima(cache: Path, count: int) -> np.ndarray | None:
     try:
         with cache.open("rb") as file:
             optima = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError):
+    except Exception:  # numpy's reader of headers raises a dozen kinds on what is none
         return None
     return optima if optima.shape == (count,) and optima.dtype == np.float64 else None
 
