@@ -57,7 +57,7 @@ def _batch_size(spec: str, batch: Any) -> int:
 
 def _is_random_key(array: jax.ShapeDtypeStruct) -> bool:
     """Whether an array holds random keys, typed ones or JAX's bare ones of two or four 32-bit words."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         return True
     return bool(array.dtype == jax.numpy.uint32) and array.shape[-1] in (2, 4)
 
