@@ -136,14 +136,14 @@ def _under_length(costs: Costs, plan: StagedPlan, deadline: Deadline, *, far: bo
         far: whether a local search comes in between.
     """
     problem, near = costs.problem, plan
-    search = StagedSearch(problem, deadline, costs(plan).length_s, costs)
+    search = StagedSearch(problem, deadline, costs(plan).step_s, costs)
     try:
         if not (far and is_large(problem)):
             near = _closest(search, near)
         if far:
-            before = search.length_s
+            before = search.step_s
             search.improve_widely(stage_tables(problem, np.arange(len(problem.profile) - 1)), near)
-            if search.length_s < before or is_large(problem):
+            if search.step_s < before or is_large(problem):
                 _closest(search, search.best or near)
     except OutOfTime:
         pass
@@ -162,10 +162,10 @@ def _closest(search: StagedSearch, near: StagedPlan) -> StagedPlan:
     while True:
         places = np.unique(np.add.outer(np.array(near.cuts), steps))
         tables = stage_tables(problem, places[(places >= 0) & (places < len(problem.profile) - 1)])
-        before = search.length_s
+        before = search.step_s
         search.improve_around(tables, near, (len(offsets), DEVICES))
         near = search.best or near
-        if search.length_s == before:
+        if search.step_s == before:
             return near
 
 

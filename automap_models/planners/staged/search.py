@@ -16,6 +16,7 @@ same boundary on the same devices compete, as what comes before does not depend 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
-from automap_models.planners.staged.label_setting import PLANNER, SLACK, shortest
+from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, TooMany, ranked
 from automap_models.planners.staged.local_search import local_search
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
@@ -37,6 +38,14 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
+TIES = 8
+"""Most plans that are looked at of those that are equally long."""
+LOOKED = 24
+"""Most plans that are simulated of those that no other dominates."""
+EXCESS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, np.inf)
+"""How much more than the least of all, relatively, plans may cost at least that are listed, one time after the other."""
+MOST_LABELS = 1 << 20
+"""Of one stage, where all plans are listed."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
 searched in the time that people wait."""
@@ -90,7 +99,7 @@ def anytime_search(
         search.run(start, far=far)
     except OutOfTime as stopped:
         return SearchResult(search.best, search.best_cost, stopped.bound_s, finished=False)
-    return SearchResult(search.best, search.best_cost, search.length_s, finished=True)
+    return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
 
 
 def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> StagedPlan | None:
@@ -112,13 +121,13 @@ class StagedSearch:
 
     Attributes:
         best, best_cost: the shortest plan found so far, if it is shorter than the upper bound, and its cost.
-        length_s: its length, or the upper bound.
+        step_s: what it costs (StagedCost.step_s), or the upper bound.
     """
 
     def __init__(
         self, problem: StagedProblem, deadline: Deadline, upper_bound_s: float, costs: Costs | None = None
     ) -> None:
-        self.problem, self.deadline, self.length_s = problem, deadline, upper_bound_s
+        self.problem, self.deadline, self.step_s = problem, deadline, upper_bound_s
         self.costs = Costs(problem) if costs is None else costs
         self.best: StagedPlan | None = None
         self.best_cost: StagedCost | None = None
@@ -130,7 +139,7 @@ class StagedSearch:
             OutOfTime: with what is proven by then.
         """
         finest = tables_of(self.problem)
-        if np.isinf(self.length_s) and not stages_exist(finest, np.inf, finest.memory):
+        if np.isinf(self.step_s) and not stages_exist(finest, np.inf, finest.memory):
             return
         try:
             self._begin(finest, start, far=far)
@@ -143,7 +152,7 @@ class StagedSearch:
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""
-        return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.length_s))
+        return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.step_s))
 
     def _begin(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
@@ -152,16 +161,55 @@ class StagedSearch:
             self.improve_widely(finest, start)
         elif start is not None:
             self.improve_around(finest, start)
-        if start is None or (far and not widely) or np.isinf(self.length_s):
+        if start is None or (far and not widely) or np.isinf(self.step_s):
             self.coarse_to_fine(finest, self.best or start)
 
-    def whole(self, finest: StageTables) -> None:
+    def whole(self, tables: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        self.improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
+        bounds = prefix_bounds(tables, self.step_s * (1.0 + SLACK), self.deadline)
+        if not tables.suffixes.overlap:
+            self.improve(tables, bounds)
+            return
+        ranking = ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline)
+        least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
+        self._simulate(ranking, LOOKED)
+        self._close(tables, least_s)
+
+    def _close(self, tables: StageTables, least_s: float) -> None:
+        """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
+
+        Args:
+            tables: where plans may cut.
+            least_s: none of them costs less.
+
+        Raises:
+            OutOfTime: with a bound on all plans on the tables.
+        """
+        done_s = least_s
+        for excess in EXCESS:
+            if done_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
+                return
+            limit_s = min(self.step_s, least_s * (1.0 + excess))
+            try:
+                bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
+                ranking = ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, MOST_LABELS)
+            except (OutOfTime, TooMany):
+                raise OutOfTime(done_s) from None
+            done_s = max(done_s, min(self._simulate(ranking, ranking.least_s.size), limit_s))
+            if self.deadline.passed:
+                raise OutOfTime(done_s)
+
+    def _simulate(self, ranking: Ranking, most: int) -> float:
+        """Look at plans until the next one cannot be shorter than the best; what those not looked at cost at least."""
+        for least_s, plan in zip(ranking.least_s[:most].tolist(), ranking, strict=False):
+            if least_s >= self.step_s or self.deadline.passed:
+                return least_s
+            self.offer(plan)
+        return float("inf")
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.
@@ -197,7 +245,7 @@ class StagedSearch:
             tables: places where plans may cut, those of the plan among them.
             near: where to begin; it may be longer than the upper bound.
         """
-        start = route_of(tables, near, self.costs(near).length_s)
+        start = route_of(tables, near, self.costs(near).step_s)
         cuts = local_search(tables, self.problem.cluster, start, self.deadline).cuts(tables)
         self.offer(StagedPlan(*cuts, self.problem.micro_batches, PLANNER))
 
@@ -207,18 +255,22 @@ class StagedSearch:
         Raises:
             OutOfTime: with a bound on all plans within the bounds.
         """
-        improved = False
-        for plan in shortest(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
-            improved |= self.offer(plan)
-        return improved
+        before_s = self.step_s
+        ranking = ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline)
+        if tables.suffixes.overlap:
+            self._simulate(ranking, LOOKED)
+            return self.step_s < before_s
+        ties = np.count_nonzero(ranking.least_s[:TIES] <= ranking.least_s[:1] * (1.0 + SLACK))
+        improved = [self.offer(plan) for plan in islice(ranking, ties)]
+        return any(improved)
 
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""
         cost = self.costs(plan)
-        shorter = cost.feasible and cost.length_s < self.length_s * (1.0 - LENGTH_ROUNDING)
+        shorter = cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING)
         if shorter:
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
-            self.best_cost, self.length_s = cost, cost.length_s
+            self.best_cost, self.step_s = cost, cost.step_s
         return shorter
 
 
