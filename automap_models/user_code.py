@@ -14,6 +14,8 @@ from typing import Any
 
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 
+EXTRAS = {"torch": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
+"""Package of a framework → the extra that installs it."""
 SPEC = "my_package.my_module:make_step"
 
 
@@ -50,16 +52,25 @@ def user_code(spec: str) -> Iterator[None]:
         spec: what is running, as the user named it.
 
     Raises:
+        BadInput: it imports a framework that is not installed.
         UserCodeError: any other exception; also SystemExit, which would end a command with the user's exit code.
     """
     try:
         yield
     except AutomapError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name in EXTRAS:
+            do = f"pip install 'automap-models[{EXTRAS[error.name]}]'"
+            raise BadInput(f"imports {error.name}, which is not installed", where=spec, do=do) from error
+        raise _raised(spec, error) from error
     except (Exception, SystemExit) as error:
-        raise UserCodeError(
-            f"{type(error).__name__} in the code that it names", where=spec, details=_their_traceback(error)
-        ) from error
+        raise _raised(spec, error) from error
+
+
+def _raised(spec: str, error: BaseException) -> UserCodeError:
+    what = f"{type(error).__name__} in the code that it names"
+    return UserCodeError(what, where=spec, details=_their_traceback(error))
 
 
 def _named(spec: str) -> Callable[..., Any]:

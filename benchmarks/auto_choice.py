@@ -1,7 +1,7 @@
 """What `--stages auto --micro-batches auto` chooses, and whether one portfolio finds what single exact searches find.
 
 For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`portfolio` is portfolio.engine.compete on all combinations at once, proven to the end and not refined; `one by one`
+`portfolio` is competition.compete on all combinations at once, proven to the end and not refined; `one by one`
 searches every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch
 size. Then the combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts
 for little.
@@ -28,7 +28,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import PlanningSpace, default_stages
 from automap_models.planners.staged.batch import plan_batch
 from automap_models.planners.staged.search import exact_search

@@ -32,7 +32,7 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Makers, StagedPlanner
+from automap_models.planners.portfolio.competition import Makers, StagedPlanner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import Certificate, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner

@@ -26,9 +26,8 @@ from automap_models.envs.pipeline.encoding import encode
 from automap_models.envs.pipeline.env import Problems, complete_cost
 from automap_models.resources import conf_dir
 from automap_models.rl.offline import rollout
-from automap_models.train.build import build_module
-from automap_models.train.checkpoints import load_weights
-from automap_models.train.module import RainbowModule
+from automap_models.train.build import build_module, load_weights
+from automap_models.train.rainbow import RainbowModule
 
 DISTRIBUTIONS = ("cnn", "transformer", "uniform", "normal", "binomial", "exponential", "lognormal")
 

@@ -30,7 +30,7 @@ from rich.table import Table
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Makers, StagedPlanner
+from automap_models.planners.portfolio.competition import Makers, StagedPlanner
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import local_search

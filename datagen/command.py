@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 import time
 from contextlib import AbstractContextManager
@@ -42,6 +43,9 @@ def job_from(config: DictConfig) -> Job:
     """
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
+    for key in ("out", *_LIMITS, *IDENTITY):
+        if key not in plain:
+            raise BadInput("is missing", where=key, do="see conf/datagen.yaml")
     whole = {key: _whole(plain, key, *limits) for key, limits in _LIMITS.items()}
     if whole["part"] >= whole["parts"]:
         raise BadInput(f"is {whole['part']}", where="part", do=f"give 0 … {whole['parts'] - 1}, below parts")
@@ -66,6 +70,7 @@ def job_from(config: DictConfig) -> Job:
         bins_per_point=whole["bins_per_point"],
     )
     identity = {"automap_version": __version__} | {key: plain[key] for key in IDENTITY}
+    _require_writable(identity)
     return Job(Path(plain["out"]), recipe, identity, whole["seed"], whole["groups"], whole["shard_size"])
 
 
@@ -86,6 +91,20 @@ def _whole(config: dict[Any, Any], key: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadInput(f"is {reprlib.repr(value)}", where=key, do=f"give a whole number from {least} to {most:,}")
     return value
+
+
+def _require_writable(identity: dict[str, Any]) -> None:
+    """The settings can be kept beside the data set, those that nothing reads among them.
+
+    Raises:
+        BadInput: one is no finite number, or a text that no file holds.
+    """
+    for key, value in identity.items():
+        try:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        except ValueError:
+            what = "holds a number that is not finite, or a text that is no Unicode"
+            raise BadInput(what, where=key, do="give another value") from None
 
 
 def _one_line_errors() -> AbstractContextManager[None]:

@@ -1,11 +1,13 @@
 """What the arrays C, A and W of a random model look like: draws, nothing else.
 
 A distribution fills a batch of bins (binning.py) with raw numbers of no particular unit: C and W summed over each bin,
-A at its end. Their ratios, the problem around them and the normalisation come later (generate.py).
+A at its end. Their ratios, the problem around them and the normalisation come later (generate.py). Independent positive
+draws are the five families of conf/dist, with the means that theory gives them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -15,10 +17,119 @@ import numpy as np
 from automap_models.errors import BadInput
 
 from .binning import Bins, Raw
-from .marginals import MARGINALS, Marginal
-from .settings import FloatArray, PartRange, checked_weights, parse
-from .structured import Cnn, Transformer
-from .texture import Texture
+from .settings import FloatArray, NonNegative, PartRange, Share, Signed, checked_weights, parse
+from .structured import Cnn, Texture, Transformer
+
+
+class Marginal(Protocol):
+    """The distribution of one instruction's value, nowhere negative."""
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Evenly spread in [low, high)."""
+
+    low: NonNegative
+    high: float
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+        return (self.low + self.high) / 2
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+        return self.low + (self.high - self.low) * rng.random(shape, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Gaussian around `center` > 0, truncated at 0: negative values are drawn again."""
+
+    center: float
+    std: float
+
+    @property
+    def mean(self) -> float:
+        """Expected value: μ + σ·φ(μ/σ)/Φ(μ/σ)."""
+        ratio = self.center / self.std
+        density = math.exp(-ratio * ratio / 2) / math.sqrt(2 * math.pi)
+        return self.center + self.std * density / (0.5 * math.erfc(-ratio / math.sqrt(2)))
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+        values = self.center + self.std * rng.standard_normal(shape, dtype=np.float32)
+        while (negative := np.flatnonzero(values < 0)).size:
+            values.flat[negative] = self.center + self.std * rng.standard_normal(negative.size, dtype=np.float32)
+        return values
+
+
+@dataclass(frozen=True)
+class Binomial:
+    """Successes in `trials` tries of probability p."""
+
+    trials: int
+    p: Share
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+        return self.trials * self.p
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+        return rng.binomial(self.trials, self.p, shape).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Exponential with mean `scale`."""
+
+    scale: float
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+        return self.scale
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+        return self.scale * rng.standard_exponential(shape, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """exp of a Gaussian with mean mu and standard deviation sigma."""
+
+    mu: Signed
+    sigma: float
+
+    @property
+    def mean(self) -> float:
+        """Expected value: exp(μ + σ²/2)."""
+        return float(np.exp(self.mu + self.sigma**2 / 2))
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
+        """Independent draws, float32 of that shape."""
+        values: FloatArray = np.exp(self.mu + self.sigma * rng.standard_normal(shape, dtype=np.float32))
+        return values
+
+
+MARGINALS: dict[str, type[Uniform | Normal | Binomial | Exponential | Lognormal]] = {
+    "uniform": Uniform,
+    "normal": Normal,
+    "binomial": Binomial,
+    "exponential": Exponential,
+    "lognormal": Lognormal,
+}
+"""Family name in a config → its record."""
 
 
 class Distribution(Protocol):
@@ -60,12 +171,14 @@ class Mixture(NamedTuple):
     members: tuple[Distribution, ...]
 
 
-def build_mixture(config: Mapping[str, object], where: str = "dist") -> Mixture:
+def build_mixture(config: object, where: str = "dist") -> Mixture:
     """The distribution, or several, that a config of the group `dist` describes.
 
     Raises:
         BadInput: an unknown family, a missing or unknown setting, a weight for something that is not there.
     """
+    if not isinstance(config, Mapping):
+        raise BadInput(f"is {config!r}, not a distribution", where=where, do="choose a file of conf/dist")
     if config.get("family") != "mixed":
         return Mixture((str(config.get("name")),), (1.0,), (_build(config, where),))
     components, weights = config.get("components"), config.get("weights")
@@ -77,15 +190,17 @@ def build_mixture(config: Mapping[str, object], where: str = "dist") -> Mixture:
     return Mixture(tuple(chosen), tuple(chosen.values()), members)
 
 
-def _build(config: Mapping[str, object], where: str) -> Distribution:
+def _build(config: object, where: str) -> Distribution:
+    if not isinstance(config, Mapping):
+        raise BadInput(f"is {config!r}, not a distribution", where=where, do="choose a file of conf/dist")
     settings = {key: value for key, value in config.items() if key not in ("name", "family")}
     family = config.get("family")
     if family == "transformer":
         return parse(Transformer, settings, where)
     if family == "cnn":
         return parse(Cnn, settings, where)
-    if family not in MARGINALS:
+    if not isinstance(family, str) or family not in MARGINALS:
         known = ", ".join((*MARGINALS, "transformer", "cnn", "mixed"))
         raise BadInput(f"is {family!r}", where=f"{where}.family", do=f"choose one of {known}")
-    marginal: Marginal = parse(MARGINALS[str(family)], settings.get("parameters"), f"{where}.parameters")
+    marginal: Marginal = parse(MARGINALS[family], settings.get("parameters"), f"{where}.parameters")
     return Independent(marginal, parse(Texture, settings.get("texture"), f"{where}.texture"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_bytes
 from automap_models.formats.dataset import Manifest, read_dataset, read_manifest
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def write_summary(folder: Path) -> Path:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
 
-    def write(file: BinaryIO) -> None:
-        file.write(buffer.getbuffer())
-
-    write_atomically(folder / SUMMARY, write)
+    write_bytes(folder / SUMMARY, buffer.getbuffer())
     return folder / SUMMARY
 
 

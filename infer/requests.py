@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from automap_models.core.constraints import Technique
-    from automap_models.core.observed import Attribution
-    from automap_models.workloads.source import Source
+from automap_models.planners.options import ExploreOptions, PlanOptions
 
-AUTO = "auto"
-"""In place of a number of stages or micro-batches: choose it."""
+if TYPE_CHECKING:
+    from automap_models.core.observed import Attribution
+    from automap_models.workloads.source import Framework, Source
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class ProfileRequest:
 
     Attributes:
         source: None where only the built-in models shall be listed.
-        framework: "torch" or "jax" (also None), which a factory's model is written in.
+        framework: what a factory's model must be written in; None: whatever it is.
         model: name that the profile shall have.
         device: roofline of a known device or one in a file; None for the default, or where the step is measured.
         measuring: options of measuring by name, such as repeats; None where nothing is measured.
@@ -33,7 +31,7 @@ class ProfileRequest:
     """
 
     source: Source | None
-    framework: str | None = None
+    framework: Framework | None = None
     model: str | None = None
     device: str | None = None
     measuring: dict[str, Any] | None = None
@@ -76,16 +74,7 @@ class PlanRequest:
         topo: the cluster, by name or file.
         device: roofline of a model's times, by name or file.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
-        global_batch: samples between two updates.
-        state_factor: bytes of training state a byte of parameters.
-        pins: `layer=stage`.
-        together: patterns of layers that no cut may part.
-        max_stages: of the deepest pipeline.
-        memory_bytes: of a device that plans may use.
-        forbidden: kinds of parallelism.
-        budget_s: processor time of the exact search.
-        thorough: whether everything is searched to the end.
-        seed: of random draws.
+        options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
         plan: a plan.json to cost, instead of making one.
     """
@@ -94,38 +83,9 @@ class PlanRequest:
     topo: str
     device: str | None
     microbatch_size: int | None
-    global_batch: int | None
-    state_factor: float | None
-    pins: tuple[str, ...]
-    together: tuple[str, ...]
-    max_stages: int | None
-    memory_bytes: float | None
-    forbidden: tuple[Technique, ...]
-    budget_s: float | None
-    thorough: bool
-    seed: int
+    options: ExploreOptions
     cached: bool
     plan: Path | None
-
-
-@dataclass(frozen=True)
-class PlannerRequest:
-    """Who plans pipelines, and how long; None is the planner's own default.
-
-    Attributes:
-        name: of the planner.
-        beam: first cuts from which the policy goes on.
-        policy: an exported policy.
-        certify_s, refine_s: how long the proof and the refinement may take.
-        schedule: whose simulated length is refined.
-    """
-
-    name: str
-    beam: int | None = None
-    policy: Path | None = None
-    certify_s: float | None = None
-    refine_s: float | None = None
-    schedule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,24 +95,14 @@ class InferRequest:
     Attributes:
         profile: its file.
         topo: the cluster, by name or file.
-        stages, micro_batches: numbers, or AUTO where they are to be chosen.
-        global_batch: samples between two updates.
-        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
-        state_factor: bytes of training state a byte of parameters.
-        granularity: points at which the model may be cut.
+        options: what is asked of the plan.
         plan: a plan.json to cost, instead of making one.
         verbose: whether everything tried is printed.
     """
 
     profile: Path
     topo: str | None
-    stages: int | str | None
-    micro_batches: int | str | None
-    global_batch: int | None
-    microbatch_size: int | None
-    state_factor: float | None
-    granularity: int | None
-    planner: PlannerRequest
+    options: PlanOptions
     plan: Path | None
     verbose: bool
 
@@ -163,10 +113,7 @@ class SweepRequest:
 
     profile: Path
     sweep: Path
-    microbatch_size: int | None
-    state_factor: float | None
-    granularity: int | None
-    planner: PlannerRequest
+    options: PlanOptions
 
 
 @dataclass(frozen=True)

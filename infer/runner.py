@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 from automap_models.version import __version__
 
-from .commands.arguments import file_argument, in_options
+from .commands.options import file_argument, in_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ class Command(Generic[RequestT, OutcomeT]):
             taken[real] = f"where the {output.what} goes"
             files[output.what] = path
             if output.picture:
-                from .plots.figures import require_plotting
+                from automap_models.plots.figures import require_plotting
 
                 require_plotting(path)
             require_writable(path)
@@ -188,12 +188,14 @@ class Command(Generic[RequestT, OutcomeT]):
 def _write(report: Report, output: Output, path: Path) -> None:
     """Write one file, whole or not at all."""
     if output.picture and report.draw is not None:
-        from .plots.figures import save_figure
+        from automap_models.plots.figures import save_figure
 
         save_figure(path, report.draw())
     elif output.what in report.writers:
         report.writers[output.what](path)
     else:
+        from automap_models.formats.plan_json import write_json
+
         write_json(path, report.document())
 
 
@@ -305,23 +307,6 @@ def print_json(document: Mapping[str, Any]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     print(text)
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document as JSON, whole or not at all.
-
-    Raises:
-        BadInput: the file cannot be written, or a figure in the document is not finite.
-    """
-    from automap_models.formats.atomic import write_atomically
-    from automap_models.formats.plan_json import dumps
-
-    text = (dumps(document) + "\n").encode("utf-8", errors="backslashreplace")
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_atomically(path, write)
 
 
 def print_files(files: Mapping[str, Path]) -> None:

@@ -85,7 +85,7 @@ def flat_policy(
     from automap_models.envs.pipeline.encoding import encode
     from automap_models.envs.pipeline.env import Problems
     from automap_models.train import export
-    from automap_models.train.module import RainbowModule
+    from automap_models.train.rainbow import RainbowModule
 
     size = {"points": 16, "max_stages": 4, "max_devices": 16, "hidden": 16, "atoms": 1, "residual": "none"}
     module = RainbowModule("flat", size, {"log_values": False}, {}, seed=1)

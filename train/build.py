@@ -1,8 +1,12 @@
-"""From a composed config to a module, its data and a trainer; every setting is checked here."""
+"""From a composed config to a module, its data, a trainer and its checkpoints; every setting is checked here.
+
+Checkpoint files are written whole or not at all, read without unpickling, and refused in one sentence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,18 +15,163 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from automap_models.envs.pipeline.env import REWARDS
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_atomically
+from automap_models.resources import is_file
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.networks.pipeline import NetworkSize
-from automap_models.train.checkpoints import BEST, FOLDER, LAST, AtomicCheckpoints
-from automap_models.train.console import progress
-from automap_models.train.data import PipelineData
-from automap_models.train.imitation import ImitationConfig, ImitationModule
-from automap_models.train.module import NETWORKS, OfflineLearnerConfig, RainbowModule
+
+from .console import progress
+from .data import PipelineData
+from .imitation import ImitationConfig, ImitationModule
+from .rainbow import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
+
+FOLDER, BEST, LAST = "checkpoints", "best", "last"
+WRITTEN_BY_US = "give a checkpoint written by train/run.py"
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes beside the file and renames; Lightning's own detour over /tmp is a copy where that is another disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: torch.save(checkpoint, file))
+
+
+def read_checkpoint(path: Path, key: str) -> dict[str, Any]:
+    """The content of a checkpoint file.
+
+    Args:
+        path: the file.
+        key: the setting that named it.
+
+    Raises:
+        BadInput: it is missing, truncated or no checkpoint of a training run.
+    """
+    if not is_file(path):
+        raise BadInput("no such checkpoint", where=str(path), do=f"give an existing file as {key}=")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zipfile, pickle and torch raise a dozen kinds on what is no checkpoint
+        raise BadInput("is no checkpoint or a truncated one", where=str(path), do=WRITTEN_BY_US) from error
+    parts = ("state_dict", "hyper_parameters", "rainbow")
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in parts):
+        raise _foreign(path)
+    learner, rainbow = content["hyper_parameters"].get("learner"), content["rainbow"]
+    counted = type(rainbow.get("episodes")) is int and isinstance(rainbow.get("processes"), list)
+    if not counted or not isinstance(learner, dict):
+        raise _foreign(path)
+    return content
+
+
+def _foreign(path: Path) -> BadInput:
+    return BadInput("is no checkpoint of a training run", where=str(path), do=WRITTEN_BY_US)
+
+
+def resume_from(config: DictConfig) -> Path | None:
+    """The checkpoint file that a config says to go on with."""
+    if config.ckpt_path is None:
+        return None
+    last = Path(config.out) / FOLDER / f"{LAST}.ckpt"
+    return last if config.ckpt_path == "last" else Path(config.ckpt_path)
+
+
+def require_resumable(path: Path, module: RainbowModule, data: PipelineData, processes: int) -> dict[str, Any]:
+    """The content of a checkpoint that this run can go on with.
+
+    Raises:
+        BadInput: it cannot: another network, replay, data set or number of processes.
+    """
+    checkpoint = read_checkpoint(path, "ckpt_path")
+    _require_same_network(checkpoint, module, path)
+    _require_weights(checkpoint, module, path)
+    if ("imitation" in checkpoint["hyper_parameters"]) != isinstance(module, ImitationModule):
+        raise BadInput(
+            "was learned another way: one from episodes, the other from exact plans",
+            where=str(path),
+            do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
+        )
+    for name in ("replay", "branches"):
+        saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
+        if saved != wanted:
+            raise BadInput(
+                f"was written with {name} {saved}, not {wanted}",
+                where=str(path),
+                do=f"set agent.learner.{name}={saved}, or take the weights only with init_from=",
+            )
+    if checkpoint.get(type(data).__qualname__, data.state_dict()) != data.state_dict():
+        raise BadInput(
+            "was trained on other groups than this run's",
+            where=str(path),
+            do="give the same data settings, or init_from= to take the weights only",
+        )
+    require_processes(checkpoint["rainbow"], processes, str(path))
+    return checkpoint
+
+
+def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> None:
+    """Take over the networks of a checkpoint, nothing else.
+
+    A network shared over candidates has the same weights for every number of stages and devices.
+
+    Raises:
+        BadInput: the file is no checkpoint of such a network.
+    """
+    checkpoint = read_checkpoint(path, key)
+    shared = checkpoint["hyper_parameters"].get("network") == "look_ahead"
+    _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
+    _require_weights(checkpoint, module, path)
+    module.load_state_dict(checkpoint["state_dict"])
+
+
+def _require_weights(checkpoint: dict[str, Any], module: RainbowModule, path: Path) -> None:
+    """Every weight of the network is there, of its shape, and none else.
+
+    Raises:
+        BadInput: the checkpoint is damaged.
+    """
+    saved, wanted = checkpoint["state_dict"], module.state_dict()
+    same = saved.keys() == wanted.keys() and all(
+        isinstance(saved[name], torch.Tensor) and saved[name].shape == weight.shape for name, weight in wanted.items()
+    )
+    if not same:
+        raise BadInput("holds other weights than its network has: it is damaged", where=str(path), do=WRITTEN_BY_US)
+
+
+def _require_same_network(
+    checkpoint: dict[str, Any], module: RainbowModule, path: Path, but_for: Sequence[str] = ()
+) -> None:
+    try:
+        saved = _architecture(checkpoint["hyper_parameters"])
+    except (KeyError, TypeError):
+        raise _foreign(path) from None
+    wanted = _architecture(module.hparams)
+    differences = [
+        f"{key} {saved.get(key)}, not {value}"
+        for key, value in wanted.items()
+        if key not in but_for and saved.get(key) != value
+    ]
+    if differences:
+        raise BadInput(
+            f"holds another network than this run's ({'; '.join(differences)})",
+            where=str(path),
+            do="give a checkpoint trained with the same agent and env",
+        )
+
+
+def _architecture(parameters: Any) -> dict[str, Any]:
+    """Every setting that decides the shapes and the meaning of a network's weights, and of the replay."""
+    return {"network": parameters["network"], **asdict(NetworkSize(**parameters["size"]))}
 
 
 @dataclass(frozen=True)
@@ -53,6 +202,12 @@ LEAST = {
     "trainer.threads": 0,
 }
 """The smallest value of every whole number in the config."""
+MOST = 2**31 - 1
+"""Of them all."""
+GROUPS = ("data", "env", "agent", "agent.size", "agent.agent", "agent.learner", "trainer", "logger")
+"""Groups of settings."""
+FILES = {"out": False, "ckpt_path": True, "init_from": True}
+"""Setting that names a file or a folder → whether it may be null."""
 
 
 SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "epsilon_end", "local_share"))
@@ -62,16 +217,24 @@ SHARES = tuple(f"agent.agent.{name}" for name in ("gamma", "epsilon_start", "eps
 RESIDUALS = ("none", "linear", "log")
 
 
-def require_numbers(config: DictConfig) -> None:
-    """Check the settings that count something or are shares.
+def require_settings(config: DictConfig) -> None:
+    """Check what is a group of settings, names a file, counts something or is a share.
 
     Raises:
-        BadInput: one is no such number or out of its range.
+        BadInput: one is of another kind or out of its range.
     """
+    for key in GROUPS:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, DictConfig):
+            raise BadInput(f"is {value!r}, not a group of settings", where=key, do="see conf/train.yaml")
+    for key, optional in FILES.items():
+        value = OmegaConf.select(config, key)
+        if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
+            raise BadInput(f"is {value!r}", where=key, do=f"give a path{' or null' if optional else ''}")
     for key, least in LEAST.items():
         value = OmegaConf.select(config, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number ≥ {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+            raise BadInput(f"is {value!r}", where=key, do=f"give a whole number from {least} to {MOST:,}")
     for key in SHARES:
         value = OmegaConf.select(config, key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -96,12 +259,29 @@ def build_module(config: DictConfig) -> RainbowModule:
         raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
-    if config.imitation is None:
-        return RainbowModule(network, size, agent, learner, config.seed)
-    if not isinstance(config.imitation, DictConfig):
+    if config.imitation is not None and not isinstance(config.imitation, DictConfig):
         raise BadInput(f"is {config.imitation!r}", where="imitation", do="set null, or take experiment=imitation")
-    imitation = _checked(ImitationConfig, "imitation", config.imitation)
-    return ImitationModule(network, size, agent, learner, config.seed, imitation)
+    with _enough_memory():
+        if config.imitation is None:
+            return RainbowModule(network, size, agent, learner, config.seed)
+        imitation = _checked(ImitationConfig, "imitation", config.imitation)
+        return ImitationModule(network, size, agent, learner, config.seed, imitation)
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Around what takes memory for the network and the replay.
+
+    Raises:
+        BadInput: there is not enough.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's allocator raises a RuntimeError
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        do = "lower agent.size.hidden, agent.size.atoms, agent.learner.replay or agent.learner.branches"
+        raise BadInput("needs more memory than there is", where="agent", do=do) from error
 
 
 def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, Any]:

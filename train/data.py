@@ -15,11 +15,12 @@ from torch.utils.data import DataLoader, Sampler
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
-from automap_models.formats.files import write_atomically
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.train.console import say
-from automap_models.train.imitation import ExactPlans, find_exact_plans
+
+from .console import say
+from .imitation import ExactPlans, find_exact_plans
 
 
 class VisitSampler(Sampler[list[int]]):
@@ -112,6 +113,12 @@ class PipelineData(L.LightningDataModule):
             return
         training, held_out = self._load()
         training = training.take(training.stages >= self.min_stages)
+        if not len(training):
+            raise BadInput(
+                f"has no problem of {self.min_stages} stages or more to train on",
+                where=str(self.path),
+                do="lower data.min_stages or make more groups",
+            )
         optima = self._optima(held_out)
         solvable = np.isfinite(optima)
         self._training = training
@@ -135,7 +142,7 @@ class PipelineData(L.LightningDataModule):
         return find_exact_plans(file, self._training, sampler.first_visits(epochs))
 
     def _load(self) -> tuple[EncodedProblems, EncodedProblems]:
-        encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups))
+        encoded = EncodedProblems.from_mapping(read_dataset(self.path, self.groups), str(self.path))
         if len(encoded) <= self.validation_groups:
             raise BadInput(
                 f"{len(encoded)} groups, {self.validation_groups} of them for validation",

@@ -1,4 +1,4 @@
-"""Checkpoint → ONNX planner: a graph that any runtime can run, checked against torch before it is kept."""
+"""A trained policy as an ONNX file: built, written with its metadata, and held against the network state by state."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import torch
 from torch import Tensor
 
-from automap_models.envs.pipeline.env import SCALARS, Problems
-from automap_models.formats.files import write_atomically
+from automap_models.envs.pipeline.cost_to_go import CostToGo
+from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_actions
+from automap_models.formats.atomic import write_bytes
+from automap_models.planners.staged.policy import PLANS, Policy
+from automap_models.rl import targets
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
-from automap_models.train.data import PipelineData
-from automap_models.train.module import RainbowModule
-from automap_models.train.onnx_graph import Pieces, planner_graph, strip
-from automap_models.train.onnx_pieces import (
+from automap_models.version import __version__
+
+from .data import PipelineData
+from .onnx_graph import Pieces, planner_graph, strip
+from .onnx_pieces import (
     PLAN,
     PROBLEM,
     REST,
@@ -39,8 +44,153 @@ from automap_models.train.onnx_pieces import (
     Stage,
     example_tensors,
 )
-from automap_models.train.parity import STATES, check_parity
-from automap_models.version import __version__
+from .rainbow import RainbowModule
+
+STATES = 10_000
+"""Least number of states that a policy must agree in before it is kept."""
+TOLERANCE = 1e-5
+FLOAT32_TOLERANCE = 1e-6
+"""Actions whose values differ by less are equally greedy: which of them wins is up to rounding."""
+EQUAL_ENTRIES = 0.999
+"""Least share of the tables' entries that hold the same plan; in the others two plans are equally good but for
+rounding, and either is a right look-ahead."""
+EQUAL_STATES = 0.999
+"""Least share of the states in which every value agrees. In the others two device cuts tie but for rounding behind
+some cut (pipeline_features): either is a right look-ahead, with features of its own. Decisions must agree everywhere.
+"""
+BEAM = 6
+"""First cuts followed for each problem, or more where there are too few problems: states off the greedy path count."""
+CHUNK = 64
+
+
+class Visited(NamedTuple):
+    """States at one step of the file's plans, with what the file says there.
+
+    cuts: whether it is a step that cuts instructions; values: of the cuts or of the device cuts; action: the one taken.
+    """
+
+    problems: Problems
+    partial: Partial
+    cuts: bool
+    values: Tensor
+    action: Tensor
+
+
+def check_parity(module: RainbowModule, path: Path, problems: Problems, states: int = STATES) -> dict[str, float]:
+    """Let the file plan in onnxruntime and compare every value and decision on the way with the module in torch.
+
+    Args:
+        problems: what to plan; from the first as many as give enough states, and from more first cuts where they are
+            too few for that.
+        states: how many states must agree before the comparison ends.
+
+    Returns:
+        States in which all legal values agree, the largest difference of these, the share of such states, and of
+        actions that are greedy in torch, too, all on the file's own cost-to-go tables; and the share of their entries
+        that are the same in torch.
+
+    Raises:
+        RuntimeError: too many states differ by more than TOLERANCE, one is decided differently beyond it, or the tables
+            are others.
+    """
+    policy = Policy(path)
+    after_the_first = int((2 * problems.stages - 3).sum())
+    beam = min(problems.points, max(BEAM, -(-states // after_the_first)))
+    count, agreed, worst, equal, worse = 0, 0, 0.0, 0, 0.0
+    entries: list[Tensor] = []
+    for rows in np.array_split(np.arange(len(problems.stages)), -(-len(problems.stages) // CHUNK)):
+        if agreed >= states:
+            break
+        some = problems.take(torch.from_numpy(rows))._replace(cost_to_go=None)
+        planned = plan(policy, some, beam, tables=isinstance(module.online, LookAheadQNetwork))
+        if planned.problems.cost_to_go is not None:
+            entries.append(same_entries(planned.problems, module.online.prepare(some).cost_to_go))
+        for state in visited(planned):
+            expected = _expected(module, state)
+            legal = expected > targets.ILLEGAL
+            if not torch.equal(state.values.isfinite(), legal):
+                raise RuntimeError("the exported policy calls other actions legal than the environment does")
+            count += len(legal)
+            apart = torch.where(legal, (state.values - expected).abs(), 0.0).amax(1)
+            agrees = apart <= TOLERANCE
+            agreed += int(agrees.sum())
+            worst = max(worst, float(torch.where(agrees, apart, 0.0).max()))
+            lost = expected.amax(1) - expected.gather(1, state.action.unsqueeze(1)).squeeze(1)
+            equal += int((lost <= FLOAT32_TOLERANCE).sum())
+            worse = max(worse, float(lost.max()))
+    report = {
+        "states": agreed,
+        "largest_difference": worst,
+        "equal_states": agreed / count,
+        "equal_actions": equal / count,
+    }
+    if any(map(len, entries)):
+        report["equal_table_entries"] = float(torch.cat(entries).float().mean())
+    same_tables = report.get("equal_table_entries", 1.0) >= EQUAL_ENTRIES
+    if report["equal_states"] < EQUAL_STATES or worse > TOLERANCE or not same_tables:
+        raise RuntimeError(f"the exported policy differs from the trained one: {report}")
+    return report
+
+
+@torch.no_grad()
+def _expected(module: RainbowModule, state: Visited) -> Tensor:
+    legal = legal_actions(state.problems, state.partial, module.size.max_devices)
+    q = targets.masked(module.agent.q(module.online, state.problems, state.partial), legal)
+    points, width = state.problems.points, state.values.shape[1]  # the file leaves out devices that no cluster has
+    return q[:, :points] if state.cuts else q[:, points : points + width]
+
+
+class Planned(NamedTuple):
+    """Problems with the file's tables, the `beam` best first cuts' plans of each, and what the file says on the way."""
+
+    problems: Problems
+    beam: int
+    outputs: dict[str, Tensor]
+
+
+def plan(policy: Policy, problems: Problems, beam: int, *, tables: bool) -> Planned:
+    """Let the file plan."""
+    feed = {name: tensor.numpy() for name, tensor in zip(PROBLEM, problems.tensors, strict=True)}
+    names = (*PLANS, "first_values", "device_values", "cut_values", "last_device_values", *(TABLES if tables else ()))
+    outputs = dict(zip(names, map(torch.from_numpy, policy.run(feed, beam, names)), strict=True))
+    if tables:
+        problems = problems._replace(cost_to_go=CostToGo(*(outputs[name] for name in TABLES)))
+    return Planned(problems, beam, outputs)
+
+
+def same_entries(problems: Problems, other: CostToGo | None) -> Tensor:
+    """bool [entries] whether other tables hold the plans of the problems' own, for all stages they may have left."""
+    ours = problems.cost_to_go
+    if ours is None or other is None:
+        raise ValueError("no tables")
+    levels = min(ours.end.shape[1], other.end.shape[1])
+    same = (ours.points == other.points).view(len(ours.points), 1, -1, 1)
+    for a, b in zip(ours[1:3], other[1:3], strict=True):
+        same = same & (a[:, :levels] == b[:, :levels])
+    left = torch.arange(2, 2 + levels, device=same.device)
+    return same[left < problems.stages.unsqueeze(1)].flatten()
+
+
+def visited(planned: Planned) -> Iterator[Visited]:
+    """Every state that the file comes through on its way from the `beam` best first cuts of each problem."""
+    problems, beam, outputs = planned
+    cuts, device_cuts, reward = (outputs[name] for name in PLANS)
+    device_values = [*outputs["device_values"], outputs["last_device_values"]]
+    batch = cuts.shape[0]
+    many = problems.take(torch.arange(batch).repeat_interleave(beam))
+    steps = 2 * (many.stages.long() - 1)
+    complete = Partial(cuts.flatten(0, 1), device_cuts.flatten(0, 1), steps)
+    start = complete.take(torch.arange(0, batch * beam, beam)).at_step(torch.zeros(batch, dtype=torch.int64))
+    yield Visited(problems, start, True, outputs["first_values"], cuts[:, 0, 0])
+    for t in range(1, int(steps.max())):
+        rows = ((reward.flatten() > -torch.inf) & (steps > t)).nonzero().squeeze(1)
+        partial = complete.take(rows).at_step(torch.full_like(rows, t))
+        if t % 2:
+            values, action = device_values[t // 2], complete.device_cuts[:, t // 2] - 1
+        else:
+            values, action = outputs["cut_values"][t // 2 - 1], complete.cuts[:, t // 2]
+        yield Visited(many.take(rows), partial, t % 2 == 0, values[rows], action[rows])
+
 
 OPSET = 18
 
@@ -108,10 +258,7 @@ def write_model(model: onnx.ModelProto, metadata: dict[str, str], path: Path) ->
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
 
-    def write(file: BinaryIO) -> None:
-        file.write(model.SerializeToString())
-
-    write_atomically(path, write)
+    write_bytes(path, model.SerializeToString())
 
 
 def _export(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:

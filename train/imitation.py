@@ -1,6 +1,6 @@
 """Training by imitation: the exact plans of the problems that a run visits, and the module that learns from them.
 
-The plans are found once and kept in a file. The network and the training are those of train.module.
+The plans are found once and kept in a file. The network and the training are those of train.rainbow.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_atomically
 from automap_models.planners.staged.search import exact_search
 from automap_models.rl.offline import as_episodes, imitation_loss, transitions
 from automap_models.rl.replay import Items
 
 from .console import say
-from .module import RainbowModule
+from .rainbow import RainbowModule
 
 CHUNK = 256
 """Plans between two writings of the file: what a killed run may have to find again."""

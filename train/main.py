@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import hydra
 import lightning as L
@@ -12,23 +12,26 @@ from omegaconf import DictConfig, OmegaConf
 
 from automap_models.core.streams import one_line_errors
 from automap_models.errors import BadInput
-from automap_models.formats.files import write_atomically
+from automap_models.formats.atomic import write_text
 from automap_models.resources import conf_dir
-from automap_models.train.build import (
+
+from .build import (
     build_data,
     build_module,
     build_trainer,
     episodes_per_epoch,
     epochs_of,
+    load_weights,
     require_fitting_problems,
-    require_numbers,
+    require_resumable,
+    require_settings,
+    resume_from,
 )
-from automap_models.train.checkpoints import load_weights, require_resumable, resume_from
-from automap_models.train.console import quiet, say
-from automap_models.train.data import PipelineData
-from automap_models.train.export import export_policy
-from automap_models.train.imitation import ImitationModule
-from automap_models.train.module import RainbowModule
+from .console import quiet, say
+from .data import PipelineData
+from .export import export_policy
+from .imitation import ImitationModule
+from .rainbow import RainbowModule
 
 
 def train(config: DictConfig) -> L.Trainer:
@@ -40,7 +43,7 @@ def train(config: DictConfig) -> L.Trainer:
     Raises:
         BadInput: a setting or a file cannot be used; nothing is written then, except the optima beside the data set.
     """
-    require_numbers(config)
+    require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)
     data.setup()
@@ -89,12 +92,7 @@ def _write_config(config: DictConfig) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot be made ({error.strerror})", where=str(out), do="set another out=") from error
-    text = OmegaConf.to_yaml(config, resolve=True).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_atomically(out / "config.yaml", write)
+    write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
 
 
 def _fit(trainer: L.Trainer, module: RainbowModule, data: PipelineData, checkpoint: Path | None) -> None:

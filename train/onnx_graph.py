@@ -5,7 +5,7 @@ Why torch does not export the loops itself (tried with torch 2.13, which knows `
 
 - `scan`, which like our Loop stacks what every round makes, refuses a number of rounds that follows from the data
   (GuardOnDataDependentSymNode), and ours is the largest S of the batch.
-- `while_loop` stacks nothing: the tables, and the action values that train.parity compares, would have to be carried
+- `while_loop` stacks nothing: the tables, and the action values that train.export compares, would have to be carried
   whole and copied in every round.
 - A planner written with `while_loop` (tables of fixed depth, no action values) goes through torch.export in 100 to
   220 s on two busy cores, but torch.onnx.export fails on it: "Failed to decompose the FX graph for ONNX compatibility

@@ -37,7 +37,8 @@ from automap_models.envs.pipeline.env import (
 )
 from automap_models.rl import targets
 from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
-from automap_models.train.module import RainbowModule
+
+from .rainbow import RainbowModule
 
 PROBLEM = GIVEN
 TABLES = CostToGo._fields

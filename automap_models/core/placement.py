@@ -375,3 +375,16 @@ def job_successors(problem: PlacementProblem, plan: PlacementPlan) -> list[list[
     for a, b in sorted(pairs):
         successors[a].append(b)
     return successors
+
+
+def describe_objective(problem: PlacementProblem) -> str:
+    """`throughput, transfers beside compute`."""
+    if problem.objective == "latency":
+        return "latency" + (f", up to {problem.pieces} subgraphs an accelerator" if problem.pieces > 1 else "")
+    passes = ", passes apart" if problem.split_passes else ""
+    return "throughput" + (", transfers beside compute" if problem.communication == "max" else "") + passes
+
+
+def device_name(problem: PlacementProblem, device: int) -> str:
+    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them."""
+    return str(device) if device < problem.accelerators else f"CPU {device}"

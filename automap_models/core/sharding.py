@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import ArgumentKind, FloatArray, IntArray
-from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text
+from automap_models.core.mesh import Mesh, MeshAxis, PlanKind, check_mesh, mesh_text, partition_specs, placements
 from automap_models.core.sharding_classes import REPLICATED, ShardingClasses, ShardingWork, Variable
-from automap_models.core.sharding_specs import partition_specs, placements
 from automap_models.errors import BadInput
 
 Objective = Literal["count", "time", "memory"]

@@ -70,7 +70,7 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in SCHEDULES:
             raise BadInput(
-                f"unknown schedule {self.schedule!r}", where="--schedule", do=f"choose from {', '.join(SCHEDULES)}"
+                f"unknown schedule {self.schedule!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}"
             )
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
             do = f"give 1 to {MAX_MICRO_BATCHES:,}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -99,6 +100,10 @@ def one_line_errors(program: str, after_interrupt: str) -> Iterator[None]:
         missing = "hydra/launcher" in str(error)
         help_ = "; pip install automap-models[datagen] brings the launchers" if missing else ""
         _end(program, f"{error}{help_}", BadInput.exit_code)
+    except (ValueError, TypeError, AssertionError, RecursionError) as error:
+        if not _while_composing(error):
+            raise
+        _end(program, f"the overrides cannot be used ({error}); --cfg job shows all settings", BadInput.exit_code)
     except OSError as error:
         if error.filename is None:
             raise
@@ -107,6 +112,12 @@ def one_line_errors(program: str, after_interrupt: str) -> Iterator[None]:
     except KeyboardInterrupt:
         say(f"{program}: interrupted: {after_interrupt}")
         sys.exit(INTERRUPTED)
+
+
+def _while_composing(error: BaseException) -> bool:
+    """Whether Hydra raised it over the overrides, for some of which it has no exception of its own."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == "hydra._internal.config_loader_impl" for frame, _ in frames)
 
 
 def _end(program: str, error: object, code: int) -> NoReturn:

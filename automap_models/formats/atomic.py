@@ -81,6 +81,24 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], N
         raise
 
 
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
+    """Put a file with that content in place of whatever is there, see `write_atomically`.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    write_atomically(path, write)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """The same for text in UTF-8; what has no place in it, such as half a surrogate pair, is escaped."""
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
 def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> BadInput:
     return BadInput(
         f"cannot be written ({getattr(error, 'strerror', None) or error})", where=str(path), do="write somewhere else"
@@ -133,12 +151,9 @@ class Cache:
         if self.folder is None:
             return
 
-        def write(file: BinaryIO) -> None:
-            file.write(_head(payload) + b"\n" + payload)
-
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / key, write)
+            write_bytes(self.folder / key, _head(payload) + b"\n" + payload)
         except (OSError, BadInput):  # a full disk or a read-only home is no reason to lose a result
             return
 

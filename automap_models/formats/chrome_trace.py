@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_text
 
 STAGES, LINKS = 0, 1
 """Process ids of the two groups of rows."""
@@ -72,12 +72,7 @@ def write_trace(path: str | os.PathLike[str], timeline: TimelineLike) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    text = json.dumps(trace_document(timeline), allow_nan=False)
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode())
-
-    write_atomically(path, write)
+    write_text(path, json.dumps(trace_document(timeline), allow_nan=False))
 
 
 def _row(interval: IntervalLike) -> tuple[int, int]:

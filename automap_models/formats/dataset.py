@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_bytes
 from automap_models.formats.npz import Archive
 from automap_models.formats.schema import Count, Document, read_json
 
@@ -50,7 +50,7 @@ def write_shard(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     content = buffer.getbuffer()
-    _write_bytes(path, content)
+    write_bytes(path, content)
     return {
         "file": Path(path).name,
         "count": len(next(iter(arrays.values()))),
@@ -65,14 +65,7 @@ def write_json(path: str | os.PathLike[str], value: object) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    _write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
-
-
-def _write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    write_atomically(path, write)
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 class ShardEntry(Document):

@@ -1,4 +1,4 @@
-"""The way in and out: a profile in any known format, files written whole or not at all."""
+"""A profile in any known format, told by its content."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pathlib import Path
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import require_writable, write_atomically
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
 from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
 from automap_models.formats.piper_json import parse_piper
-from automap_models.formats.placement_json import parse_placement
-from automap_models.formats.placement_profile import profile_from_placement
+from automap_models.formats.placement_json import parse_placement, profile_from_placement
 from automap_models.formats.schema import decode_json, read_bytes
-
-__all__ = ["holds_module", "read_profile", "require_writable", "write_atomically"]
 
 _HEAD_BYTES = 1 << 16
 _NUMPY = (b"PK", b"\x93NUMPY")

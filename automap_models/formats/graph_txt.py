@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from automap_models.core.dag import find_cycle
+from automap_models.core.dag import crossing_bytes, find_cycle, order_with_little_crossing
 from automap_models.core.profile import LARGEST_BYTES, Profile
 from automap_models.errors import BadInput
-from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 from automap_models.formats.schema import read_bytes
 
 _NODE = re.compile(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,14 +11,57 @@ import msgspec
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
+from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Text, Whole, find_yaml, read_yaml, shipped_names
+from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+UNITS: Mapping[str, Unit] = {
+    **dict.fromkeys(("intra", "inter", "bandwidth"), BYTES_PER_S),
+    "memory": BYTES,
+    **dict.fromkeys(("matrix", "vector"), FLOP_PER_S),
+    "launch_s": SECONDS,
+}
+"""Key of a cluster or a device → what its numbers measure, which may be written with units."""
+
+
+def read_hardware(path: str | os.PathLike[str], kind: type[DocumentT], *, do: str) -> DocumentT:
+    """The YAML document in a file, whose quantities may have units: `intra: 130 GB/s`.
+
+    Args:
+        path: the file.
+        kind: the declared type; a text under a key of UNITS is a quantity.
+        do: what belongs into such a file, for messages.
+
+    Raises:
+        BadInput: the file cannot be read, is no YAML, or does not fit the declaration.
+    """
+    document = load_yaml(path, do)
+    return convert(_without_units(document, None, "$", str(path), do), kind, where=str(path), do=do)
+
+
+def _without_units(value: object, unit: Unit | None, at: str, where: str, do: str) -> object:
+    """The value with every text under a key of UNITS as the number that it stands for, in base units."""
+    if isinstance(value, dict):
+        return {
+            key: _without_units(part, UNITS.get(key, unit) if isinstance(key, str) else None, f"{at}.{key}", where, do)
+            for key, part in value.items()
+        }
+    if isinstance(value, list):
+        return [_without_units(part, unit, f"{at}[{i}]", where, do) for i, part in enumerate(value)]
+    if unit is None or not isinstance(value, str):
+        return value
+    try:
+        return unit.parse(value)
+    except ValueError:
+        raise wrong(where, at, value, f"a {unit.what} such as {unit.examples} ({unit.base})", do) from None
+
 
 RecordT = TypeVar("RecordT", Cluster, Device)
 
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
-CLUSTER_KEYS = f"it needs {', '.join((*SIZES, *RATES))} and may have name"
+CLUSTER_KEYS = "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have name"
 
 
 def _made(record: type[RecordT], document: Document, where: str, name: str) -> RecordT:
@@ -88,11 +133,11 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "topo", "cluster")
-    return read_yaml(path, ClusterDocument, do=CLUSTER_KEYS).cluster(str(path), path.stem)
+    return read_hardware(path, ClusterDocument, do=CLUSTER_KEYS).cluster(str(path), path.stem)
 
 
 DEVICE_KEYS = (
-    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7e12`), vector, bandwidth, "
+    "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
     "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
 )
 
@@ -130,4 +175,4 @@ def read_device(name_or_path: str | Path) -> Device:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "device", "device")
-    return read_yaml(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)
+    return read_hardware(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)

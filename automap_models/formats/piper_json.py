@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import msgspec
 
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
-from automap_models.formats.dag_order import crossing_bytes, order_with_little_crossing
 from automap_models.formats.json_graph import Edge, Node, positions_of_ends, require_acyclic, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, decode_json
 

@@ -1,24 +1,45 @@
-"""Device-placement JSON of dnn-partitioning (Tarnawski et al., NeurIPS 2020) as a graph.
+"""Device-placement JSON of dnn-partitioning (Tarnawski et al., NeurIPS 2020) as a graph, and such a graph as a profile.
 
 `maxSizePerFPGA` (bytes), `maxFPGAs`, `maxCPUs`; `nodes` with `id`, `supportedOnFpga`, `cpuLatency` and `fpgaLatency`
 (ms), `isBackwardNode`, and perhaps `colorClass`, `size` (bytes) and `name`; `edges` with `sourceId`, `destId`, `cost`
 (ms to move the source's output between an accelerator and the CPUs) and perhaps `size` (bytes of that output). The
 format is documented in the README.md of msr-fiddle/dnn-partitioning.
+
+A profile is the forward operators in a line, with what the backward pass adds to each. The graph knows times, the
+memory of each node and the size of its output; a profile asks for more, so:
+
+- **Instructions** are the forward nodes, in the order with the fewest bytes crossing all cuts. Where a graph gives
+  variables nodes of their own (no inputs, no time on either device, but a size: the operator graphs do), these are no
+  instructions.
+- **C_fwd** is the time on an accelerator. **C** adds the backward nodes of the same colour class, shared among the
+  class's instructions in proportion to their forward time. A backward node without forward classmates counts with its
+  nearest neighbour in the graph (its consumers before its producers); none is dropped, and `meta` says how many there
+  were.
+- **A**: output sizes of the nodes before the cut that a forward node after it reads, each once; variables do not count.
+- **W**: sizes of the variables, at their first reader. Where a graph has no nodes for them (the layer graphs), a node's
+  memory is that of its output and its parameters, so W is the one less the other. A node that nobody reads tells no
+  output size: it holds parameters only if it takes time, and then all of its memory counts as such.
+- **stash**: output sizes of the forward nodes that a backward node reads; of all of them where no edge leads from the
+  forward pass into the backward one (the layer graphs); 0 for inference.
+
+Colour classes are a constraint on placements, and nothing in a profile says so.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.placement import PlacementGraph
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
 from automap_models.formats.json_graph import Edge, GraphKind, Node, positions_of_ends, require_acyclic, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
@@ -153,3 +174,145 @@ def _require_one_way(graph: PlacementGraph, ends: Sequence[tuple[int, int]], whe
                 where=where,
                 do="check isBackwardNode of the two",
             )
+
+
+Shares = Mapping[int, float]
+"""Operator → the part of a backward node's time that belongs to it; the parts add up to 1."""
+
+
+class _Forward(NamedTuple):
+    """The instructions to be: positions in the graph, and their consumers among themselves."""
+
+    nodes: list[int]
+    successors: list[list[int]]
+
+
+def profile_from_placement(graph: PlacementGraph) -> Profile:
+    """The profile of a device-placement graph, for one sample on one accelerator; see the module for what it assumes.
+
+    Raises:
+        BadInput: the graph has fewer than two operators, or they take no time.
+    """
+    variables = _variables(graph)
+    forward = _forward(graph, ~graph.backward & ~variables)
+    source = str(graph.meta.get("path", "placement graph"))
+    if not forward.nodes:
+        raise BadInput("no node belongs to the forward pass", where=source, do="check isBackwardNode")
+    sizes = graph.output_bytes[forward.nodes].tolist()
+    line = order_with_little_crossing(sizes, forward.successors)
+    order = [forward.nodes[i] for i in line]
+    backward_s, reported = _backward_s(graph, order)
+    parameters, shared = _parameters(graph, variables, order)
+    return Profile.create(
+        C=(graph.accelerator_s + backward_s)[order],
+        A=crossing_bytes(line, sizes, forward.successors),
+        W=parameters[order],
+        C_fwd=graph.accelerator_s[order],
+        stash=_stash(graph)[order],
+        names=[str(graph.ids[i]) for i in order],
+        layers=[graph.names[i] for i in order] if any(graph.names) else (),
+        meta={
+            "model": graph.meta["model"],
+            "source": graph.meta["source"],
+            "microbatch_size": 1,
+            **reported,
+        },
+        shared_parameters=shared,
+        source=source,
+    )
+
+
+def _variables(graph: PlacementGraph) -> NDArray[np.bool_]:
+    """[n] nodes that stand for a variable: they read nothing, take no time, and occupy memory."""
+    reads = np.zeros(len(graph), dtype=bool)
+    reads[graph.edges[:, 1]] = True
+    idle = (graph.accelerator_s == 0) & (graph.cpu_s == 0)
+    variables: NDArray[np.bool_] = idle & ~reads & ~graph.backward & (graph.memory_bytes > 0)
+    return variables
+
+
+def _forward(graph: PlacementGraph, chosen: NDArray[np.bool_]) -> _Forward:
+    nodes = np.flatnonzero(chosen).tolist()
+    position = {node: i for i, node in enumerate(nodes)}
+    successors = graph.successors()
+    return _Forward(nodes, [[position[s] for s in successors[node] if s in position] for node in nodes])
+
+
+def _backward_s(graph: PlacementGraph, order: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, object]]:
+    """[n] backward time of each forward operator; what had to be attributed by neighbourhood."""
+    shares: dict[int, Shares] = {node: {node: 1.0} for node in order}
+    members: dict[int, list[int]] = {}
+    for node in order:
+        members.setdefault(int(graph.classes[node]), []).append(node)
+    backward = np.flatnonzero(graph.backward).tolist()
+    for node in backward:
+        mates = members.get(int(graph.classes[node]))
+        if mates:
+            shares[node] = _split(mates, graph.accelerator_s)
+    orphans = [node for node in backward if node not in shares]
+    _adopt(graph, orphans, shares, last=order[-1])
+    time_s = np.zeros(len(graph))
+    for node in backward:
+        for operator, part in shares[node].items():
+            time_s[operator] += part * graph.accelerator_s[node]
+    if not orphans:
+        return time_s, {}
+    taken_s = float(graph.accelerator_s[orphans].sum())
+    return time_s, {"backward_without_forward": {"nodes": len(orphans), "time_s": taken_s}}
+
+
+def _split(mates: Sequence[int], time_s: NDArray[np.float64]) -> Shares:
+    """In proportion to forward time, evenly where there is none."""
+    total = float(time_s[list(mates)].sum())
+    return {node: float(time_s[node]) / total if total else 1.0 / len(mates) for node in mates}
+
+
+def _adopt(graph: PlacementGraph, orphans: Iterable[int], shares: dict[int, Shares], last: int) -> None:
+    """Let each orphan count with its nearest neighbour, ring by ring, and where there is none with the last one."""
+    consumers = graph.successors()
+    producers: list[list[int]] = [[] for _ in graph.ids]
+    for node, after in enumerate(consumers):
+        for consumer in after:
+            producers[consumer].append(node)
+    left = list(orphans)
+    while left:
+        adopted = {}
+        for node in left:
+            known = [other for other in (*consumers[node], *producers[node]) if other in shares]
+            if known:
+                adopted[node] = shares[known[0]]
+        shares.update(adopted or {node: {last: 1.0} for node in left})
+        left = [node for node in left if node not in shares]
+
+
+def _parameters(
+    graph: PlacementGraph, variables: NDArray[np.bool_], order: Sequence[int]
+) -> tuple[NDArray[np.float64], list[SharedParameter]]:
+    """[n] parameter bytes first read by each node; the variables that several forward nodes read."""
+    if not variables.any():
+        read = np.zeros(len(graph), dtype=bool)
+        read[graph.edges[:, 0]] = True
+        busy = (graph.accelerator_s > 0) | (graph.cpu_s > 0)
+        return np.maximum(0.0, graph.memory_bytes - graph.output_bytes) * (read | busy), []
+    position = {node: i for i, node in enumerate(order)}
+    successors = graph.successors()
+    held = np.zeros(len(graph))
+    shared = []
+    for variable in np.flatnonzero(variables).tolist():
+        readers = sorted({position[node] for node in successors[variable] if node in position})
+        if readers:
+            held[order[readers[0]]] += graph.memory_bytes[variable]
+        if len(readers) > 1:
+            name = graph.names[variable] or str(graph.ids[variable])
+            shared.append(SharedParameter(name, float(graph.memory_bytes[variable]), tuple(readers)))
+    return held, shared
+
+
+def _stash(graph: PlacementGraph) -> NDArray[np.float64]:
+    """[n] bytes that each forward node keeps for the backward pass."""
+    if not graph.is_training:
+        return np.zeros(len(graph))
+    producers, consumers = graph.edges[:, 0], graph.edges[:, 1]
+    kept = np.zeros(len(graph), dtype=bool)
+    kept[producers[~graph.backward[producers] & graph.backward[consumers]]] = True
+    return graph.output_bytes * (kept if kept.any() else ~graph.backward)

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -28,12 +28,11 @@ from automap_models.core.microbatch import (
 )
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_text
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
 from automap_models.version import __version__
@@ -215,6 +214,15 @@ def dumps(document: Mapping[str, Any]) -> str:
         ) from None
 
 
+def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, whole or not at all.
+
+    Raises:
+        BadInput: the file cannot be written, or a figure in the document is not finite.
+    """
+    write_text(path, dumps(document) + "\n")
+
+
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
     problem, plan, cost = report.problem, report.plan, report.cost
@@ -326,12 +334,7 @@ def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(plan_document(report)) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
+    write_json(path, plan_document(report))
 
 
 def read_plan(

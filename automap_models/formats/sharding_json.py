@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -25,9 +25,8 @@ from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, Sh
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.plan_json import dumps
+from automap_models.formats.plan_json import write_json
 from automap_models.formats.schema import (
     LARGEST_WHOLE,
     Amount,
@@ -206,12 +205,7 @@ def write_sharding_plan(path: str | os.PathLike[str], report: ShardingReport) ->
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(sharding_document(report)) + "\n"
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
+    write_json(path, sharding_document(report))
 
 
 def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | None = None) -> ShardingPlan:

@@ -15,14 +15,21 @@ from msgspec import Meta
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import require_samples
 from automap_models.errors import BadInput
-from automap_models.formats.hardware_yaml import CLUSTER_KEYS, RATES, SIZES, ClusterDocument, read_cluster
-from automap_models.formats.schema import Count, Document, Text, Whole, convert, read_yaml, shipped_names, wrong
+from automap_models.formats.hardware_yaml import (
+    CLUSTER_KEYS,
+    RATES,
+    SIZES,
+    ClusterDocument,
+    read_cluster,
+    read_hardware,
+)
+from automap_models.formats.schema import Count, Document, Text, Whole, convert, shipped_names, wrong
 from automap_models.resources import is_file
 
 MAX_COMBINATIONS = 10_000
 """Problems of the largest sweep; minutes of planning, and a table that nobody reads."""
 _KEYS = "it needs clusters and may have stages, micro_batches and global_batch"
-_RANGE = "give a number, a list, or {from: 1e9, to: 1e11, steps: 5}"
+_RANGE = "give a number, a list, or {from: 1 GB/s, to: 100 GB/s, steps: 5}"
 
 
 class RangeDocument(Document):
@@ -85,7 +92,7 @@ def read_sweep(path: Path) -> SweepSpec:
         BadInput: it cannot be read, is no YAML, or a key is missing, unknown or has a wrong value; more combinations
             than MAX_COMBINATIONS.
     """
-    document, where = read_yaml(path, SweepDocument, do=_KEYS), str(path)
+    document, where = read_hardware(path, SweepDocument, do=_KEYS), str(path)
     stages = _counts(document.stages, "$.stages", where)
     micro_batches = _counts(document.micro_batches, "$.micro_batches", where)
     global_batch = document.global_batch

@@ -1,4 +1,4 @@
-"""From a JAX function or a file to a `Module`, and from a module to its operations one by one.
+"""From a JAX function or a file to a `MlirModule`, and from a module to its operations one by one.
 
 flat_module.py makes one function without calls of either; a file's content is read by another process (foreign.py).
 Here the operations are read out of it and put into execution order.
@@ -21,7 +21,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
 from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_module, hlo_text
 from automap_models.hlo.foreign import FORMS, import_file
-from automap_models.hlo.module import Module, OneOp, Operation, Tensor
+from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
 from automap_models.hlo.step import TrainingStep
 
@@ -37,10 +37,10 @@ except ImportError as error:
     ) from None
 
 
-__all__ = ["Module", "OneOp", "compiled", "cost_of", "one_op_modules", "read_module", "trace"]
+__all__ = ["MlirModule", "OneOp", "compiled", "cost_of", "one_op_modules", "read_module", "trace"]
 
 
-def trace(step: TrainingStep) -> Module:
+def trace(step: TrainingStep) -> MlirModule:
     """Trace a training step without allocating anything; whatever the function itself raises passes through.
 
     Raises:
@@ -60,7 +60,7 @@ def trace(step: TrainingStep) -> Module:
     )
 
 
-def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) -> Module:
+def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) -> MlirModule:
     """The module in a file of HLO text from before optimisation, StableHLO text or StableHLO bytecode.
 
     Args:
@@ -86,7 +86,7 @@ def read_module(path: str | os.PathLike[str], *, trainable: Sequence[str] = ()) 
     )
 
 
-def one_op_modules(module: Module) -> tuple[OneOp, ...]:
+def one_op_modules(module: MlirModule) -> tuple[OneOp, ...]:
     """Each distinct operation of a module on its own, constants left out, in order of first occurrence.
 
     Loops keep the constants that they start from, so that they make as many rounds as in the step.
@@ -154,7 +154,7 @@ def compiled(one_op: OneOp) -> Callable[[Sequence[Any]], list[Any]]:
 _Classify = Callable[[list[str], list[Tensor], list[Operation], list[int]], tuple[Argument, ...]]
 
 
-def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, source: str) -> Module:
+def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, source: str) -> MlirModule:
     """The records of a flat module, in execution order."""
     with mlir.context:
         entry = EntryReader(entry_block(mlir), source)
@@ -162,7 +162,7 @@ def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, 
         order = execution_order(entry.operations, arguments, entry.outputs)
         entry.move(order)
     operations, outputs = renumbered(entry.operations, entry.outputs, order, len(arguments))
-    return Module(
+    return MlirModule(
         name=name,
         arguments=arguments,
         argument_types=tuple(entry.argument_types),

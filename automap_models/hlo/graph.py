@@ -1,4 +1,7 @@
-"""A flat StableHLO module as an instruction graph with XLA's own FLOP and bytes for every instruction."""
+"""A flat module as an instruction graph with FLOP and bytes for every instruction, and its sharding rules.
+
+Of a module of StableHLO, XLA's own cost analysis and Shardy say these; one of ATen operators brings them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
-from automap_models.hlo.adapter import Module, cost_of, one_op_modules
 from automap_models.hlo.locations import layers
-from automap_models.hlo.mlir_walk import UNKNOWN
-from automap_models.hlo.module import Operation, producing_operations
+from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.phases import phases
+from automap_models.hlo.sharding_rules import RuledModule, ShardingRules
 
 KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that compute nothing."""
@@ -21,18 +23,22 @@ KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardTo
 def instruction_graph(module: Module) -> InstructionGraph:
     """The module's instructions in flat arrays, in execution order.
 
-    FLOP and bytes come from XLA's cost analysis of each distinct operation on its own; a loop counts all its rounds
-    where their number is known. `meta` reports `unknown_custom_calls` (name → how many), whose cost is their bytes
-    alone, and `loops_of_unknown_length` (names), which are counted once.
+    FLOP and bytes of StableHLO come from XLA's cost analysis of each distinct operation on its own; a loop counts all
+    its rounds where their number is known. `meta` reports `unknown_custom_calls` (name → how many), whose cost is their
+    bytes alone, and `loops_of_unknown_length` (names), which are counted once.
     """
     operations = module.operations
-    flop, bytes_accessed = instruction_costs(module)
+    if isinstance(module, RuledModule):
+        layer, flop, bytes_accessed = module.layers, module.flop, module.bytes_accessed
+    else:
+        layer = _filled(layers([op.path for op in operations]), operations, len(module.arguments))
+        flop, bytes_accessed = instruction_costs(_of_mlir(module))
     types = [*module.argument_types, *(result for op in operations for result in op.results)]
     return InstructionGraph(
         model=module.name,
         names=tuple(op.name for op in operations),
         opcodes=tuple(op.opcode for op in operations),
-        layers=_filled(layers([op.path for op in operations]), operations, len(module.arguments)),
+        layers=layer,
         phases=phases(operations, module.arguments),
         result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
         operand_offsets=_offsets([len(op.operands) for op in operations], 0),
@@ -48,12 +54,29 @@ def instruction_graph(module: Module) -> InstructionGraph:
     )
 
 
-def instruction_costs(module: Module) -> tuple[FloatArray, FloatArray]:
+def rules_of(module: Module) -> ShardingRules:
+    """The factor mappings of a module's operations: its own, or Shardy's."""
+    if isinstance(module, RuledModule):
+        return module.rules
+    from automap_models.hlo.shardy import sharding_rules
+
+    return sharding_rules(_of_mlir(module))
+
+
+def instruction_costs(module: MlirModule) -> tuple[FloatArray, FloatArray]:
     """FLOP and bytes accessed of every instruction, float64 [n] each; constants cost nothing."""
+    from automap_models.hlo.adapter import cost_of, one_op_modules
+
     flop, bytes_accessed = np.zeros(len(module.operations)), np.zeros(len(module.operations))
     for one_op in one_op_modules(module):
         flop[one_op.instructions], bytes_accessed[one_op.instructions] = cost_of(one_op)
     return flop, bytes_accessed
+
+
+def _of_mlir(module: Module) -> MlirModule:
+    if not isinstance(module, MlirModule):
+        raise TypeError(f"{type(module).__name__} has neither rules of its own nor MLIR to read them from")
+    return module
 
 
 def _offsets(counts: list[int], first: int) -> IntArray:

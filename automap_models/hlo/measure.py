@@ -26,7 +26,7 @@ from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.cost.kernels import MATRIX_OPCODES, VIEW_OPCODES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.hlo.adapter import Module, OneOp, compiled, one_op_modules
+from automap_models.hlo.adapter import MlirModule, OneOp, compiled, one_op_modules
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import part
 from automap_models.hlo.module import Tensor
@@ -169,7 +169,7 @@ class Measured:
 
 
 def measure_times(
-    module: Module,
+    module: MlirModule,
     *,
     graph: InstructionGraph | None = None,
     repeats: int = 5,

@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import func
 from automap_models.errors import BadInput
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import dynamic_shapes, read_marks
-from automap_models.hlo.module import Module, OneOp, Operation, Tensor
+from automap_models.hlo.module import UNKNOWN, MlirModule, OneOp, Operation, Tensor
 
 _LOOP = "stablehlo.while"
 
@@ -206,9 +206,6 @@ def _target(op: Any) -> str:
     return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == "stablehlo.custom_call" else ""
 
 
-UNKNOWN = 0
-
-
 def rounds(op: Any) -> int:
     """Rounds of a `stablehlo.while` that counts from one constant up to another, as `lax.scan` and `fori_loop` do.
 
@@ -282,7 +279,7 @@ _OF_THE_WHOLE = ("arg_attrs", "res_attrs", "mhlo.")
 """Attributes that describe every argument and result, such as layouts: XLA crashes on those of another signature."""
 
 
-def part(module: Module, outputs: Sequence[int]) -> OneOp:
+def part(module: MlirModule, outputs: Sequence[int]) -> OneOp:
     """A module that returns these values only, without the arguments and operations that they do not need.
 
     Args:

@@ -1,4 +1,4 @@
-"""A flat module and single operations of it, as the adapter hands them out."""
+"""A flat module and single operations of it, as the adapter (of StableHLO) or torch_export (of ATen) hand them out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import Argument
 
+UNKNOWN = 0
+"""Rounds of a loop that may run any number of times."""
 _BITS = re.compile(r"(\d+)")
 
 
@@ -33,7 +35,7 @@ class Operation(NamedTuple):
 
     Attributes:
         name: HLO's name of the instruction (`dot_general.47`), unique in its module.
-        opcode: StableHLO's word without the dialect.
+        opcode: StableHLO's word without the dialect, or ATen's for what StableHLO has no word for.
         path: the scopes that its location names, outermost first, the primitive last; "" where it has none.
         trace_order: where tracing met it (callers before callees' positions); empty where that is not known.
         operands: value ids; the entry's arguments are 0 … len(arguments) - 1.
@@ -79,11 +81,7 @@ class Module:
         argument_types: their types.
         operations: every operation but the return; values are numbered as in `Operation`.
         outputs: value ids that the entry returns.
-        signatures: int64 [n] operations with equal numbers do the same to operands of the same types.
         meta: where the module comes from.
-        mlir: the module itself, an `mlir.ir.Module` of StableHLO (MHLO where that has no word for it, as for topk),
-            for passes such as Shardy's.
-        handles: the operations in it, `mlir.ir.Operation`s.
     """
 
     name: str
@@ -91,8 +89,26 @@ class Module:
     argument_types: tuple[Tensor, ...]
     operations: tuple[Operation, ...]
     outputs: tuple[int, ...]
-    signatures: NDArray[np.int64]
     meta: Mapping[str, object]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of the module's plans, in sentences."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class MlirModule(Module):
+    """A module that was read out of MLIR.
+
+    Attributes:
+        signatures: int64 [n] operations with equal numbers do the same to operands of the same types.
+        mlir: the module itself, an `mlir.ir.Module` of StableHLO (MHLO where that has no word for it, as for topk),
+            for passes such as Shardy's.
+        handles: the operations in it, `mlir.ir.Operation`s.
+    """
+
+    signatures: NDArray[np.int64]
     mlir: Any = field(repr=False)
     handles: tuple[Any, ...] = field(repr=False)
 

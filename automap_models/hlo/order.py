@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
+from automap_models.core.dag import post_order, topological_order
 from automap_models.core.instruction_graph import Argument, Phase
 from automap_models.hlo.module import Operation, producing_operations
 from automap_models.hlo.phases import phases
@@ -94,18 +94,9 @@ def _untraced(
 
 def _deepest_first(inputs: dict[int, list[int]], depth: dict[int, int], ends: Sequence[int]) -> list[int]:
     """Post-order of a depth-first search from the ends that looks into the deepest input first."""
-    order: list[int] = []
-    seen: set[int] = set()
-    stack = [(i, False) for i in sorted(ends, key=lambda i: (-depth[i], i), reverse=True)]
-    while stack:
-        i, inputs_done = stack.pop()
-        if inputs_done:
-            order.append(i)
-        elif i not in seen:
-            seen.add(i)
-            stack.append((i, True))
-            stack += [(b, False) for b in sorted(inputs[i], key=lambda b: (depth[b], -b))]
-    return order
+    return post_order(
+        lambda i: sorted(inputs[i], key=lambda b: (-depth[b], b)), sorted(ends, key=lambda i: (-depth[i], i))
+    )
 
 
 def _before_readers(operations: Sequence[Operation], producers: Sequence[int], own: Sequence[_Key]) -> list[_Key]:
@@ -124,19 +115,7 @@ def _before_readers(operations: Sequence[Operation], producers: Sequence[int], o
 def _by_key(operations: Sequence[Operation], producers: Sequence[int], keys: Sequence[_Key]) -> list[int]:
     """Kahn's algorithm; of the operations that could run next, the one with the smallest key, then the earliest."""
     readers: list[list[int]] = [[] for _ in operations]
-    missing = [0] * len(operations)
     for i, op in enumerate(operations):
         for before in {producers[value] for value in op.operands} - {-1}:
             readers[before].append(i)
-            missing[i] += 1
-    ready = [(keys[i], i) for i, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        i = heapq.heappop(ready)[1]
-        order.append(i)
-        for after in readers[i]:
-            missing[after] -= 1
-            if not missing[after]:
-                heapq.heappush(ready, (keys[after], after))
-    return order
+    return topological_order(readers, keys)

@@ -7,7 +7,7 @@ first, major one; the minor ones stay whole. What a loop or a branch passes on i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import cached_property
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.instruction_graph import IntArray
-from automap_models.hlo.module import Tensor
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.hlo.module import Module, Tensor
 
 
 class Role(IntFlag):
@@ -104,6 +104,32 @@ class ShardingRules:
         """All dimensions of an operation's operands and results."""
         ranges = [np.arange(self.dim_offsets[v], self.dim_offsets[v + 1]) for v in use.values]
         return np.concatenate([np.empty(0, dtype=np.int64), *ranges])
+
+
+@dataclass(frozen=True, eq=False)
+class RuledModule(Module):
+    """A module that comes with its rules and costs, as those of PyTorch's operators do (torch_export).
+
+    Attributes:
+        rules: factor mappings of the operations.
+        layers: [n] path of the module that each operation belongs to.
+        flop, bytes_accessed: [n] of each operation.
+        unknown: operators without a rule, which are taken to stay whole → number of their calls.
+    """
+
+    rules: ShardingRules
+    layers: tuple[str, ...]
+    flop: FloatArray
+    bytes_accessed: FloatArray
+    unknown: Mapping[str, int]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which operators are not partitioned for want of a rule."""
+        if not self.unknown:
+            return ()
+        calls = ", ".join(f"{name} ({number})" for name, number in self.unknown.items())
+        return (f"no rule says how these operators can be partitioned, so they stay whole (number of calls): {calls}",)
 
 
 def flat_rules(tensors: Sequence[Tensor], uses: Iterable[Use]) -> ShardingRules:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
-from automap_models.hlo.adapter import Module
+from automap_models.hlo.adapter import MlirModule
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
@@ -42,7 +42,7 @@ class Collective(NamedTuple):
     nbytes: float
 
 
-def sharding_rules(module: Module) -> ShardingRules:
+def sharding_rules(module: MlirModule) -> ShardingRules:
     """The factor mapping of every operation, read once; the module stays as it is."""
     with module.mlir.context:
         copy = _marked_copy(module)
@@ -52,7 +52,7 @@ def sharding_rules(module: Module) -> ShardingRules:
         return flat_rules(reader.tensors, uses)
 
 
-def collectives(module: Module, along: Sequence[tuple[Sequence[int], int]]) -> tuple[Collective, ...]:
+def collectives(module: MlirModule, along: Sequence[tuple[Sequence[int], int]]) -> tuple[Collective, ...]:
     """What Shardy's own pipeline inserts when the module's arguments are sharded so; the module stays as it is.
 
     Shardy resolves conflicts by communication: a plan without one has all-reduces, where a reduction is over a sharded
@@ -99,7 +99,7 @@ def _entry(mlir: Any) -> Any:
     return entry.operation.regions[0].blocks[0]
 
 
-def _marked_copy(module: Module) -> Any:
+def _marked_copy(module: MlirModule) -> Any:
     """A copy of the module whose operations, and all copies that a pass makes of them, know their position."""
     copy = module.mlir.operation.clone()
     number = ir.IntegerType.get_signless(64)

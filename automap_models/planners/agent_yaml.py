@@ -34,16 +34,7 @@ class LearnerDocument(Document):
 
     def learner(self) -> LearnerConfig:
         """The settings as the learner takes them."""
-        return LearnerConfig(
-            learning_rate=self.learning_rate,
-            batch=self.batch,
-            iterations=self.iterations,
-            replay=self.replay,
-            alpha=self.alpha,
-            beta=self.beta,
-            target_every=self.target_every,
-            gradient_clip=self.gradient_clip,
-        )
+        return LearnerConfig(**msgspec.structs.asdict(self))
 
 
 class OnlineAgentDocument(Document):
@@ -115,16 +106,9 @@ def read_online_agent(name_or_path: str | Path) -> OnlineAgentConfig:
     document = read_yaml(path, OnlineDocument, do="see conf/online/default.yaml")
     if document.around and not document.look_ahead:
         raise BadInput(f"$.around is {document.around} without look_ahead", where=str(path), do="give around: 0")
-    return OnlineAgentConfig(
-        hidden=document.hidden,
-        look_ahead=document.look_ahead,
-        reward=document.reward,
-        episodes=document.episodes,
-        round=document.round,
-        around=document.around,
-        agent=AgentConfig(**msgspec.structs.asdict(document.agent), local_share=0.0, local_radius=0),
-        learner=document.learner.learner(),
-    )
+    agent = AgentConfig(**msgspec.structs.asdict(document.agent), local_share=0.0, local_radius=0)
+    fields = {**msgspec.structs.asdict(document), "agent": agent, "learner": document.learner.learner()}
+    return OnlineAgentConfig(**fields)
 
 
 class SearchAgentDocument(Document):

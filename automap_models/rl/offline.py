@@ -297,7 +297,7 @@ def imitation_loss(
 
     Args:
         problems: those of the rows, in their order.
-        items: rows of whole_plans.transitions.
+        items: rows of `transitions`.
         weights: [B].
         temperature: differences of Q that count; > 0.
     """

@@ -1,10 +1,11 @@
 """Discrete-event simulation of one global batch: stages and links are resources (cost-model.md, "Simulation").
 
 A stage runs its passes in the fixed order of its schedule. Between two neighbouring stages there is one link, which
-carries one message at a time in either direction, in the order in which the messages get ready. A pass starts when the
-stage is free and its input has arrived. A stage's gradients are reduced in buckets (cost.overlap), one after the other,
-each as soon as its last backward pass has come so far; where they use the link to the stage before, they take turns
-with the messages on it. Without buckets one all-reduce starts after the stage's last pass.
+carries one message at a time in either direction, in the order in which the messages get ready; of two that get ready
+at the same time the forward one goes first. A pass starts when the stage is free and its input has arrived. A stage's
+gradients are reduced in buckets (cost.overlap), one after the other, each as soon as its last backward pass has come so
+far; where they use the link to the stage before, they take turns with the messages on it. Without buckets one
+all-reduce starts after the stage's last pass.
 
 `1f1b` on two stages with two micro-batches, one column a second; forward and backward take 1 s, a transfer 3 s:
 
@@ -66,14 +67,14 @@ class _Job(NamedTuple):
 
     Attributes:
         ready_s: when.
-        number: keeps equal times in order.
+        turn: orders equal times (`_Run._turn`).
         resource: the link of a message, the stage of a bucket.
         duration_s: how long it takes.
         op: which pass of which micro-batch it is the result of; None of a bucket.
     """
 
     ready_s: float
-    number: int
+    turn: tuple[int, int, int]
     resource: int
     duration_s: float
     op: Op | None
@@ -88,6 +89,7 @@ class _Run:
         buckets: [S] of each stage.
         shares_link: [S] whether these use the link to the stage before.
         orders: [S][2M] passes of each stage.
+        warm_up: [S] forward passes of each stage before its first backward pass.
         next_op: [S] how many of them each stage has run.
         stage_free, link_free, ring_free: [S], [S-1], [S] when each is free.
         arrival: (stage, pass) → when its input is there.
@@ -109,12 +111,12 @@ class _Run:
         self.transfer = [float(v) for v in transfer_s]
         self.buckets, self.shares_link = buckets, shares_link
         self.orders = orders
+        self.warm_up = [next(i for i, op in enumerate(order) if op.backward) for order in orders]
         self.next_op = [0] * self.stages
         self.stage_free, self.ring_free = [0.0] * self.stages, [0.0] * self.stages
         self.link_free = [0.0] * (self.stages - 1)
         self.arrival: dict[tuple[int, Op], float] = {}
         self.waiting: list[_Job] = []
-        self.number = 0
         self.intervals: list[Interval] = []
 
     def run(self) -> None:
@@ -145,20 +147,31 @@ class _Run:
             kind: PassKind = "backward" if op.backward else "forward"
             self.intervals.append(Interval(kind, stage, op.micro_batch, start, end))
             if self.next_op[stage] == len(order):
-                for bucket in self.buckets[stage]:
-                    self._wait(end + bucket.ready_s, stage, bucket.all_reduce_s, None)
+                last, row, count = op.micro_batch, self.stages - 1 - stage, len(self.buckets[stage])
+                for i, bucket in enumerate(self.buckets[stage]):
+                    ready = max(start, end + bucket.ready_s)
+                    job = _Job(ready, (last, row, i - count), stage, bucket.all_reduce_s, None)
+                    heapq.heappush(self.waiting, job)
             self._finished(stage, op, end)
 
-    def _wait(self, ready_s: float, resource: int, duration_s: float, op: Op | None) -> None:
-        self.number += 1
-        heapq.heappush(self.waiting, _Job(ready_s, self.number, resource, duration_s, op))
+    def _turn(self, stage: int, op: Op) -> tuple[int, int, int]:
+        """Where a pass stands in an order of all passes in which none comes before what it needs.
+
+        First come the passes of the warm-up, stage by stage. In round k follow, from the last stage to the first, the
+        backward pass of micro-batch k and the forward pass after it. So passes that take no time at all keep messages
+        in order, too, and on a link a forward message goes before the backward one that is ready at the same time.
+        """
+        if op.backward:
+            return op.micro_batch, self.stages - 1 - stage, 0
+        after = op.micro_batch - self.warm_up[stage]
+        return (-1, stage, op.micro_batch) if after < 0 else (after, self.stages - 1 - stage, 1)
 
     def _finished(self, stage: int, op: Op, end: float) -> None:
         if not op.backward and stage == self.stages - 1:
             self.arrival[stage, Op(True, op.micro_batch)] = end
         elif not (op.backward and stage == 0):
             link = stage - 1 if op.backward else stage
-            self._wait(end, link, self.transfer[link], op)
+            heapq.heappush(self.waiting, _Job(end, self._turn(stage, op), link, self.transfer[link], op))
 
     def _send(self, job: _Job, op: Op) -> None:
         link = job.resource

@@ -55,7 +55,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
         raise BadInput("has no trainable parameter", where=name, do="a model to be trained needs requires_grad")
     _require_accepted(model, args, kwargs, name)
     on_meta = copy_model(model, lambda tensor: tensor.to("meta"))
-    meta_args, meta_kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs)))
+    meta_args, meta_kwargs = pytree.tree_map_only(Tensor, _shape_of, (args, dict(kwargs)))
     try:
         with torch.device("meta"), _quiet():  # tensors that forward makes without naming a device
             exported = torch.export.export(on_meta, meta_args, meta_kwargs, strict=False)
@@ -69,6 +69,11 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
     captured = Captured(on_meta, exported.module(check_guards=False), exported.call_spec.out_spec)
     _require_static(captured, name)
     return captured
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    """A tensor of its own on the meta device: one that is given for two inputs is two."""
+    return torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad)
 
 
 def copy_model(model: nn.Module, convert: Callable[[Tensor], Tensor]) -> nn.Module:

@@ -120,23 +120,24 @@ def describe(
         "source": "torch.export",
         "torch": torch.__version__.split("+")[0],
         "automap_version": __version__,
-        "microbatch_size": _first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
-        "dtype": _dtype(model),
-        "parameter_dtype": _dtype(model),
+        "microbatch_size": first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
+        "dtype": dtype_of(model),
+        "parameter_dtype": dtype_of(model),
         "forward_flop": float(structure.totals(flop, backward=False).sum()),
         "backward_flop": float(structure.totals(flop, backward=True).sum()),
         "unused_parameters": list(structure.unused),
     }
 
 
-def _first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> int:
+def first_dimension(args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> int:
+    """The samples of a micro-batch: the first dimension of the first input that has one."""
     for leaf in pytree.tree_leaves((args, dict(kwargs))):
         if isinstance(leaf, Tensor) and leaf.dim():
             return int(leaf.shape[0])
     raise BadInput("its example inputs hold no tensor with a batch dimension", where=name, do="give microbatch_size")
 
 
-def _dtype(model: nn.Module) -> str:
+def dtype_of(model: nn.Module) -> str:
     """The element type of most of the trainable bytes."""
     sizes: dict[str, int] = {}
     for parameter in model.parameters():

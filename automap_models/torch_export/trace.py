@@ -89,7 +89,19 @@ class _Values:
     views: dict[tuple[Any, ...], _Life] = field(default_factory=dict)
 
 
-class _Run(fx.Interpreter):
+class FusedInterpreter(fx.Interpreter):
+    """Calls operators as a GPU would, where that differs from the meta device."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator."""
+        if target is aten.dropout.default and args[2]:
+            return aten.native_dropout(args[0], args[1], True)[0]
+        if target is aten.scaled_dot_product_attention.default:
+            return fused_attention(*args, **kwargs)
+        return super().call_function(target, args, kwargs)
+
+
+class _Run(FusedInterpreter):
     """Runs the operators one by one and notes what they make and keep."""
 
     def __init__(self, captured: Captured, recorder: KernelRecorder) -> None:
@@ -112,14 +124,6 @@ class _Run(fx.Interpreter):
             for tensor in tensors:
                 self._note(n, tensor)
         return result
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call an operator as a GPU would, where that differs from the meta device."""
-        if target is aten.dropout.default and args[2]:
-            return aten.native_dropout(args[0], args[1], True)[0]
-        if target is aten.scaled_dot_product_attention.default:
-            return fused_attention(*args, **kwargs)
-        return super().call_function(target, args, kwargs)
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Autograd keeps this tensor for the backward pass."""

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .layers import Attention, FeedForward
-from .shapes import token_shapes
+from automap_models.workloads.blocks import Attention, FeedForward, token_shapes
 
 gelu = partial(nn.gelu, approximate=False)
 

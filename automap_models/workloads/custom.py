@@ -31,9 +31,7 @@ def step_from(spec: str, returned: object, dtype: str | None) -> TrainingStep:
             return _checked(spec, replace(returned, arguments=_shapes(spec, returned.arguments)))
         case (function, (_, _, *_) as arguments) if callable(function):
             return _step(spec, function, tuple(arguments), dtype)
-    raise BadInput(
-        f"returned {_described(returned)}", where=spec, do=f"{WANTED}; for a PyTorch model add `framework='torch'`"
-    )
+    raise BadInput(f"returned {_described(returned)}", where=spec, do=f"{WANTED}; for PyTorch, (model, inputs)")
 
 
 def _step(spec: str, function: Callable[..., Any], arguments: tuple[Any, ...], dtype: str | None) -> TrainingStep:

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .layers import Attention, FeedForward, causal_bias
-from .shapes import token_shapes
+from automap_models.workloads.blocks import Attention, FeedForward, causal_bias, token_shapes
 
 
 @dataclass(frozen=True)

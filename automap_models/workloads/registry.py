@@ -170,9 +170,19 @@ def from_factory(
         UserCodeError: its code raised.
     """
     _require_jax(spec)
+    return step_of(spec, call_factory(spec, batch=batch, sequence=sequence, dtype=dtype), dtype)
+
+
+def step_of(spec: str, returned: object, dtype: str | None) -> TrainingStep:
+    """The training step that a factory returned, see `from_factory`.
+
+    Raises:
+        BadInput: jax is not installed, or it is something else.
+    """
+    _require_jax(spec)
     from .custom import step_from
 
-    return step_from(spec, call_factory(spec, batch=batch, sequence=sequence, dtype=dtype), dtype)
+    return step_from(spec, returned, dtype)
 
 
 def _workload(name: str) -> Workload:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .shapes import image_shapes
+from automap_models.workloads.blocks import image_shapes
 
 
 @dataclass(frozen=True)

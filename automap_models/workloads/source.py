@@ -5,27 +5,32 @@ Importing this module imports neither numpy nor a framework.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import build, from_factory, names
+from automap_models.workloads.registry import build, names, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.profile import Profile
-    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.module import MlirModule, Module
 
 DEFAULT_DEVICE = "v100"
+Framework = Literal["jax", "torch"]
+_WANTED: Mapping[str, str] = {
+    "jax": "return a TrainingStep, or (function, arguments)",
+    "torch": "return (model, inputs) with an nn.Module",
+}
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
 _WORD = re.compile(r"[\w-]+")
 _OTHER_FILES: Mapping[str, tuple[str, str]] = {
@@ -126,23 +131,47 @@ def _unknown_name(what: str) -> BadInput:
 
 
 def module_of(source: Source) -> Module:
-    """The module of an HLO file or of a JAX model's training step.
+    """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
 
     Raises:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
+    if source.kind is not SourceKind.FACTORY:
+        return _mlir_module(source, None)
+    returned = call_factory(source.what, **source.sizes)
+    if framework_of(returned) != "torch":
+        return _mlir_module(source, returned)
+    from automap_models.torch_export.example import read_example
+    from automap_models.torch_export.step import step_module
+
+    example = read_example(returned, source.what)
+    with user_code(source.what):
+        return step_module(example.model, example.args, example.kwargs, name=source.what)
+
+
+def framework_of(returned: object) -> Framework:
+    """What the model that a factory returned is written in; torch is not imported if nobody has."""
+    torch = sys.modules.get("torch")
+    model = returned[0] if isinstance(returned, tuple) and returned else returned
+    return "torch" if torch is not None and isinstance(model, torch.nn.Module) else "jax"
+
+
+def _mlir_module(source: Source, returned: object) -> MlirModule:
+    """The module of an HLO file, a built-in model, or what a JAX model's factory returned."""
     from automap_models.hlo.adapter import read_module, trace
 
     if source.kind is SourceKind.MODULE:
         return read_module(source.what, trainable=source.trainable)
-    step = (build if source.kind is SourceKind.WORKLOAD else from_factory)(source.what, **source.sizes)
-    with user_code(source.what) if source.kind is SourceKind.FACTORY else contextlib.nullcontext():
+    if source.kind is SourceKind.WORKLOAD:
+        return trace(build(source.what, **source.sizes))
+    step = step_of(source.what, returned, source.dtype)
+    with user_code(source.what):
         return trace(step)
 
 
 def traced(source: Source, begin: Begin) -> tuple[Module, InstructionGraph]:
-    """The module of an HLO file or of a JAX model's training step, and its instruction graph.
+    """The module of an HLO file or of a model's training step, and its instruction graph.
 
     Raises:
         BadInput: it cannot be read or traced.
@@ -158,7 +187,7 @@ def traced(source: Source, begin: Begin) -> tuple[Module, InstructionGraph]:
 
 def profile_source(
     source: Source,
-    framework: str | None,
+    framework: Framework | None,
     device: Device,
     measuring: Mapping[str, Any] | None,
     begin: Begin,
@@ -167,7 +196,7 @@ def profile_source(
     """The profile of a source: read, or traced and then costed or measured.
 
     Args:
-        framework: "torch", or "jax" (also None), which a factory's model is written in.
+        framework: what a factory's model is written in, to be checked; None: whatever it is.
         device: whose roofline the times are.
         measuring: options of measuring on this machine by name; None: the times are the roofline's.
 
@@ -179,17 +208,34 @@ def profile_source(
         from automap_models.formats.files import read_profile
 
         return read_profile(source.what)
-    if framework == "torch":
-        return _torch_profile(source, device, measuring, begin)
-    return _jax_profile(source, device, measuring, begin, advance)
+    returned = None
+    if source.kind is SourceKind.FACTORY:
+        begin(f"building {source.what}")
+        returned = call_factory(source.what, **source.sizes)
+        written_in = framework_of(returned)
+        if framework not in (None, written_in):
+            do = f"leave it out; for {framework}, {_WANTED[framework]}"
+            raise BadInput(f"{source.what} returned no model of {framework}", where="`framework`", do=do)
+        if written_in == "torch":
+            return _torch_profile(source, returned, device, measuring, begin)
+    return _jax_profile(source, returned, device, measuring, begin, advance)
 
 
 def _jax_profile(
-    source: Source, device: Device, measuring: Mapping[str, Any] | None, begin: Begin, advance: Advance
+    source: Source,
+    returned: object,
+    device: Device,
+    measuring: Mapping[str, Any] | None,
+    begin: Begin,
+    advance: Advance,
 ) -> Profile:
+    begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
+    from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import profile_from_graph
 
-    module, graph = traced(source, begin)
+    module = _mlir_module(source, returned)
+    begin(f"costing {len(module.operations):,} instructions")
+    graph = instruction_graph(module)
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
 
@@ -201,14 +247,14 @@ def _jax_profile(
     return profile_from_graph(graph, roofline_times(graph, device), meta)
 
 
-def _torch_profile(source: Source, device: Device, measuring: Mapping[str, Any] | None, begin: Begin) -> Profile:
-    begin("importing torch")
+def _torch_profile(
+    source: Source, returned: object, device: Device, measuring: Mapping[str, Any] | None, begin: Begin
+) -> Profile:
     from automap_models.torch_export.example import read_example
     from automap_models.torch_export.measure import measure_module
     from automap_models.torch_export.profile import profile_module
 
-    begin(f"building {source.what}")
-    example = read_example(call_factory(source.what, **source.sizes), source.what)
+    example = read_example(returned, source.what)
     step = (example.model, example.args, example.kwargs)
     if measuring is not None:
         begin(f"measuring {source.what}")

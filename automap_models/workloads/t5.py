@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .layers import Attention, FeedForward, causal_bias
+from automap_models.workloads.blocks import Attention, FeedForward, causal_bias, token_shapes
+
 from .mixture import SwitchFeedForward
-from .shapes import token_shapes
 
 
 @dataclass(frozen=True)

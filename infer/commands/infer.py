@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from automap_models.core.schedules import SCHEDULES
+from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
+from automap_models.planners.options import AUTO, PlanOptions
 
-from ..requests import AUTO, InferRequest, PlannerRequest, ReplanRequest, SweepRequest
+from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .options import (
     add_state_factor,
     add_topo,
     file_argument,
     filled,
-    flag,
-    given,
     number_or_auto,
+    quantity,
     refuse,
     sized_profile,
     whole_number,
@@ -36,9 +38,8 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from automap_models.core.report import PlanReport
-    from automap_models.core.staged import StagedPlan
-    from automap_models.planners.base import Planner
+    from automap_models.core.result import PlanReport
+    from automap_models.planners.base import Watch
     from automap_models.planners.portfolio.sweep import Sweep
     from automap_models.simulate.engine import Timeline
 
@@ -122,16 +123,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument(
         "--certify-budget",
-        metavar="MS",
-        type=float,
-        help="milliseconds in which the exact search proves the plan optimal, or corrects that of --planner auto "
-        "(default 300; 0: only a lower bound)",
+        metavar="TIME",
+        type=quantity(SECONDS, plain_per_base=1e3),
+        help="time, or milliseconds, in which the exact search proves the plan optimal, or corrects that of "
+        "--planner auto (default 300 ms; 0: only a lower bound)",
     )
     how.add_argument(
         "--refine-budget",
-        metavar="MS",
-        type=float,
-        help="milliseconds in which --planner auto moves its cuts off the grid, by single instructions (default 100)",
+        metavar="TIME",
+        type=quantity(SECONDS, plain_per_base=1e3),
+        help="time, or milliseconds, in which --planner auto moves its cuts off the grid, by single instructions "
+        "(default 100 ms)",
     )
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
     how.add_argument(
@@ -163,7 +165,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a stage all of whose devices are slow is put down to (default: instructions; where the profile was "
         "corrected before, devices under the same cuts, under others either, by how much it is)",
     )
-    running.add_argument("--restart", metavar="S", type=float, help="seconds that a move costs beside moving bytes")
+    running.add_argument(
+        "--restart",
+        metavar="TIME",
+        type=quantity(SECONDS),
+        help="what a move costs beside moving bytes, such as '90 s' or '2 min'",
+    )
     printed = parser.add_argument_group("what to print")
     printed.add_argument(
         "--verbose", action="store_true", help="also print what auto tried, with the outcome of each combination"
@@ -191,54 +198,28 @@ def request(namespace: argparse.Namespace) -> InferRequest | SweepRequest | Repl
 def _infer_request(namespace: argparse.Namespace) -> InferRequest:
     if namespace.plan is not None:
         refuse(namespace, OF_PLANNING, "the plan read has its own")
-    else:
-        _refuse_of_planner(namespace)
-    return filled(InferRequest, namespace, planner=_planner_request(namespace))
+    return filled(InferRequest, namespace, options=_plan_options(namespace))
 
 
-def _planner_request(namespace: argparse.Namespace) -> PlannerRequest:
-    if namespace.beam is not None and namespace.beam < 1:
-        raise BadInput(f"a beam of {namespace.beam}", where="--beam", do="give at least 1")
-    certify_s = _seconds("--certify-budget", namespace.certify_budget)
-    refine_s = 0.0 if namespace.no_refine else _seconds("--refine-budget", namespace.refine_budget)
-    return PlannerRequest(namespace.planner, namespace.beam, namespace.policy, certify_s, refine_s, namespace.schedule)
-
-
-def _seconds(option: str, milliseconds: float | None) -> float | None:
-    if milliseconds is None:
-        return None
-    if not milliseconds >= 0:
-        raise BadInput(f"{milliseconds:g} milliseconds", where=option, do="give 0 or more")
-    return milliseconds / 1e3
-
-
-def _refuse_of_planner(namespace: argparse.Namespace) -> None:
-    """Refuse options that the planner asked for does not read."""
-    planner = namespace.planner
-    if planner == "data-parallel" and namespace.stages not in (None, 1):
-        what = f"data parallelism has one stage, not {namespace.stages}"
-        raise BadInput(what, where="--stages", do="leave --stages out")
-    for name in ("stages", "micro_batches"):
-        if getattr(namespace, name) == AUTO and planner != "auto":
-            where, do = f"{flag(name)} auto", "give a number, or leave --planner out"
-            raise BadInput(f"planner {planner} does not choose", where=where, do=do)
-    if planner not in ("auto", "policy"):
-        refuse(namespace, ("policy", "beam"), f"planner {planner} uses none")
-    if namespace.no_refine or planner != "auto":
-        what = "--no-refine refines nothing" if namespace.no_refine else f"planner {planner} is not refined"
-        refuse(namespace, ("refine_budget",), what)
-    if planner in ("exact", "data-parallel"):
-        refuse(namespace, ("certify_budget",), f"a plan of planner {planner} needs no proof")
+def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
+    """What is asked of a plan, by the arguments of the same names and by those in milliseconds."""
+    if namespace.no_refine:
+        refuse(namespace, ("refine_budget",), "--no-refine refines nothing")
+    names = {field.name for field in fields(PlanOptions)} & vars(namespace).keys()
+    return PlanOptions(
+        **{name: getattr(namespace, name) for name in names},
+        certify_s=namespace.certify_budget,
+        refine_s=0.0 if namespace.no_refine else namespace.refine_budget,
+    )
 
 
 def _sweep_request(namespace: argparse.Namespace) -> SweepRequest:
-    _refuse_of_planner(namespace)
     refuse(namespace, IN_SWEEP_FILE, "a sweep has its own in its file")
     refuse(namespace, NOT_OF_SWEEPS, "is about one plan, not a sweep")
     if namespace.out and namespace.out.suffix.lower() not in (".csv", ".json"):
         what = f"no table of a sweep ends in {namespace.out.suffix!r}"
         raise BadInput(what, where=f"--out {namespace.out}", do="use .csv or .json")
-    return filled(SweepRequest, namespace, planner=_planner_request(namespace))
+    return filled(SweepRequest, namespace, options=_plan_options(namespace))
 
 
 def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sweep | Replanned:
@@ -257,57 +238,30 @@ def run(request: InferRequest | SweepRequest | ReplanRequest) -> PlanReport | Sw
 
 def _planned(request: InferRequest) -> PlanReport:
     """Read the profile and the cluster, plan, evaluate."""
-    from automap_models.core.microbatch import rescaling_notes
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
-    from automap_models.planners.portfolio.auto import AutoConfig
-    from automap_models.planners.portfolio.space import planning_problem
-    from automap_models.planners.staged.evaluate import evaluate
+    from automap_models.planners.portfolio.planning import planned
 
-    planner, profile = _staged_planner(request.planner), sized_profile(request.profile, request.microbatch_size)
+    profile = sized_profile(request.profile, None)
     if request.topo is None:
         raise BadInput(
             "no cluster is given", where="--topo", do=f"choose from {', '.join(known_clusters())} or give a YAML file"
         )
-    problem = planning_problem(
-        profile,
-        read_cluster(request.topo),
-        request.stages,
-        request.micro_batches,
-        request.global_batch,
-        **given(request, "state_factor", "granularity"),
-    )
-    if request.planner.name == "auto":
-        with _watched(len(problem.stages)):
-            result = planner.solve(problem.space)
-    else:
-        one = request.planner.name == "data-parallel"
-        result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
-    solved, plan = result.problem, result.required_plan()
-    replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
-    notes = (
-        *(problem.notes if request.stages is None else ()),
-        *result.notes,
-        *rescaling_notes(solved.profile, replicas),
-    )
-    certify_s = request.planner.certify_s
-    chosen = request.stages == AUTO and solved.stages > 1
-    return evaluate(
-        replace(result, notes=notes),
-        certify_s=AutoConfig().certify_s if certify_s is None else certify_s,
-        uniform_stages=solved.stages if chosen else problem.problem.stages,
-        policy=_policy_label(request.planner) if plan.planner == "policy" else None,
-    )
+    with _watching() as watch:
+        return planned(profile, read_cluster(request.topo), request.options, watch)
 
 
-def _watched(problems: int) -> AbstractContextManager[object]:
-    """A line on the terminal where the choice is among several problems, which may take seconds."""
-    if problems <= 2 or sys.stderr is None or not sys.stderr.isatty():
-        return nullcontext()
+@contextmanager
+def _watching() -> Iterator[Watch]:
+    """A line on the terminal, if there is one, for what may take seconds."""
+    from automap_models.planners.base import SILENT
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield SILENT
+        return
     from ..reports.text import Steps
 
-    steps = Steps()
-    steps.begin(f"choosing among {problems} combinations of stages and micro-batches")
-    return steps
+    with Steps() as steps:
+        yield steps.watch
 
 
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
@@ -317,7 +271,7 @@ def _read_back(request: InferRequest, path: Path) -> PlanReport:
     from automap_models.planners.staged.evaluate import evaluate
 
     cluster = None if request.topo is None else read_cluster(request.topo)
-    read = read_plan(path, sized_profile(request.profile, request.microbatch_size), cluster)
+    read = read_plan(path, sized_profile(request.profile, request.options.microbatch_size), cluster)
     return evaluate(read, notes=(f"read from {path}, costed again",))
 
 
@@ -328,45 +282,16 @@ def _swept(request: SweepRequest) -> Sweep:
 
     from ..reports.text import Steps
 
-    asked = request.planner
-    quick = asked.name == AUTO and asked.certify_s is None and asked.refine_s is None
-    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, request.microbatch_size)
-    policy, fields = _staged_planner(asked, "policy"), given(request, "state_factor", "granularity")
-    chosen = combinations(spec, profile, fields, policy.out_of_range, str(request.sweep))
+    options = request.options
+    quick = options.planner == AUTO and options.certify_s is None and options.refine_s is None
+    spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
+    policy, of_problems = options.make_planner("policy"), options.given("state_factor", "granularity")
+    chosen = combinations(spec, profile, of_problems, policy.out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
-        planner = policy if quick else _staged_planner(asked)
+        planner = policy if quick else options.make_planner()
         rows = sweep(chosen, planner, quick=quick, progress=lambda done, total: steps.advance(done, total, "planning"))
     return Sweep(profile, rows, spec.global_batch)
-
-
-def _staged_planner(request: PlannerRequest, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
-    """The planner asked for, or another one, with the options that are given and that it has.
-
-    Raises:
-        BadInput: there is no such planner, or its policy file cannot be read.
-    """
-    from automap_models.planners.registry import config_names, make_planner, planner_names
-
-    name = request.name if name is None else name
-    if name not in planner_names("staged"):
-        raise BadInput(
-            f"unknown planner {name!r}", where="--planner", do=f"choose from {', '.join(planner_names('staged'))}"
-        )
-    options = ("policy", "beam", "certify_s", "refine_s", "schedule")
-    known = config_names(name)
-    return make_planner(name, kind="staged", **given(request, *(option for option in options if option in known)))
-
-
-def _policy_label(request: PlannerRequest) -> str:
-    """The policy file's name and the beginning of its SHA-256."""
-    import hashlib
-
-    from automap_models.planners.staged.policy import SHIPPED
-    from automap_models.resources import zoo_dir
-
-    path = request.policy or zoo_dir() / SHIPPED
-    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
 def report(request: InferRequest | SweepRequest | ReplanRequest, outcome: PlanReport | Sweep | Replanned) -> Report:
@@ -391,10 +316,10 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     def timeline() -> Timeline:
         from automap_models.simulate.step import timeline
 
-        return timeline(plan.cost, plan.plan.micro_batches, request.planner.schedule or DEFAULT_SCHEDULE)
+        return timeline(plan.cost, plan.plan.micro_batches, request.options.schedule or DEFAULT_SCHEDULE)
 
     def draw() -> Figure:
-        from ..plots.pipeline import draw
+        from automap_models.plots.pipeline import draw
 
         return draw(plan, timeline())
 

@@ -10,18 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from automap_models.core.units import BYTES, BYTES_PER_S, SECONDS
 from automap_models.errors import BadInput
 from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .options import (
     add_seed,
     add_step_arguments,
     at_least,
     file_argument,
     given,
     name_argument,
+    quantity,
     refuse,
     source_of,
 )
@@ -50,7 +52,7 @@ OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
-  a factory               my_package.my_module:make_step, a JAX training step
+  a factory               my_package.my_module:make_step, a JAX training step or an nn.Module
   HLO or StableHLO        as automap-profile reads it; without a backward pass, too
 
 examples:
@@ -77,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "metis, greedy, local-search, expert, single",
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
-    how.add_argument("--time-limit", metavar="S", type=float, help="seconds after which a solver returns its best plan")
+    how.add_argument(
+        "--time-limit", metavar="TIME", type=quantity(SECONDS), help="after which a solver returns its best plan"
+    )
     add_seed(how)
     how.add_argument(
         "--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this placement.json"
@@ -88,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_problem(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--devices", metavar="K", type=at_least(0), help="accelerators (default: the graph's)")
     group.add_argument("--cpus", metavar="L", type=at_least(0), help="CPUs (default: the graph's; 0 for models)")
-    group.add_argument("--memory", metavar="BYTES", type=float, help="of one accelerator (default: the graph's; 32e9)")
+    group.add_argument(
+        "--memory", metavar="SIZE", type=quantity(BYTES), help="memory of one accelerator (default: the graph's; 32 GB)"
+    )
     group.add_argument(
         "--objective",
         choices=("throughput", "latency"),
@@ -115,7 +121,10 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="roofline of the CPUs (default cpu)")
     group.add_argument(
-        "--link", metavar="BYTES_PER_S", type=float, help="between an accelerator and the CPUs (default 12e9: PCIe 3.0)"
+        "--link",
+        metavar="BANDWIDTH",
+        type=quantity(BYTES_PER_S),
+        help="between an accelerator and the CPUs (default 12 GB/s: PCIe 3.0)",
     )
 
 
@@ -232,7 +241,7 @@ def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
     from ..reports.placement import print_placement
 
     def draw() -> Figure:
-        from ..plots.placement import draw_placement
+        from automap_models.plots.placement import draw_placement
 
         return draw_placement(outcome)
 

@@ -6,15 +6,17 @@ import argparse
 import contextlib
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
+from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .options import (
     add_device,
     add_seed,
     add_state_factor,
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.cluster import Cluster
-    from automap_models.core.constraints import Constraints
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
@@ -51,7 +52,8 @@ OF_SEARCHING = (
 """Options that a plan made before has no use for."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   a profile                  of automap-profile or another tool: no operations, so no plans that partition them
 
@@ -60,7 +62,7 @@ examples:
   automap-plan gpt3_7b --device a100 --topo p4d-4 --out plan.json --plot plans.png
   automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
-  automap-plan bert48 --topo A --memory 16e9 --keep-together 'block_0/*' --pin loss=1
+  automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.length_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
 
@@ -106,9 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-stages", metavar="N", type=at_least(1), help="of the deepest pipeline (default 16)")
     limits.add_argument(
         "--memory",
-        metavar="BYTES",
-        type=positive("bytes"),
-        help="of a device that plans may use, such as 16e9 (default: all)",
+        metavar="SIZE",
+        type=positive(BYTES),
+        help="memory of a device that plans may use, such as '16 GB', '14 GiB' or 16e9 (default: all)",
     )
     limits.add_argument(
         "--forbid",
@@ -120,9 +122,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
-        metavar="S",
-        type=positive("seconds"),
-        help="processor time for the exact search of pipelines and hybrids (default 20)",
+        metavar="TIME",
+        type=positive(SECONDS),
+        help="processor time for the exact search of pipelines and hybrids (default 20 s)",
     )
     how.add_argument(
         "--thorough",
@@ -151,12 +153,15 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
         PlanRequest,
         namespace,
         source=source_of(vars(namespace)),
-        pins=tuple(namespace.pin),
-        together=tuple(namespace.keep_together),
-        memory_bytes=namespace.memory,
-        forbidden=tuple(namespace.forbid),
-        budget_s=namespace.budget,
-        seed=namespace.seed or 0,
+        options=ExploreOptions(
+            **{name: getattr(namespace, name) for name in ("global_batch", "state_factor", "max_stages", "thorough")},
+            pins=namespace.pin,
+            together=namespace.keep_together,
+            memory_bytes=namespace.memory,
+            forbidden=namespace.forbid,
+            budget_s=namespace.budget,
+            seed=namespace.seed or 0,
+        ),
         cached=not namespace.no_cache,
     )
 
@@ -175,27 +180,20 @@ def run(request: PlanRequest) -> Explored | Candidate:
 
 def _explored(request: PlanRequest) -> Explored:
     """Profile once, search every kind of plan; or take what a former run of the same request came to."""
-    from automap_models.core.staged import DEFAULT_STATE_FACTOR
     from automap_models.formats.atomic import fingerprint
-    from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig, ExplorePlanner
-    from automap_models.planners.portfolio.space import PlanningSpace, default_batch
+    from automap_models.planners.portfolio.explore import ExplorePlanner
+    from automap_models.planners.portfolio.planning import explore_config, space_to_explore
     from automap_models.planners.portfolio.store import exploration_to_json
 
     from ..reports.exploration import Explored
     from ..reports.text import Steps
 
     begun = time.perf_counter()
-    cluster, constraints, cache = _cluster(request), _constraints(request), _cache(request)
+    options, cluster, cache = request.options, _cluster(request), _cache(request)
+    _ = options.constraints  # what is wrong with them shows before the model is traced
     with Steps() as steps:
-        config = ExploreConfig(request.budget_s or DEFAULT_BUDGET_S, request.thorough, request.seed)
         key, model = _profiled(request, cluster, cache, steps)
-        space = PlanningSpace(
-            model,
-            cluster,
-            global_batch=default_batch(model.profile) if request.global_batch is None else request.global_batch,
-            state_factor=DEFAULT_STATE_FACTOR if request.state_factor is None else request.state_factor,
-            constraints=constraints,
-        )
+        config, space = explore_config(options), space_to_explore(model, cluster, options)
         key = f"plans-{fingerprint({'model': key, **_identity(request, cluster)})}"
         exploration = _remembered(cache.read(key), space)
         cached = exploration is not None
@@ -242,24 +240,7 @@ def _cluster(request: PlanRequest) -> Cluster:
     """The cluster, perhaps with less memory."""
     from automap_models.formats.hardware_yaml import read_cluster
 
-    cluster, memory_bytes = read_cluster(request.topo), request.memory_bytes
-    if memory_bytes is None:
-        return cluster
-    if memory_bytes > cluster.memory:
-        what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
-        raise BadInput(what, where="--memory", do="give less, or another cluster")
-    return replace(cluster, memory=memory_bytes)
-
-
-def _constraints(request: PlanRequest) -> Constraints:
-    from automap_models.core.constraints import Constraints, Pin
-
-    return Constraints(
-        pins=tuple(map(Pin.parse, request.pins)),
-        together=request.together,
-        max_stages=request.max_stages,
-        forbidden=frozenset(request.forbidden),
-    )
+    return request.options.limited(read_cluster(request.topo))
 
 
 def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
@@ -267,8 +248,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     from automap_models.formats.plan_json import cluster_document
     from automap_models.version import __version__
 
-    names = ("global_batch", "microbatch_size", "state_factor", "pins", "together", "max_stages", "forbidden")
-    identity = {name: getattr(request, name) for name in (*names, "budget_s", "thorough", "seed")}
+    identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
     return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 
@@ -299,7 +279,7 @@ def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
         return Report(lambda: print_candidate(outcome), lambda: candidate_document(outcome))
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_candidates
+        from automap_models.plots.exploration import draw_candidates
 
         return draw_candidates(outcome.exploration)
 

@@ -15,19 +15,27 @@ from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
-from .arguments import add_seed, add_step_arguments, at_least, given, name_argument, source_of, superfluous
+from .options import (
+    add_seed,
+    add_step_arguments,
+    at_least,
+    given,
+    name_argument,
+    source_of,
+    superfluous,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.profile import Profile
-    from automap_models.workloads.source import Source
+    from automap_models.workloads.source import Framework, Source
 
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
-                             with --framework torch an nn.Module and its inputs
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
   another tool's profile     PipeDream's and DAPPLE's graph.txt, JSON of dnn-partitioning and Piper; or an .npz
 A file's format is recognised from its content.
@@ -36,7 +44,7 @@ examples:
   automap-profile bert48 -o bert48.npz                         the times that a V100's roofline gives
   automap-profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
   automap-profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
-  automap-profile my_models:make_model --framework torch --measure -o mine.npz   real times of this machine
+  automap-profile my_models:make_model --measure -o mine.npz   real times of this machine
   automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
   automap-profile graph.txt -o profile.npz                     PipeDream's profile converted
   automap-profile bert48.npz --plot bert48.png                 the arrays as a planner sees them
@@ -51,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what to profile, see below")
     step = parser.add_argument_group("which training step")
     step.add_argument(
-        "--framework", choices=("jax", "torch"), help="what a factory's model is written in (default jax)"
+        "--framework",
+        choices=("jax", "torch"),
+        help="what a factory's model must be in (default: whatever it is)",
     )
     add_step_arguments(step)
     step.add_argument("--model", metavar="NAME", help="name of the model in the profile and in plans")
@@ -130,7 +140,7 @@ def run(request: ProfileRequest) -> Profile | None:
 
 
 def profile_of(
-    source: Source, device: str | None, framework: str | None = None, measuring: Mapping[str, Any] | None = None
+    source: Source, device: str | None, framework: Framework | None = None, measuring: Mapping[str, Any] | None = None
 ) -> Profile:
     """Read, trace, cost or measure: whatever the profile takes. What user code prints goes to stderr.
 
@@ -186,7 +196,7 @@ def _write(path: Path, profile: Profile) -> None:
 
 
 def _draw(profile: Profile) -> Figure:
-    from ..plots.profile import draw_profile
+    from automap_models.plots.profile import draw_profile
 
     return draw_profile(profile)
 

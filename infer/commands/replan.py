@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 from ..requests import ReplanRequest
-from .arguments import filled, refuse, sized_profile
+from .options import filled, refuse, sized_profile
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
-    from automap_models.core.report import PlanReport
-    from automap_models.core.result import Result
+    from automap_models.core.result import PlanReport, Result
 
 NOT_OF_REPLANNING = (
     *("stages", "micro_batches", "global_batch", "state_factor", "granularity"),

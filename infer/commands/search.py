@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
@@ -15,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE
 from ..requests import SearchRequest
 from ..runner import Command, Output, Report
 from . import search_pipelines
-from .arguments import (
+from .options import (
     add_device,
     add_seed,
     add_step_arguments,
@@ -48,7 +49,8 @@ KINDS: Mapping[str, PlanKind] = {"opp": "operator", "adp": "data"}
 DESCRIPTION = "Search for the best way of training a model by its own operations."
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see automap-profile --list
-  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes
+  a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
+                             or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
 
 examples:
@@ -225,7 +227,8 @@ def _counted(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps:
     result = planner.solve(problem, watch=lambda news: steps.begin(news.what))
     planning_s = time.perf_counter() - begun_s
     inserted = _inserted(step, result.required_plan(), steps)
-    return Sharded(ShardingReport(result, planning_s, _count_notes(result, inserted)), inserted)
+    notes = (*_count_notes(result, inserted or {}), *step.module.notes)
+    return Sharded(ShardingReport(result, planning_s, notes), inserted)
 
 
 def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
@@ -241,6 +244,8 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     device = read_device(request.device or DEFAULT_DEVICE)
     mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
     step = TracedSharding.of(request.source, rule_set, steps.begin)
+    if request.verify and not step.runs_with_xla:
+        raise BadInput("runs steps with XLA, and this model is PyTorch's", where="--verify", do="leave it out")
     steps.begin(f"pricing {len(step.module.operations):,} operations")
     objective: Objective = "memory" if request.objective == "memory" else "time"
     problem = step.priced(cluster, mesh, objective, device)
@@ -250,6 +255,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     else:
         result = make_planner(request.planner, kind="sharding").solve(problem)
     report = price_report(result, lambda: time.perf_counter() - begun_s)
+    report = replace(report, notes=(*report.notes, *step.module.notes))
     inserted = _inserted(step, report.plan, steps)
     if not request.verify:
         return Sharded(report, inserted)
@@ -258,7 +264,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     return Sharded(report, inserted, verify_beside_data_parallelism(request.source, report, separate))
 
 
-def _inserted(step: TracedSharding, plan: ShardingPlan, steps: Steps) -> Mapping[str, Collectives]:
+def _inserted(step: TracedSharding, plan: ShardingPlan, steps: Steps) -> Mapping[str, Collectives] | None:
     steps.begin("checking the plan with Shardy")
     return step.inserted_by_shardy(plan)
 
@@ -310,7 +316,7 @@ def report(request: SearchRequest, outcome: Sharded) -> Report:
     from ..reports.sharding import count_document, price_document, print_counted, print_priced
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_search
+        from automap_models.plots.exploration import draw_search
 
         return draw_search(outcome.report)
 

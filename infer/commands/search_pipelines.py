@@ -11,7 +11,7 @@ from automap_models.errors import BadInput
 
 from ..requests import OnlineRequest
 from ..runner import Command, Output, Report
-from .arguments import (
+from .options import (
     add_device,
     add_state_factor,
     add_step_arguments,
@@ -110,7 +110,7 @@ def report(request: OnlineRequest, result: Result[StagedProblem, StagedPlan]) ->
     evaluated = evaluate(result, seed=request.seed)
 
     def draw() -> Figure:
-        from ..plots.exploration import draw_online
+        from automap_models.plots.exploration import draw_online
 
         return draw_online(result)
 

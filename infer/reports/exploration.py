@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size, rescaling_notes
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound
+from automap_models.core.result import Bound, PlanReport
+from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.staged.evaluate import evaluate
 
-from ..commands.arguments import in_options
+from ..commands.options import in_options
 from .pipeline import heading, layers
-from .text import columns, console, counted, fact_table, percent, plain, rounds, seconds, size, span
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

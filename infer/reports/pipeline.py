@@ -11,29 +11,16 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Result
+from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import SearchLogEntry
+from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
-from .text import (
-    WIDTH_WITHOUT_A_TERMINAL,
-    columns,
-    console,
-    counted,
-    fact_table,
-    percent,
-    plain,
-    rounds,
-    seconds,
-    shortened,
-    size,
-    span,
-)
+from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.placement import PlacementProblem, PlacementResult, model_name
+from automap_models.core.placement import (
+    PlacementProblem,
+    PlacementResult,
+    describe_objective,
+    device_name,
+    model_name,
+)
+from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap
 
-from .text import (
-    WIDTH_WITHOUT_A_TERMINAL,
-    columns,
-    console,
-    counted,
-    fact_table,
-    percent,
-    plain,
-    seconds,
-    shortened,
-    size,
-)
+from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,19 +49,6 @@ def describe_devices(problem: PlacementProblem) -> str:
         )
         if count
     )
-
-
-def describe_objective(problem: PlacementProblem) -> str:
-    """`throughput, transfers beside compute`."""
-    if problem.objective == "latency":
-        return "latency" + (f", up to {problem.pieces} subgraphs an accelerator" if problem.pieces > 1 else "")
-    passes = ", passes apart" if problem.split_passes else ""
-    return "throughput" + (", transfers beside compute" if problem.communication == "max" else "") + passes
-
-
-def device_name(problem: PlacementProblem, device: int) -> str:
-    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them."""
-    return str(device) if device < problem.accelerators else f"CPU {device}"
 
 
 def device_table(report: PlacementResult, width: int) -> Table:

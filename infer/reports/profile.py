@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from automap_models import workloads
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.npz import shared_document
 
-from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened, size
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table

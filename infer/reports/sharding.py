@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.result import Bound
 from automap_models.core.sharding import CANDIDATES, Collectives, ShardingPlan, variable_rows
 from automap_models.core.sharding_classes import REPLICATED
+from automap_models.core.units import counted, percent, seconds, size
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.envs.sharding.propagation import PARTITIONED, Propagation
 from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 from automap_models.planners.sharding.verify import TOLERANCE, Verified
 
-from .text import columns, console, counted, fact_table, percent, plain, seconds, size
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,12 +31,13 @@ class Sharded:
 
     Attributes:
         report: the plan, its price and what is said about it.
-        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`.
+        inserted: what Shardy's own propagation of it inserts, by Shardy's word; a legal plan needs no `reshard`. None
+            where it cannot read the step, as one of PyTorch's operators.
         verified: what XLA made of it, if that was asked for.
     """
 
     report: ShardingReport
-    inserted: Mapping[str, Collectives]
+    inserted: Mapping[str, Collectives] | None
     verified: Verified | None = None
 
 
@@ -127,7 +129,8 @@ def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         cut_off = ", then interrupted" if known["interrupted"] else ""
         yield "episodes", f"{episodes:,}{cut_off}; the plan's reward is {known['reward'][0]:.1f}"
     yield "optimum", _count_optimum(plan, report.result.bound)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     yield (
         "time",
         f"{seconds(report.planning_s)} from the model to the plan, {seconds(report.result.taken_s)} of it searching",
@@ -242,7 +245,8 @@ def _price_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
         noun = counted(len(decided), "input" if axis.kind == "data" else "trainable parameter")
         yield axis.name, f"{partitioned} of {noun} partitioned, {percent(split / (whole or 1.0))} of their bytes"
     yield "optimum", _price_optimum(report)
-    yield "Shardy", shardy_sentence(outcome.inserted)
+    if outcome.inserted is not None:
+        yield "Shardy", shardy_sentence(outcome.inserted)
     if outcome.verified:
         yield from _verified_facts(outcome.verified)
     searched = seconds(report.result.taken_s)

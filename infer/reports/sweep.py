@@ -6,19 +6,20 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
+from automap_models.core.units import counted, percent, seconds, shortened
 from automap_models.errors import Infeasible
-from automap_models.formats.files import write_atomically
-from automap_models.formats.plan_json import SCHEMA, cluster_document, dumps
+from automap_models.formats.atomic import write_text
+from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
-from ..commands.arguments import in_options
+from ..commands.options import in_options
 from ..runner import Report
-from .text import columns, console, counted, fact_table, percent, plain, seconds, shortened
+from .text import columns, console, fact_table, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def sweep_report(sweep: Sweep) -> Report:
     """A table, a picture, and the rows as JSON or CSV."""
 
     def draw() -> Figure:
-        from ..plots.sweep import draw_sweep
+        from automap_models.plots.sweep import draw_sweep
 
         return draw_sweep(sweep.profile.model, sweep.rows, same_batch=sweep.global_batch is not None)
 
@@ -172,12 +173,10 @@ def write_rows(path: Path, document: Mapping[str, Any]) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    text = dumps(document) + "\n" if path.suffix.lower() == ".json" else _csv(document["rows"])
-
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
-
-    write_atomically(path, write)
+    if path.suffix.lower() == ".json":
+        write_json(path, document)
+    else:
+        write_text(path, _csv(document["rows"]))
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

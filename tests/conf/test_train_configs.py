@@ -17,9 +17,9 @@ pytest.importorskip("lightning")
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
-from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_numbers
+from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_settings
 from automap_models.train.imitation import ImitationModule
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
@@ -34,7 +34,7 @@ def compose(*overrides: str) -> DictConfig:
 
 
 def build(config: DictConfig) -> RainbowModule:
-    require_numbers(config)
+    require_settings(config)
     build_data(config)
     return build_module(config)
 

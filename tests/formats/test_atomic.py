@@ -10,8 +10,7 @@ from typing import BinaryIO
 import pytest
 
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import Cache, cache_folder, fingerprint
-from automap_models.formats.files import require_writable, write_atomically
+from automap_models.formats.atomic import Cache, cache_folder, fingerprint, require_writable, write_atomically
 
 
 def _new(file: BinaryIO) -> None:

@@ -53,6 +53,33 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:
     assert read_cluster(tmp_path / "c.yaml") == read_cluster("C")
 
 
+def test_quantities_may_have_units(tmp_path: Path) -> None:
+    text = "{nodes: 4, devices_per_node: 8, intra: 130 GB/s, inter: 25 Gbit/s, memory: 32 GB, name: C}"
+    (tmp_path / "c.yaml").write_text(text)
+    assert read_cluster(tmp_path / "c.yaml") == Cluster(4, 8, 130e9, 3.125e9, 32e9, "C")
+    (tmp_path / "c.yaml").write_text(text.replace("32 GB", "32 GB/s"))
+    with pytest.raises(
+        BadInput, match=r"c\.yaml: \$\.memory is '32 GB/s', not a size such as 32 GB, 80 GiB or 32e9 \(by"
+    ):
+        read_cluster(tmp_path / "c.yaml")
+
+
+def test_a_device_s_quantities_may_have_units(tmp_path: Path) -> None:
+    text = (
+        "{matrix: {float32: 15.7 TFLOP/s, float16: 125e12}, vector: 15700 GFLOPS, bandwidth: 900 GB/s, "
+        "compute_efficiency: 0.6, bandwidth_efficiency: 0.75, winograd: true, launch_s: 0.9 us}"
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    matrix = {"float32": 15.7e12, "float16": 125e12}
+    assert read_device(tmp_path / "mine.yaml") == Device("mine", matrix, 15.7e12, 900e9, 0.6, 0.75, True, 0.9e-6)
+    (tmp_path / "mine.yaml").write_text(text.replace("15.7 TFLOP/s", "fast"))
+    with pytest.raises(BadInput, match=r"\$\.matrix\.float32 is 'fast', not a rate such as 312 TFLOP/s"):
+        read_device(tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text(text.replace("winograd: true", "winograd: 3 GB"))
+    with pytest.raises(BadInput, match=r"\$\.winograd is '3 GB', not true or false"):
+        read_device(tmp_path / "mine.yaml")
+
+
 def test_a_file_without_a_name_gives_the_cluster_its_own(tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump({key: GOOD[key] for key in GOOD if key != "name"}))
     assert read_cluster(str(tmp_path / "lab.yaml")).name == "lab"

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
-from automap_models.core.report import PlanReport
-from automap_models.core.result import Bound, Result
+from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible

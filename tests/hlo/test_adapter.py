@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from automap_models.errors import BadInput
-from automap_models.hlo.adapter import Module, compiled, one_op_modules, read_module, trace
+from automap_models.hlo.adapter import MlirModule, compiled, one_op_modules, read_module, trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step import TrainingStep
 
@@ -105,7 +105,7 @@ def test_the_module_computes_what_the_function_computes(mlp: TrainingStep) -> No
         np.testing.assert_allclose(result, value, rtol=1e-5)
 
 
-def run(module: Module, arguments: list[Any]) -> list[Any]:
+def run(module: MlirModule, arguments: list[Any]) -> list[Any]:
     """The module, one compiled operation after the other."""
     values: dict[int, Any] = dict(enumerate(jnp.asarray(argument) for argument in arguments))
     functions = {i: compiled(one_op) for one_op in one_op_modules(module) for i in one_op.instructions.tolist()}

@@ -19,7 +19,7 @@ from automap_models.cost.kernels import MATRIX_OPCODES
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo import measure
-from automap_models.hlo.adapter import Module, OneOp, compiled, trace
+from automap_models.hlo.adapter import MlirModule, OneOp, compiled, trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.measure import Clock, measure_times
 from automap_models.hlo.mlir_walk import part
@@ -46,13 +46,13 @@ def shape(*sizes: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def module() -> Module:
+def module() -> MlirModule:
     arguments = ({"a": shape(8, 16), "b": shape(16, 4)}, shape(32, 8), shape(32, 4))
     return trace(TrainingStep("two layers", train_step, arguments, 0, (1, 2), 32))
 
 
 @pytest.fixture(scope="module")
-def graph(module: Module) -> InstructionGraph:
+def graph(module: MlirModule) -> InstructionGraph:
     return instruction_graph(module)
 
 
@@ -73,7 +73,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[OneOp], float
     return run
 
 
-def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: Module, graph: InstructionGraph) -> None:
+def test_everything_runs_and_the_sums_are_those_of_the_whole_runs(module: MlirModule, graph: InstructionGraph) -> None:
     seen: list[tuple[int, int, str]] = []
     measured = measure_times(module, repeats=3, warmup=1, progress=lambda *progress: seen.append(progress))
     assert measured.not_measured == {}
@@ -94,7 +94,7 @@ def parts_take(*seconds: float | None) -> Callable[[OneOp], float | None]:
 
 
 def test_every_phase_is_scaled_by_itself(
-    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+    module: MlirModule, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_clock(monkeypatch, parts_take(10.0, 35.0, 40.0))
     measured = measure_times(module, graph=graph)
@@ -117,7 +117,7 @@ def test_every_phase_is_scaled_by_itself(
     ],
 )
 def test_a_part_that_did_not_run_or_took_longer_than_a_later_one_does_not_count(
-    module: Module,
+    module: MlirModule,
     graph: InstructionGraph,
     monkeypatch: pytest.MonkeyPatch,
     seconds: tuple[float | None, ...],
@@ -133,7 +133,7 @@ def test_a_part_that_did_not_run_or_took_longer_than_a_later_one_does_not_count(
 
 
 def test_phases_after_the_last_run_are_scaled_like_those_before(
-    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+    module: MlirModule, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_clock(monkeypatch, parts_take(10.0, None, None))
     measured = measure_times(module, graph=graph)
@@ -142,7 +142,7 @@ def test_phases_after_the_last_run_are_scaled_like_those_before(
 
 
 def test_what_did_not_run_has_a_roofline_time_scaled_like_with_like(
-    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+    module: MlirModule, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of the products run, at a tenth of the roofline's speed; everything else takes no time."""
     guess_s = read_device("cpu").seconds(graph.flop, graph.bytes_accessed)
@@ -162,7 +162,7 @@ def test_what_did_not_run_has_a_roofline_time_scaled_like_with_like(
 
 
 def test_without_memory_nothing_runs_and_the_roofline_is_left(
-    module: Module, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
+    module: MlirModule, graph: InstructionGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Clock, "free_bytes", lambda self: 0.0)
     measured = measure_times(module, graph=graph)
@@ -173,7 +173,7 @@ def test_without_memory_nothing_runs_and_the_roofline_is_left(
     assert sum(measured.not_measured.values()) == np.count_nonzero(~idle)
 
 
-def test_the_parts_compute_what_jax_computes(module: Module, graph: InstructionGraph) -> None:
+def test_the_parts_compute_what_jax_computes(module: MlirModule, graph: InstructionGraph) -> None:
     rng = np.random.default_rng(5)
     params = {name: rng.normal(size=size).astype(np.float32) for name, size in (("a", (8, 16)), ("b", (16, 4)))}
     x, y = (rng.normal(size=size).astype(np.float32) for size in ((32, 8), (32, 4)))
@@ -192,7 +192,7 @@ def test_the_parts_compute_what_jax_computes(module: Module, graph: InstructionG
 
 
 def test_a_part_leaves_out_what_it_does_not_need_and_the_module_as_it_is(
-    module: Module, graph: InstructionGraph
+    module: MlirModule, graph: InstructionGraph
 ) -> None:
     before = module.mlir.operation.get_asm()
     tanh = next(i for i, opcode in enumerate(graph.opcodes) if opcode == "tanh")
@@ -219,7 +219,7 @@ def test_the_peak_is_the_most_that_is_alive_at_once(graph: InstructionGraph) -> 
 
 
 @pytest.mark.parametrize(("option", "message"), [({"repeats": 0}, "repeats is 0"), ({"warmup": -1}, "warmup is -1")])
-def test_a_count_that_makes_no_sense_is_named(module: Module, option: dict[str, int], message: str) -> None:
+def test_a_count_that_makes_no_sense_is_named(module: MlirModule, option: dict[str, int], message: str) -> None:
     with pytest.raises(BadInput, match=f"measuring: {message}; give a number"):
         measure_times(module, **option)  # type: ignore[arg-type]
 

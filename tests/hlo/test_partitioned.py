@@ -33,7 +33,7 @@ from automap_models.cost.sharding import ShardingPrice, axis_costs, sharding_pri
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.module import Module
+from automap_models.hlo.module import MlirModule
 from automap_models.hlo.partitioned import DivisibleProfile
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
@@ -64,7 +64,7 @@ ARRAYS = ("C", "C_fwd", "A", "W", "stash")
 class Step(NamedTuple):
     """A traced step and what is made of it."""
 
-    module: Module
+    module: MlirModule
     sharding: ModuleSharding
     graph: InstructionGraph
     classes: StepClasses

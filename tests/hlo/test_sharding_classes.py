@@ -15,7 +15,7 @@ import pytest
 from automap_models.core.sharding_classes import ShardingClasses
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
-from automap_models.hlo.module import Module
+from automap_models.hlo.module import MlirModule
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.hlo.shardy import collectives, sharding_rules
@@ -40,13 +40,13 @@ BLOCKS = [(stack, i) for stack in ("encoder", "decoder") for i in (0, 1)]
 
 
 @cache
-def tiny(name: str) -> tuple[Module, ModuleSharding]:
+def tiny(name: str) -> tuple[MlirModule, ModuleSharding]:
     architecture, labels = TINY[name]
     module = trace(training_step(name, architecture, labels, "float32"))
     return module, sharding_classes(module, sharding_rules(module), SHARDY)
 
 
-def sharded(function: Any, *arguments: Any, rule_set: RuleSet = SHARDY) -> tuple[Module, ShardingClasses]:
+def sharded(function: Any, *arguments: Any, rule_set: RuleSet = SHARDY) -> tuple[MlirModule, ShardingClasses]:
     module = trace(TrainingStep("step", function, arguments, 0, (len(arguments) - 1,), 1))
     return module, sharding_classes(module, sharding_rules(module), rule_set).classes
 
@@ -59,7 +59,7 @@ def live(classes: ShardingClasses, axis_size: int = 2) -> list[int]:
     return np.flatnonzero(classes.divisors % axis_size == 0).tolist()
 
 
-def inserted(module: Module, dims: tuple[int, ...]) -> set[str]:
+def inserted(module: MlirModule, dims: tuple[int, ...]) -> set[str]:
     return {collective.kind for collective in collectives(module, [(dims, 2)])}
 
 
@@ -199,7 +199,7 @@ def test_a_step_of_scalars_has_no_classes() -> None:
     assert (len(classes), classes.dim_classes.size, len(classes.conflicts)) == (0, 0, 0)
 
 
-def with_an_unruled_operation(rule_set: RuleSet) -> tuple[Module, ShardingClasses]:
+def with_an_unruled_operation(rule_set: RuleSet) -> tuple[MlirModule, ShardingClasses]:
     def step(w: Any, x: Any) -> Any:
         return jax.grad(lambda w: (w * x).sum())(w), jnp.linalg.eigh(x @ x.T)[0]
 

@@ -29,6 +29,8 @@ RANK = {
     "envs": 6,
     "rl": 6,
     "planners": 7,
+    "plots": 8,
+    "api": 9,
     "zoo": 7,
 }
 # Below envs and rl in rank, yet none of their business.

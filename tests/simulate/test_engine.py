@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from automap_models.cost.overlap import Bucket
 from automap_models.simulate import engine
 from automap_models.simulate.engine import Timeline, simulate
 
@@ -85,6 +86,26 @@ def test_one_stage_runs_back_to_back() -> None:
 def test_equal_times_give_the_same_timeline_every_time(name: str) -> None:
     arguments = ([1, 1, 1], [1, 1, 1], [1, 1], [0, 1, 2], 6, name)
     assert _simulate(*arguments) == _simulate(*arguments)
+
+
+def test_of_two_messages_ready_at_the_same_time_the_forward_one_goes_first() -> None:
+    """Both are ready at second 6."""
+    timeline = _simulate([3, 1], [1, 1], [1], [0, 0], 2, "1f1b")
+    assert _draw(timeline, "stages") == [
+        "F0 F0 F0 F1 F1 F1 .. .. B0 .. B1",
+        ".. .. .. .. F0 B0 .. F1 B1",
+    ]
+    assert _draw(timeline, "links") == [".. .. .. F0 .. .. F1 B0 .. B1"]
+
+
+def test_a_bucket_that_is_ready_when_its_pass_starts_lets_the_message_before_it_go_first() -> None:
+    """(t + 0.7) - 0.7 is less than t for some t: rounding let the bucket overtake a message of the pass before."""
+    times = (np.array([0.3, 0.3]), np.array([0.1, 0.7]), np.array([2.0]), np.zeros(2))
+    for m in range(2, 12):
+        timeline = simulate(*times, m, "gpipe", [[], [Bucket(-0.7, 1.0)]], [False, True])
+        back = [(i.kind, i.micro_batch) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
+        sends = [("send-backward", k) for k in range(m)]
+        assert back == [*sends[:-1], ("all-reduce", m - 1), sends[-1]]
 
 
 def _simulate(

@@ -77,7 +77,7 @@ def test_a_training_step_is_taken_as_it_is(from_factory: Callable[..., TrainingS
     ("returned", "message"),
     [
         (None, r"returned a NoneType; return a TrainingStep, or \(function, arguments\) with the trainable .*"),
-        (step, r"returned a function; return a TrainingStep, or .*; for a PyTorch model add `framework='torch'`"),
+        (step, r"returned a function; return a TrainingStep, or .*; for PyTorch, \(model, inputs\)"),
         ((step,), r"returned a tuple of function; .*"),
         ((step, PARAMS), r"returned a tuple of function, dict; .*"),
         ((step, (PARAMS,)), r"returned a tuple of function, tuple; .* the batch as the last .*"),

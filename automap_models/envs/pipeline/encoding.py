@@ -16,7 +16,9 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import Grid, coarse_arrays
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
+from automap_models.errors import BadInput
 
+_REMAKE = "make the data set again with datagen/run.py"
 CHANNELS = ("C", "A", "W", "F", "stash")
 """Order of the coarse arrays along axis 1: prefix sums of all but A (see core.coarsen.CoarseArrays)."""
 
@@ -60,9 +62,50 @@ class EncodedProblems:
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in parts[0].as_dict()})
 
     @classmethod
-    def from_mapping(cls, arrays: Mapping[str, NDArray[Any]]) -> EncodedProblems:
-        """Pick this record's fields out of a mapping, e.g. an opened shard."""
-        return cls(**{field.name: np.asarray(arrays[field.name]) for field in fields(cls)})
+    def from_mapping(cls, arrays: Mapping[str, NDArray[Any]], where: str = "data set") -> EncodedProblems:
+        """Pick this record's fields out of a mapping, e.g. an opened data set, and check what they hold.
+
+        Args:
+            arrays: field name → array, and others.
+            where: what holds them, for messages.
+
+        Raises:
+            BadInput: an array is missing, of another type or shape, or holds what no problem has.
+        """
+        numbers = {field.name: arrays[field.name] for field in fields(cls) if field.name in arrays}
+        for field in fields(cls):
+            if field.name not in numbers:
+                raise BadInput(f"has no array {field.name}", where=where, do=_REMAKE)
+            _require_array(field.name, numbers[field.name], len(numbers[fields(cls)[0].name]), where)
+        encoded = cls(**numbers)
+        least = np.minimum(encoded.instructions, encoded.arrays.shape[2])
+        devices = encoded.nodes.astype(np.int64) * encoded.devices_per_node
+        if (encoded.stages > np.minimum(least, devices)).any():
+            raise BadInput("has problems of more stages than devices or instructions", where=where, do=_REMAKE)
+        return encoded
+
+
+def _require_array(name: str, array: NDArray[Any], groups: int, where: str) -> None:
+    """One array is what its field says.
+
+    Raises:
+        BadInput: it is not.
+    """
+    real = name in ("arrays", "inter_over_intra", "state_over_memory")
+    kind, shape = np.float32 if real else np.int32, (groups, len(CHANNELS)) if name == "arrays" else (groups,)
+    if (
+        array.dtype != kind
+        or array.shape[:2] != shape
+        or array.ndim != (3 if name == "arrays" else 1)
+        or not array.size
+    ):
+        raise BadInput(f"array {name} is of type {array.dtype} and shape {array.shape}", where=where, do=_REMAKE)
+    least = {"arrays": 0.0, "state_over_memory": 0.0, "inter_over_intra": np.finfo(np.float32).tiny}.get(name, 1)
+    if not np.isfinite(array).all() or array.min() < least:
+        raise BadInput(f"array {name} holds what no problem has", where=where, do=_REMAKE)
+    summed = [channel for channel, what in enumerate(CHANNELS) if what != "A"]
+    if name == "arrays" and (np.diff(array[:, summed], axis=2) < 0).any():
+        raise BadInput("its sums of times and sizes fall from one point to the next", where=where, do=_REMAKE)
 
 
 def encode(problems: Sequence[StagedProblem]) -> EncodedProblems:

@@ -6,25 +6,221 @@ device the evener one counts as better, and from the best local optimum some uni
 search goes on (iterated local search). Devices may depend on each other both ways: the placements need not be
 contiguous, so that they can be better than the best contiguous one.
 
+What every move of one unit to another device would lead to is known at once. A net, an output with the units that write
+and read it, loads every accelerator that holds some but not all of its units. A move of a unit from a to b changes how
+many of them a and b hold, and nothing elsewhere; the loads after all m·D moves are two products with the sparse
+incidence matrix of units and nets.
+
 For latency a move is judged by the latency itself, and placements whose subgraphs would wait for each other are out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from automap_models.core.contraction import Contraction, contract
-from automap_models.core.placement import ROUNDING, BoolArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.core.result import TIE
 from automap_models.cost.placement import latency_s
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
-from automap_models.planners.placement.moves import Effort, Loads, Score
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+
+WORK = 2e8
+"""Moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about ten
+seconds on the largest graphs, more than small ones can use up. Unlike seconds it gives the same result everywhere."""
+
+
+class Effort:
+    """How long a search may go on: until its deadline or, where that never comes, for so much work.
+
+    Args:
+        deadline: when to stop.
+        work: how much may be done without a deadline, in any unit.
+    """
+
+    def __init__(self, deadline: Deadline, work: float = WORK) -> None:
+        self._deadline = deadline
+        self._left = work if np.isinf(deadline.left_s) else np.inf
+
+    @property
+    def spent(self) -> bool:
+        """Whether to stop."""
+        return self._left <= 0 or self._deadline.passed
+
+    def spend(self, work: float) -> None:
+        """Count work that was done."""
+        self._left -= work
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a placement is; compared in this order.
+
+    Attributes:
+        excess: bytes beyond the limit, over all accelerators, relative to the limit.
+        value_s: the objective.
+        unevenness: Σ of squared loads: of two placements with the same slowest device, the evener one leads further.
+    """
+
+    excess: float
+    value_s: float
+    unevenness: float
+
+    def better_than(self, other: Score) -> bool:
+        """Whether it is, beyond rounding."""
+        for mine, theirs in (
+            (self.excess, other.excess),
+            (self.value_s, other.value_s),
+            (self.unevenness, other.unevenness),
+        ):
+            if abs(mine - theirs) > TIE * abs(theirs):
+                return mine < theirs
+        return False
+
+
+class Loads:
+    """A placement of m units on D devices for throughput, and what a move would make of it.
+
+    With `split_passes` there are two channels, forward and backward, and the value is the sum of their slowest
+    devices' loads; otherwise one channel holds both passes.
+
+    Attributes:
+        device: [m] device of each unit.
+    """
+
+    def __init__(self, problem: PlacementProblem, units: Contraction, device: IntArray) -> None:
+        from scipy.sparse import csr_array
+
+        self.problem, self.units, self.device = problem, units, device.copy()
+        own = np.arange(problem.devices) < problem.accelerators
+        self._accelerator: BoolArray = own
+        channel = units.net_pass if problem.split_passes else np.zeros_like(units.net_pass)
+        self._channels = 2 if problem.split_passes else 1
+        times = [units.accelerator_s, units.cpu_s]
+        if not problem.split_passes:
+            times = [both.sum(axis=0, keepdims=True) for both in times]
+        self._time_s = np.where(own[None, None, :], times[0][:, :, None], times[1][:, :, None])  # [C, m, D]
+        self._size = np.diff(units.net_start)
+        self._net = np.repeat(np.arange(self._size.size), self._size)
+        self._weights = [
+            csr_array(
+                (
+                    np.where(channel[self._net] == c, units.net_s[self._net], 0.0),
+                    (units.net_units, np.arange(self._net.size)),
+                ),
+                shape=(len(units), self._net.size),
+            )
+            for c in range(self._channels)
+        ]
+        self._net_channel = channel
+        self._limit = problem.memory_bytes * (1.0 + ROUNDING)
+        self._count()
+
+    def _count(self) -> None:
+        """Everything that follows from `device`."""
+        m, devices = len(self.units), self.problem.devices
+        self._held = np.zeros((self._size.size, devices), dtype=np.int64)
+        np.add.at(self._held, (self._net, self.device[self.units.net_units]), 1)
+        pays = (self._held > 0) & (self._held < self._size[:, None]) & self._accelerator
+        self._transfer_s = np.stack(
+            [(self.units.net_s * (self._net_channel == c)) @ pays for c in range(self._channels)]
+        )
+        self._compute_s = np.zeros((self._channels, devices))
+        for c in range(self._channels):
+            np.add.at(self._compute_s[c], self.device, self._time_s[c, np.arange(m), self.device])
+        self._memory: FloatArray = np.zeros(devices)
+        np.add.at(self._memory, self.device, self.units.memory_bytes)
+
+    @property
+    def work(self) -> float:
+        """What weighing all moves once costs, see WORK."""
+        return float(self._net.size * self.problem.devices)
+
+    def score(self) -> Score:
+        """Of the placement as it is."""
+        loads = self._busy(self._compute_s, self._transfer_s)
+        excess = float(self._beyond(self._memory).sum())
+        return Score(excess, float(loads.max(axis=1).sum()), float((loads**2).sum()))
+
+    def move(self, unit: int, device: int) -> None:
+        """Put a unit on another device."""
+        self.device[unit] = device
+        self._count()
+
+    def best_move(self, allowed: BoolArray) -> tuple[int, int, Score] | None:
+        """Unit, device and resulting score of the best move; None if none is allowed.
+
+        Args:
+            allowed: [m, D] moves to choose from; a unit's own device does not count.
+        """
+        excess, value, unevenness = self._after_moves()
+        own = np.arange(self.problem.devices)[None, :] == self.device[:, None]
+        score = np.where(allowed & ~own, excess, np.inf)
+        if not np.isfinite(score).any():
+            return None
+        tied = score <= score.min() * (1.0 + TIE)
+        value = np.where(tied, value, np.inf)
+        tied = value <= value.min() * (1.0 + TIE)
+        best = int(np.where(tied, unevenness, np.inf).argmin())
+        unit, device = divmod(best, self.problem.devices)
+        return unit, device, Score(*(float(scores[unit, device]) for scores in (excess, value, unevenness)))
+
+    def _after_moves(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """[m, D] excess, value and unevenness after each move; nonsense where a unit already is."""
+        home, member = self.device, self.units.net_units
+        at_home = self._held[self._net, home[member]]
+        leaves = (at_home > 1).astype(np.float64) - (at_home < self._size[self._net])
+        there = self._held[self._net]
+        enters = (there + 1 < self._size[self._net][:, None]).astype(np.float64) - (there > 0)
+        rows = np.arange(len(self.units))
+        from_s, to_s = [], []
+        for c, weight in enumerate(self._weights):
+            left = self._transfer_s[c, home] + self._accelerator[home] * (weight @ leaves)
+            entered = self._transfer_s[c] + self._accelerator * (weight @ enters)
+            from_s.append(self._busy(self._compute_s[c, home] - self._time_s[c, rows, home], left))
+            to_s.append(self._busy(self._compute_s[c] + self._time_s[c], entered))
+        source, target = np.stack(from_s)[:, :, None], np.stack(to_s)
+        loads = self._busy(self._compute_s, self._transfer_s)
+        others = np.stack([_largest_but(row)[home] for row in loads])
+        value = np.maximum(np.maximum(source, target), others).sum(axis=0)
+        squares = (loads**2).sum(axis=0)
+        change = (source**2 + target**2).sum(axis=0) - squares[home][:, None] - squares[None, :]
+        return self._excess_after(), value, squares.sum() + change
+
+    def _excess_after(self) -> FloatArray:
+        home, size = self.device, self.units.memory_bytes
+        now = self._beyond(self._memory)
+        left = self._beyond(self._memory[home] - size, home)
+        entered = self._beyond(self._memory[None, :] + size[:, None])
+        after: FloatArray = now.sum() - now[home][:, None] - now[None, :] + left[:, None] + entered
+        return np.where(after > TIE, after, 0.0)
+
+    def _beyond(self, memory: FloatArray, device: IntArray | None = None) -> FloatArray:
+        """Bytes beyond the limit of an accelerator, relative to the limit; the last axis is that of the devices."""
+        limited = self._accelerator if device is None else self._accelerator[device]
+        beyond: FloatArray = np.where(limited, np.maximum(memory - self._limit, 0.0), 0.0) / max(self._limit, 1.0)
+        return beyond
+
+    def _busy(self, compute: FloatArray, transfer: FloatArray) -> FloatArray:
+        both: FloatArray = np.maximum(compute, transfer) if self.problem.communication == "max" else compute + transfer
+        return both
+
+
+def _largest_but(loads: FloatArray) -> FloatArray:
+    """[D, D] largest of the loads without those of two devices; 0 if there is no third."""
+    devices = loads.size
+    top = np.argsort(-loads, kind="stable")[:3]
+    largest = np.zeros((devices, devices))
+    a, b = np.arange(devices)[:, None], np.arange(devices)[None, :]
+    for device in top[::-1]:
+        largest = np.where((a != device) & (b != device), loads[device], largest)
+    return largest
+
 
 STARTS = 10
 """Random starts."""

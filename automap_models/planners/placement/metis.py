@@ -22,8 +22,7 @@ from automap_models.cost.placement import latency_s
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
-from automap_models.planners.placement.local_search import descend
-from automap_models.planners.placement.moves import Effort, Loads
+from automap_models.planners.placement.local_search import Effort, Loads, descend
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
 
 SEEDS = 4

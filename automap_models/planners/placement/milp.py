@@ -26,8 +26,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Deadline, OutOfTime, Progress, Watch
 from automap_models.planners.placement.heuristics import GreedyPlanner
 from automap_models.planners.placement.latency_program import LatencyProgram, latency_program
-from automap_models.planners.placement.local_search import LocalSearchPlanner, improve_latency
-from automap_models.planners.placement.moves import Effort
+from automap_models.planners.placement.local_search import Effort, LocalSearchPlanner, improve_latency
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig
 from automap_models.planners.placement.program import Answer, Program, Solver, solve_program
 from automap_models.planners.placement.throughput_program import (

@@ -1,7 +1,7 @@
 """The default planner: the policy's plans, held against uniform cuts and data parallelism; the best that fits.
 
-It is the portfolio over pipelines and data parallelism (planners.portfolio.engine). Where the policy is not made for a
-problem the exact planner takes its place (formats.md, "Commands").
+It is the portfolio over pipelines and data parallelism (planners.portfolio.competition). Where the policy is not made
+for a problem the exact planner takes its place (formats.md, "Commands").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig

@@ -26,7 +26,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.candidate import KINDS, Absent, Candidate, rank
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.explain import nothing_fits, why_absent, why_it_loses
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.portfolio.space_search import SpaceSearch, one_stage_plans, search_space
@@ -116,12 +116,7 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
     def solve(
         self, problem: StagedProblem | PlanningSpace, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> StagedResult:
-        """The best plan of every sort.
-
-        Args:
-            problem: one problem, or a space: then the problem of the result is the one chosen.
-            deadline: when to stop with the best plan so far.
-            watch: is told how far it is.
+        """The best plan of every sort; arguments as those of AutoPlanner.solve.
 
         Raises:
             BadInput: constraints contradict one another, or match nothing, or there are more devices than the exact

@@ -27,7 +27,8 @@ from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.plan_json import cluster_document
-from automap_models.hlo.module import Module
+from automap_models.hlo.graph import instruction_graph, rules_of
+from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
@@ -38,7 +39,7 @@ from automap_models.workloads.source import Begin, Source, SourceKind, module_of
 
 RULES = "shardy"
 """What may be partitioned: all that propagates."""
-_TRACERS = ("jax", "flax", "optax")
+_TRACERS = ("jax", "flax", "optax", "torch")
 
 
 def profiled_model(
@@ -53,17 +54,15 @@ def profiled_model(
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    from automap_models.hlo.shardy import sharding_rules
-
     meta = {"times": "roofline, not measured", "device": device.name}
     profile = profile_from_graph(graph, roofline_times(graph, device), meta)
     begin(f"propagating through {len(module.operations):,} operations")
-    sharding = sharding_classes(module, sharding_rules(module), rules)
+    sharding = sharding_classes(module, rules_of(module), rules)
     begin("finding out what can be partitioned")
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
     shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
     notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
-    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, notes)
+    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, (*notes, *module.notes))
 
 
 def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, rules: str) -> dict[str, int]:
@@ -126,8 +125,6 @@ def _traced_model(
         begin(f"tracing {source.what}")
         module = module_of(source)
     begin(f"costing {len(module.operations):,} instructions")
-    from automap_models.hlo.graph import instruction_graph
-
     model = profiled_model(module, instruction_graph(module), device, cluster, read_rule_set(RULES), begin)
     cache.write(f"model-{key}", model_to_npz(model))
     return key, model
@@ -137,7 +134,10 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
     """What identifies a training step."""
     if module is not None:
         kinds = [[argument.name, argument.kind] for argument in module.arguments]
-        text = module.mlir.operation.get_asm(enable_debug_info=True)  # layers stand in its locations
+        if isinstance(module, MlirModule):
+            text = module.mlir.operation.get_asm(enable_debug_info=True)  # layers stand in its locations
+        else:
+            text = repr((module.meta, module.argument_types, module.operations, module.outputs))
         return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
         return {"file": _digest(Path(source.what).read_bytes()), "trainable": source.trainable}

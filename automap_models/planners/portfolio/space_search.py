@@ -19,7 +19,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.engine import Contender
+from automap_models.planners.portfolio.competition import Contender
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist

@@ -17,11 +17,12 @@ from automap_models.core.sharding import Collectives, Objective, ShardingPlan, S
 from automap_models.cost.sharding import plan_price, replicated_price
 from automap_models.errors import BadInput
 from automap_models.formats.sharding_json import ShardingReport
+from automap_models.hlo.module import MlirModule
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.workloads.source import Begin, Source, module_of
 
 if TYPE_CHECKING:
-    from automap_models.hlo.adapter import Module
+    from automap_models.hlo.module import Module
     from automap_models.hlo.rule_sets import RuleSet
     from automap_models.hlo.sharding_classes import ModuleSharding
 
@@ -48,13 +49,13 @@ class TracedSharding:
             BadInput: it cannot be read or traced.
             UserCodeError: the user's own code raised.
         """
+        from automap_models.hlo.graph import rules_of
         from automap_models.hlo.sharding_classes import sharding_classes
-        from automap_models.hlo.shardy import sharding_rules
 
         begin(f"tracing {source.what}")
         module = module_of(source)
         begin(f"propagating through {len(module.operations):,} operations")
-        return cls(module, sharding_classes(module, sharding_rules(module), rule_set), rule_set.name)
+        return cls(module, sharding_classes(module, rules_of(module), rule_set), rule_set.name)
 
     @cached_property
     def graph(self) -> InstructionGraph:
@@ -89,8 +90,18 @@ class TracedSharding:
         problem = self.counted(cluster, mesh)
         return replace(problem, objective=objective, work=work, launch_s=device.launch_s)
 
-    def inserted_by_shardy(self, plan: ShardingPlan) -> Mapping[str, Collectives]:
-        """What Shardy's own propagation of a plan along all its axes inserts, by Shardy's word for it."""
+    @property
+    def runs_with_xla(self) -> bool:
+        """Whether XLA can compile and run the step, and Shardy read it."""
+        return isinstance(self.module, MlirModule)
+
+    def inserted_by_shardy(self, plan: ShardingPlan) -> Mapping[str, Collectives] | None:
+        """What Shardy's own propagation of a plan along all its axes inserts, by Shardy's word for it.
+
+        None for a step of PyTorch's operators, which Shardy does not read.
+        """
+        if not isinstance(self.module, MlirModule):
+            return None
         from automap_models.hlo.shardy import collectives
 
         inserted: dict[str, Collectives] = {}

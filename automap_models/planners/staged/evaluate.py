@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from automap_models.core.report import PlanReport
+from automap_models.core.result import PlanReport
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.base import Deadline

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.coarsen import Grid
 from automap_models.datagen.binning import Bins
-from automap_models.datagen.marginals import Exponential
+from automap_models.datagen.distributions import Exponential
 
 
 def cells_for(n: int, points: int) -> Bins:

@@ -13,7 +13,7 @@ import pytest
 
 from automap_models.core.schedules import SCHEDULES
 from automap_models.infer.app import infer as main
-from automap_models.infer.plots import figures
+from automap_models.plots import figures
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 GRAPH = """node1 -- Embedding(10, 4) -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4000.0, parameter_size=160.0
@@ -344,6 +344,7 @@ def test_a_graph_that_cannot_be_is_refused(text: str, message: str, refused: Cal
         (("--topo", "C", "--beam", "0"), "--beam"),
         (("--topo", "C", "--certify-budget", "-1"), "--certify-budget"),
         (("--topo", "C", "--certify-budget", "nan"), "--certify-budget"),
+        (("--topo", "C", "--certify-budget", "300 Mbit"), "--certify-budget: '300 Mbit' is no time such as"),
         (("--topo", "C", "--planner", "exact", "--certify-budget", "100"), "needs no proof"),
         (("--topo", "C", "--refine-budget", "-5"), "--refine-budget"),
         (("--topo", "C", "--refine-budget", "5", "--no-refine"), "--refine-budget"),

@@ -15,10 +15,10 @@ from automap_models.cost.staged import plan_cost
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.infer.app import infer as main
-from automap_models.infer.plots.sweep import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
 from automap_models.planners.portfolio.sweep import Row, best_rows
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.batch import Outcome
+from automap_models.plots.sweep import CLUSTER, MICRO_BATCHES, STAGES, draw_sweep, layout
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 SMALL = "{clusters: [A, B], stages: [1, 2, 3], micro_batches: [8, 16]}\n"

@@ -15,9 +15,8 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.plots.pipeline import windows as shown_windows
 from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
-from automap_models.infer.reports.text import percent, seconds, size
+from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
 
@@ -29,23 +28,6 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
     cost = plan_cost(problem, plan)
     result = Result(problem, plan, cost, "feasible", taken_s=0.01)
     return PlanReport(result, {"1f1b": cost.length_s * 1.1}, 8.0 * micro_batches, None, 100.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0 s"), (1.5e-5, "15.0 µs"), (0.01234, "12.3 ms"), (2.0, "2.00 s"), (4000.0, "4000 s")]
-)
-def test_times_have_three_digits_and_the_unit_that_suits_them(value: float, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0 B"), (999.0, "999 B"), (32e9, "32.0 GB"), (1.5e12, "1.50 TB")])
-def test_sizes_are_decimal(value: float, text: str) -> None:
-    assert size(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0.0 %"), (0.1234, "12.3 %"), (0.00012, "0.012 %")])
-def test_small_shares_keep_a_digit(value: float, text: str) -> None:
-    assert percent(value) == text
 
 
 def test_a_stage_that_sets_the_pace_is_named_with_its_rounds() -> None:

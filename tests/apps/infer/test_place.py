@@ -240,7 +240,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--cpus", "0", "--memory", "1e9"], "line: nodes 1, 11, which must share a device, need 2 GB"),
         (["line.json", "--out", "line.json"], "line.json for the placement: is an input, too"),
         (["line.json", "--out", "nowhere/p.json"], "nowhere/p.json: there is no folder"),
-        (["line.json", "--plot", "p.gif"], "--plot p.gif: no kind of picture ends in '.gif'"),
+        (["line.json", "--plot", "p.gif"], "p.gif: no kind of picture ends in '.gif'"),
         (["line.json", "--out", "p.png", "--plot", "p.png"], "p.png for the plot: is where the placement goes, too"),
         (["line.json", "--plan", "line.json"], "line.json: the document has the unknown key"),
         (["line.json", "--plan", "p.json", "--seed", "1"], "--seed: the placement read has its own"),

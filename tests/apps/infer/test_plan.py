@@ -200,7 +200,7 @@ def test_thorough_goes_to_the_end_and_trains_an_agent_too(profile: str, topo: st
 
 def test_constraints_are_honoured(profile: str, topo: str, planned: Run) -> None:
     arguments = (profile, "--topo", topo, "--pin", "layer_3=1", "--keep-together", "layer_1", "--max-stages", "2")
-    document = planned(*arguments, "--memory", "9e8")
+    document = planned(*arguments, "--memory", "900 MB")
     assert document["cluster"]["memory"] == 9e8
     (cut,) = document["best"]["cuts"]
     assert cut in (1, 3, 4, 5)
@@ -231,10 +231,13 @@ def test_the_operators_of_a_model_may_be_left_whole(model: str, topo: str, plann
         (["--forbid", "data", "--forbid", "operator", "--forbid", "pipeline"], "nothing is left by which"),
         (["--max-stages", "0"], "no whole number"),
         (["--forbid", "magic"], "invalid choice"),
-        (["--memory", "none"], "no positive number of bytes"),
+        (["--memory", "none"], "--memory: 'none' is no size such as 32 GB, 80 GiB or 32e9 (bytes)"),
+        (["--memory", "16 Gb"], "--memory: '16 Gb' is no size such as"),
+        (["--memory", "16 GB/s"], "--memory: '16 GB/s' is no size such as"),
         (["--memory", "1e30"], "more than"),
-        (["--memory", "-1"], "no positive number"),
-        (["--budget", "0"], "no positive number of seconds"),
+        (["--memory", "-1"], "no positive size"),
+        (["--budget", "0"], "no positive time such as"),
+        (["--budget", "2 moons"], "--budget: '2 moons' is no time such as 5 us, 300 ms, 20 s or 2 min (seconds)"),
         (["--global-batch", "0"], "no whole number"),
         (["--global-batch", "2000000000"], "give 1 to"),
         (["--state-factor", "-1"], "state factor"),

@@ -150,7 +150,7 @@ def test_the_origin_never_passes_a_guess_off_as_a_measurement(meta: dict[str, ob
 
 def test_every_array_is_drawn_on_its_own_axes() -> None:
     pytest.importorskip("matplotlib")
-    from automap_models.infer.plots.profile import draw_profile
+    from automap_models.plots.profile import draw_profile
 
     random = np.random.default_rng(0)
     profile = Profile.create(*random.random((3, 300)), layers=["block_1/a"] * 200 + [""] * 50 + ["head"] * 50)

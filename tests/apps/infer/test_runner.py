@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from automap_models.errors import AutomapError, BadInput, Infeasible
+from automap_models.formats.plan_json import write_json
 from automap_models.infer import app
-from automap_models.infer.runner import Command, CommandParser, Output, Report, run_command, write_json
+from automap_models.infer.runner import Command, CommandParser, Output, Report, run_command
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -17,7 +17,7 @@ import torch
 from automap_models.resources import conf_dir
 from automap_models.train.console import quiet
 from automap_models.train.main import train
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 
 def main() -> None:

@@ -24,9 +24,9 @@ from automap_models.formats.dataset import read_dataset
 from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.staged.policy import KIND, Policy
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
-from automap_models.train import export, parity
+from automap_models.train import export
 from automap_models.train.build import build_data, build_module
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 from automap_models.version import __version__
 
 MakeConfig = Callable[..., DictConfig]
@@ -91,7 +91,7 @@ def start_of(problems: Problems) -> Partial:
 def assert_agrees(policy_file: Exported, records: list[StagedProblem]) -> None:
     """Both on the data set, where it is kept for that, and on more problems."""
     assert [path.name for path in policy_file.path.parent.iterdir()] == ["policy.onnx"]
-    report = parity.check_parity(policy_file.module, policy_file.path, Problems.from_encoded(encode(records)), STATES)
+    report = export.check_parity(policy_file.module, policy_file.path, Problems.from_encoded(encode(records)), STATES)
     assert policy_file.report["states"] >= STATES
     assert report["states"] >= STATES
     for agreement in (policy_file.report, report):
@@ -167,7 +167,7 @@ def assert_only_legal_states_are_compared(policy_file: Exported, records: list[S
     problems = Problems.from_encoded(encode(records))
     count = 0
     look_ahead = isinstance(policy_file.module.online, LookAheadQNetwork)
-    for state in parity.visited(parity.plan(Policy(policy_file.path), problems, parity.BEAM, tables=look_ahead)):
+    for state in export.visited(export.plan(Policy(policy_file.path), problems, export.BEAM, tables=look_ahead)):
         assert (state.partial.step == state.partial.step[0]).all()
         assert state.cuts == (int(state.partial.step[0]) % 2 == 0)
         done = (state.partial.cuts >= 0).sum(1) + (state.partial.device_cuts >= 0).sum(1)
@@ -176,7 +176,7 @@ def assert_only_legal_states_are_compared(policy_file: Exported, records: list[S
         half = legal[:, :POINTS] if state.cuts else legal[:, POINTS:]
         assert half.gather(1, state.action.unsqueeze(1)).all()
         count += len(done)
-    followed = legal_cuts(problems, start_of(problems)).sum(1).clamp(max=parity.BEAM)
+    followed = legal_cuts(problems, start_of(problems)).sum(1).clamp(max=export.BEAM)
     assert count == int((1 + followed * (episode_steps(problems) - 1)).sum())
 
 
@@ -199,7 +199,7 @@ def test_the_paper_s_network_becomes_a_planner(
 def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, records: list[StagedProblem]) -> None:
     """The loop over further stages then makes no round, and its outputs have no shape to rely on."""
     two_stages = Problems.from_encoded(encode([record for record in records if record.stages == 2]))
-    assert parity.check_parity(exported.module, exported.path, two_stages, STATES)["states"] > len(two_stages.stages)
+    assert export.check_parity(exported.module, exported.path, two_stages, STATES)["states"] > len(two_stages.stages)
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_the_look_ahead_network_becomes_a_planner(
     for check in CHECKS:
         check(look_ahead, mixed if check is assert_agrees else mixed[:120])
     assert_tells_nothing_of_the_machine(look_ahead)
-    assert look_ahead.report["equal_table_entries"] >= parity.EQUAL_ENTRIES
+    assert look_ahead.report["equal_table_entries"] >= export.EQUAL_ENTRIES
 
 
 def test_the_file_takes_the_fields_of_a_problem_and_the_width_of_the_beam(exported: Exported) -> None:
@@ -293,7 +293,7 @@ def test_a_file_that_decides_otherwise_is_refused_and_does_not_stay(
 
     monkeypatch.setattr(export, "planner_model", lambda *_: wrong)
     if damage == "mask":
-        monkeypatch.setattr(parity, "legal_actions", lambda *arguments: ~legal_actions(*arguments))
+        monkeypatch.setattr(export, "legal_actions", lambda *arguments: ~legal_actions(*arguments))
     (tmp_path / "policy.onnx").write_bytes(b"an older one")
     data = build_data(compose_tiny())
     data.setup()

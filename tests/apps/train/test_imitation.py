@@ -20,8 +20,7 @@ from automap_models.envs.pipeline.encoding import EncodedProblems, encode
 from automap_models.envs.pipeline.env import Partial, PipelineEnv, Problems, terminal_reward
 from automap_models.errors import BadInput
 from automap_models.train import imitation
-from automap_models.train.build import build_data, build_module
-from automap_models.train.checkpoints import load_weights
+from automap_models.train.build import build_data, build_module, load_weights
 from automap_models.train.data import VisitSampler
 from automap_models.train.imitation import ExactPlans, ImitationModule, find_exact_plans
 from automap_models.train.main import main, train

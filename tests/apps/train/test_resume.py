@@ -19,10 +19,9 @@ from omegaconf import DictConfig
 from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import Partial
 from automap_models.errors import BadInput
-from automap_models.train.build import build_module
-from automap_models.train.checkpoints import load_weights
+from automap_models.train.build import build_module, load_weights
 from automap_models.train.main import train
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
@@ -160,7 +159,7 @@ def test_replayed_states_look_up_the_same_as_with_all_their_tables(
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automap_models.train.module.complete_cost", worse_every_time())
+    monkeypatch.setattr("automap_models.train.rainbow.complete_cost", worse_every_time())
     train(tiny("agent=paper", "agent.size.hidden=16", "episodes=192"))
     assert last(tmp_path / "run")["global_step"] == 3 * 8
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
@@ -330,7 +329,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
         file.write(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("automap_models.train.checkpoints.torch.save", fails)
+    monkeypatch.setattr("automap_models.train.build.torch.save", fails)
     with pytest.raises(BadInput, match="No space left"):
         train(tiny("ckpt_path=last", "episodes=128"))
     assert finished.read_bytes() == before

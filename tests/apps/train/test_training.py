@@ -15,7 +15,7 @@ from automap_models.resources import conf_dir
 from automap_models.rl.learner import Learner
 from automap_models.train.build import build_module
 from automap_models.train.main import train
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 

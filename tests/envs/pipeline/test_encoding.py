@@ -15,6 +15,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.envs.pipeline.encoding import CHANNELS, EncodedProblems, cut_masks, decode, encode
+from automap_models.errors import BadInput
 
 LAW = settings(max_examples=80, deadline=None, derandomize=True)
 FLOAT32 = 1e-5
@@ -157,7 +158,7 @@ def test_problems_are_taken_apart_and_put_together() -> None:
 def test_a_mapping_without_an_array_is_not_a_batch() -> None:
     arrays = encode([_problem(5)]).as_dict()
     del arrays["nodes"]
-    with pytest.raises(KeyError, match="nodes"):
+    with pytest.raises(BadInput, match="data set: has no array nodes"):
         EncodedProblems.from_mapping(arrays)
 
 

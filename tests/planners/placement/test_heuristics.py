@@ -20,8 +20,8 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.placement_json import parse_placement, read_placement
 from automap_models.planners.base import Planner
 from automap_models.planners.placement.heuristics import ExpertConfig, ExpertPlanner, topological_orders
+from automap_models.planners.placement.local_search import Loads
 from automap_models.planners.placement.metis import acyclic_moves
-from automap_models.planners.placement.moves import Loads
 from automap_models.planners.registry import make_planner, planner_names
 
 OURS = ("metis", "greedy", "local-search", "expert", "single")

@@ -17,7 +17,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Planner, Watch
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of

@@ -16,7 +16,7 @@ from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
-from automap_models.planners.portfolio.engine import Budget, Makers, compete
+from automap_models.planners.portfolio.competition import Budget, Makers, compete
 from automap_models.planners.portfolio.space import Competition, PlanningSpace, divisors, stage_numbers
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.search import exact_search

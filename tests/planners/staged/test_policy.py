@@ -28,7 +28,7 @@ from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, P
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.rl import targets
 from automap_models.train import export
-from automap_models.train.module import RainbowModule
+from automap_models.train.rainbow import RainbowModule
 
 POINTS = 16
 

@@ -30,7 +30,7 @@ from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
-from automap_models.hlo.module import Module
+from automap_models.hlo.module import MlirModule
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
@@ -55,7 +55,7 @@ CONFIGS = {
 class Step(NamedTuple):
     """What `stage_shardings` takes of a step."""
 
-    module: Module
+    module: MlirModule
     sharding: ModuleSharding
     graph: InstructionGraph
     profile: Profile

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from automap_models.core.units import counted, seconds, time_unit
 from automap_models.formats.hardware_yaml import RATES, SIZES
 from automap_models.planners.portfolio.sweep import Row
-
-from ..reports.text import counted, seconds, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from automap_models.datagen.marginals import Binomial, Exponential, Lognormal, Marginal, Normal, Uniform
+from automap_models.datagen.distributions import Binomial, Exponential, Lognormal, Marginal, Normal, Uniform
 
 DRAWS = 200_000
 

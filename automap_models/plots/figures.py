@@ -6,10 +6,10 @@ import importlib.util
 import io
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
-from automap_models.formats.atomic import write_atomically
+from automap_models.formats.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,11 +28,9 @@ def require_plotting(path: Path) -> None:
         BadInput: an unknown kind of file, or matplotlib is not installed.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(
-            f"no kind of picture ends in {path.suffix!r}", where=f"--plot {path}", do=f"use {', '.join(SUFFIXES)}"
-        )
+        raise BadInput(f"no kind of picture ends in {path.suffix!r}", where=str(path), do=f"use {', '.join(SUFFIXES)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput("matplotlib is not installed", where="--plot", do="pip install 'automap-models[plot]'")
+        raise BadInput("matplotlib is not installed", where=str(path), do="pip install 'automap-models[plot]'")
 
 
 def save_figure(path: Path, figure: Figure) -> None:
@@ -50,8 +48,4 @@ def save_figure(path: Path, figure: Figure) -> None:
     with warnings.catch_warnings(), mpl.rc_context({"svg.hashsalt": "automap"}):
         warnings.simplefilter("ignore")  # a glyph that the font lacks is no reason to talk
         figure.savefig(drawn, format=kind, dpi=150, metadata=undated)
-
-    def write(file: BinaryIO) -> None:
-        file.write(drawn.getvalue())
-
-    write_atomically(path, write)
+    write_bytes(path, drawn.getvalue())

@@ -7,8 +7,7 @@
 Each problem is a `Contender`. A contender whose relaxation cannot reach the best length is out, proven ("discarded");
 the exact search closes the others ("proven"), the most promising first, as far as the time allows. A shorter plan that
 it comes across is the new best. `prove` begins at the plans that the contenders have; `search_space` (space_search)
-begins at nothing. All parts of the time are parts of one deadline.
-"""
+begins at nothing. All parts of the time are parts of one deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that the transformers share."""
+"""What the models share: layers of transformers, and shapes of what a step reads."""
 
 from __future__ import annotations
 
@@ -68,3 +68,17 @@ def causal_bias(length: int, dtype: jnp.dtype) -> jax.Array:
     lowest = jnp.finfo(dtype).min  # type: ignore[no-untyped-call]
     visible = position[:, None] >= position[None, :]
     return jnp.where(visible, 0, lowest).astype(dtype)[None, None]
+
+
+def token_shapes(labels: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name → int32 [batch, sequence] for each name, with labels = (batch, sequence)."""
+    return {name: _array(labels, jnp.int32) for name in names}
+
+
+def image_shapes(labels: tuple[int, ...], size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Float32 images [batch, size, size, 3] and a class number for each, with labels = (batch,)."""
+    return {"images": _array((*labels, size, size, 3), jnp.float32), "labels": _array(labels, jnp.int32)}
+
+
+def _array(shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.placement import PlacementResult, model_name
-
-from ..reports.placement import describe_objective, device_name
-from ..reports.text import seconds, shortened, size, size_unit, time_unit
-from .figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.core.placement import PlacementResult, describe_objective, device_name, model_name
+from automap_models.core.units import seconds, shortened, size, size_unit, time_unit
+from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

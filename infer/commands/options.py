@@ -1,7 +1,6 @@
 """What the commands' arguments share: their types, groups of them, and what they mean together.
 
-Nothing here imports numpy: help is to be fast.
-"""
+Nothing here imports numpy: help is to be fast."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from automap_models.core.units import Unit
 from automap_models.errors import BadInput
+from automap_models.planners.options import AUTO
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
-
-from ..requests import AUTO
 
 if TYPE_CHECKING:
     from automap_models.core.profile import Profile
@@ -67,10 +66,12 @@ ARGUMENTS: Mapping[str, str] = {
     },
     "accelerators": "--devices",
     "budget_s": "--budget",
+    "certify_s": "--certify-budget",
     "forbidden": "--forbid",
     "link_bytes_per_s": "--link",
     "memory_bytes": "--memory",
     "pins": "--pin",
+    "refine_s": "--refine-budget",
     "restart_s": "--restart",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
@@ -126,16 +127,35 @@ def whole_number(text: str) -> int:
     return number
 
 
-def positive(unit: str) -> Callable[[str], float]:
-    """An argument's type: a positive number of that unit."""
+def quantity(unit: Unit, plain_per_base: float = 1.0) -> Callable[[str], float]:
+    """An argument's type: a number of that unit, such as `16 GB`, in its base unit.
+
+    Args:
+        unit: what it measures.
+        plain_per_base: how many of a number without a unit make a base unit: 1e3 where such a number is milliseconds.
+    """
 
     def number(text: str) -> float:
         try:
-            value = float(text)
+            return float(text) / plain_per_base
         except ValueError:
-            value = math.nan
+            pass
+        try:
+            return unit.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return number
+
+
+def positive(unit: Unit) -> Callable[[str], float]:
+    """An argument's type: a positive number of that unit."""
+    read = quantity(unit)
+
+    def number(text: str) -> float:
+        value = read(text)
         if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {unit}")
+            raise argparse.ArgumentTypeError(f"{text!r} is no positive {unit.what} such as {unit.examples}")
         return value
 
     return number

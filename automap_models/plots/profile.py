@@ -9,10 +9,9 @@ import numpy as np
 
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid, coarse_arrays
 from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.units import seconds, size, size_unit, time_unit
 from automap_models.formats.hardware_yaml import read_cluster
-
-from ..reports.text import seconds, size, size_unit, time_unit
-from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

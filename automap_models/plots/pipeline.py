@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.report import PlanReport
+from automap_models.core.result import PlanReport
+from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
+from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 from automap_models.simulate.engine import Interval, PassKind, Timeline
-
-from ..reports.text import counted, rounds, seconds, size, size_unit, span, time_unit
-from .figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,139 @@
+"""Quantities with units as people write and read them: `130 GB/s`, `12.3 ms`; and words that come with numbers.
+
+Reading has to refuse what is not meant and convert to base units. Libraries of quantities were tried: quantiphy 2.23
+reads "2 min" as two milli-inches and "1.5e1 kB" as 15 of an unknown unit, knows neither that a bit is an eighth of a
+byte nor which units belong to what is read, and takes 56 ms to import; pint takes longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+LONGEST = 60
+"""Characters of a quantity; a longer text is none."""
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a number measures.
+
+    Attributes:
+        what: "size", "bandwidth", …, for messages.
+        base: the unit of a number without one.
+        examples: how people write it.
+        symbols: unit → how many base units it is. `b` and `bit` are bits, `B` is bytes, and case counts.
+    """
+
+    what: str
+    base: str
+    examples: str
+    symbols: Mapping[str, float]
+
+    def parse(self, text: str) -> float:
+        """`32 GB` → 32e9: a number in the base unit.
+
+        Raises:
+            ValueError: it is none; the message says what was expected.
+        """
+        try:
+            return float(text)
+        except ValueError:
+            pass
+        match = _QUANTITY.fullmatch(text.strip()) if len(text) <= LONGEST else None
+        if match is None or match[2] not in self.symbols:
+            raise ValueError(f"{text[:LONGEST]!r} is no {self.what} such as {self.examples} ({self.base})")
+        return float(Decimal(match[1]) * Decimal(repr(self.symbols[match[2]])))  # 5 us is 5e-6 to the last bit
+
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\s\d](?:.*\S)?)")
+
+
+def _with_prefixes(symbol: str, size: float, prefixes: Mapping[str, float]) -> dict[str, float]:
+    return {prefix + symbol: size * factor for prefix, factor in prefixes.items()}
+
+
+BYTES = Unit("size", "bytes", "32 GB, 80 GiB or 32e9", _with_prefixes("B", 1.0, _DECIMAL | _BINARY))
+BYTES_PER_S = Unit(
+    "bandwidth",
+    "bytes per second",
+    "130 GB/s, 25 Gbit/s or 130e9",
+    _with_prefixes("B/s", 1.0, _DECIMAL | _BINARY)
+    | _with_prefixes("bit/s", 0.125, _DECIMAL)
+    | _with_prefixes("b/s", 0.125, _DECIMAL)
+    | _with_prefixes("bps", 0.125, _DECIMAL),
+)
+FLOP_PER_S = Unit(
+    "rate",
+    "FLOP/s",
+    "312 TFLOP/s or 312e12",
+    _with_prefixes("FLOP/s", 1.0, _DECIMAL) | _with_prefixes("FLOPS", 1.0, _DECIMAL),
+)
+SECONDS = Unit(
+    "time",
+    "seconds",
+    "5 us, 300 ms, 20 s or 2 min",
+    {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
+)
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def time_unit(largest_s: float) -> tuple[float, str]:
+    """The unit in which a time, or the largest of several, reads best: how many seconds it has, and its name."""
+    return next(((size, name) for size, name in _TIMES if largest_s >= size), _TIMES[-1]) if largest_s else (1.0, "s")
+
+
+def seconds(value_s: float) -> str:
+    """`0.01234` → `12.3 ms`."""
+    size, name = time_unit(value_s)
+    return f"{_three_digits(value_s / size)} {name}"
+
+
+def size_unit(largest_bytes: float) -> tuple[float, str]:
+    """The unit in which a size, or the largest of several, reads best: how many bytes it has, and its name."""
+    return next(((unit, name) for unit, name in _SIZES if largest_bytes >= unit), (1.0, "B"))
+
+
+def size(value_bytes: float) -> str:
+    """`32e9` → `32.0 GB` (decimal, as vendors and link speeds count)."""
+    unit, name = size_unit(value_bytes)
+    return f"{_three_digits(value_bytes / unit)} {name}"
+
+
+def percent(fraction: float) -> str:
+    """`0.0123` → `1.2 %`, with a second digit where there would only be zeros."""
+    return f"{100 * fraction:.1f} %" if abs(fraction) >= 0.001 or not fraction else f"{100 * fraction:.2g} %"
+
+
+def span(first_last: Sequence[int]) -> str:
+    """`(0, 7)` → `0–7`, `(5, 5)` → `5`."""
+    first, last = first_last
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 stage`, `4 stages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rounds(micro_batches: int) -> str:
+    """`1 micro-batch`, `16 micro-batches`."""
+    return f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''}"
+
+
+def _three_digits(value: float) -> str:
+    if not value:
+        return "0"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def shortened(text: str, width: int) -> str:
+    """The end of a long path says more than its beginning."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"

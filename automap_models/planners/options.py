@@ -1,0 +1,201 @@
+"""What can be asked of a plan, in one record for each way of planning: the commands and Python's functions fill them.
+
+`None` is what is left open where the default depends on something else. Importing this module imports no numpy, so that
+a command's help is fast.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.schedules import SCHEDULES
+from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.constraints import Constraints, Technique
+    from automap_models.core.staged import StagedPlan
+    from automap_models.planners.base import Planner
+
+AUTO = "auto"
+"""In place of a number of stages or micro-batches: choose it. Also the planner that may."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """One plan of pipeline stages: `automap-infer`, `automap_models.plan`.
+
+    Attributes:
+        stages: S; None is one stage a node, or one stage where that is shorter; "auto" is the best number.
+        micro_batches: M; None is what the global batch makes of the profiled micro-batch, or 16; "auto" is the best
+            divisor of the global batch.
+        global_batch: samples between two updates.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        state_factor: bytes of training state a byte of parameters.
+        granularity: points at which the model may be cut.
+        planner: who plans, by name.
+        beam: first cuts from which the policy goes on.
+        policy: an exported policy in place of the shipped one.
+        certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
+        schedule: whose simulated length is refined, and drawn.
+
+    Raises:
+        BadInput: a value that cannot be meant, or one that the planner does not read.
+    """
+
+    stages: int | str | None = None
+    micro_batches: int | str | None = None
+    global_batch: int | None = None
+    microbatch_size: int | None = None
+    state_factor: float | None = None
+    granularity: int | None = None
+    planner: str = AUTO
+    beam: int | None = None
+    policy: Path | str | None = None
+    certify_s: float | None = None
+    refine_s: float | None = None
+    schedule: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "micro_batches"):
+            number = getattr(self, name)
+            if number not in (None, AUTO):
+                _set_whole(self, name, " or 'auto'")
+            elif number == AUTO and self.planner != AUTO:
+                where, do = f"`{name}='auto'`", "give a number, or leave `planner` out"
+                raise BadInput(f"planner {self.planner} does not choose", where=where, do=do)
+        for name in ("global_batch", "microbatch_size", "granularity", "beam"):
+            if getattr(self, name) is not None:
+                _set_whole(self, name)
+        if self.beam is not None and self.beam < 1:
+            raise BadInput(f"a beam of {self.beam}", where="`beam`", do="give at least 1")
+        for name in ("certify_s", "refine_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
+        if self.schedule is not None and self.schedule not in SCHEDULES:
+            what, do = f"unknown schedule {self.schedule!r}", f"choose from {', '.join(SCHEDULES)}"
+            raise BadInput(what, where="`schedule`", do=do)
+        self._require_read()
+
+    def _require_read(self) -> None:
+        """Refuse options that the planner does not read."""
+        planner = self.planner
+        if planner == "data-parallel" and self.stages not in (None, 1):
+            what = f"data parallelism has one stage, not {self.stages}"
+            raise BadInput(what, where="`stages`", do="leave it out")
+        unread: dict[str, str] = {}
+        if planner not in (AUTO, "policy"):
+            unread |= dict.fromkeys(("policy", "beam"), f"planner {planner} uses none")
+        if planner != AUTO and self.refine_s:
+            unread["refine_s"] = f"planner {planner} is not refined"
+        if planner in ("exact", "data-parallel"):
+            unread["certify_s"] = f"a plan of planner {planner} needs no proof"
+        for name, why in unread.items():
+            if getattr(self, name) is not None:
+                raise BadInput(why, where=f"`{name}`", do="leave it out")
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of the named options that are not left open."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def make_planner(self, name: str | None = None) -> Planner[Any, StagedPlan, Any]:
+        """The planner asked for, or another one, with the options that are given and that it has.
+
+        Raises:
+            BadInput: there is no such planner, or its policy file cannot be read.
+        """
+        from automap_models.planners.registry import config_names, make_planner, planner_names
+
+        name = self.planner if name is None else name
+        if name not in planner_names("staged"):
+            do = f"choose from {', '.join(planner_names('staged'))}"
+            raise BadInput(f"unknown planner {name!r}", where="`planner`", do=do)
+        config = self.given("policy", "beam", "certify_s", "refine_s", "schedule")
+        if "policy" in config:
+            config["policy"] = Path(config["policy"])
+        known = config_names(name)
+        return make_planner(name, **{option: value for option, value in config.items() if option in known})
+
+
+@dataclass(frozen=True)
+class ExploreOptions:
+    """The best plan of every kind: `automap-plan`, `automap_models.explore`.
+
+    Attributes:
+        global_batch: samples between two updates; None is 16 micro-batches of the profiled size.
+        state_factor: bytes of training state a byte of parameters.
+        pins: layers with the stage that each shall run in, as "layer=stage".
+        together: patterns of layers that no cut may part.
+        max_stages: of the deepest pipeline.
+        memory_bytes: of a device that plans may use; None is all.
+        forbidden: kinds of parallelism: "data", "operator", "pipeline".
+        budget_s: processor time of the exact search.
+        thorough: whether everything is searched to the end, and an agent trained.
+        seed: of random draws.
+    """
+
+    global_batch: int | None = None
+    state_factor: float | None = None
+    pins: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    max_stages: int | None = None
+    memory_bytes: float | None = None
+    forbidden: tuple[Technique, ...] = ()
+    budget_s: float | None = None
+    thorough: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "max_stages"):
+            if getattr(self, name) is not None:
+                _set_whole(self, name)
+        _set_whole(self, "seed")
+        for name in ("pins", "together", "forbidden"):  # one of them, or several in any collection
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name in ("memory_bytes", "budget_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise BadInput(f"is {value!r}", where=f"`{name}`", do="give a positive number")
+
+    @property
+    def constraints(self) -> Constraints:
+        """What every plan must satisfy.
+
+        Raises:
+            BadInput: a pin that is none, or a kind of parallelism that does not exist.
+        """
+        from automap_models.core.constraints import Constraints, Pin
+
+        pins = tuple(map(Pin.parse, self.pins))
+        return Constraints(pins, self.together, self.max_stages, frozenset(self.forbidden))
+
+    def limited(self, cluster: Cluster) -> Cluster:
+        """The cluster, perhaps with less memory.
+
+        Raises:
+            BadInput: it has less than that.
+        """
+        memory_bytes = self.memory_bytes
+        if memory_bytes is None:
+            return cluster
+        if memory_bytes > cluster.memory:
+            what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
+            raise BadInput(what, where="`memory_bytes`", do="give less, or another cluster")
+        return replace(cluster, memory=memory_bytes)
+
+
+def _set_whole(options: object, name: str, other: str = "") -> None:
+    """Make a whole number an int, as numpy's integers are none.
+
+    Raises:
+        BadInput: it is no whole number, such as the text of one.
+    """
+    value = getattr(options, name)
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise BadInput(f"is {value!r}", where=f"`{name}`", do=f"give a whole number{other}")
+    object.__setattr__(options, name, operator.index(value))

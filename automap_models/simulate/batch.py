@@ -1,0 +1,186 @@
+"""The simulated step of many plans at once: what simulate.engine gives, for plans of equal S, M and schedule.
+
+Which message a link carries first depends on the times of a plan, but in few places only. Stage s with a warm-up of w
+forward passes runs its forward pass j only after its backward pass j - w, and the next stage, whose warm-up is w',
+its backward pass k only after its forward pass k + w' - 1. So on the link between them
+
+    forward messages   0 … k + w' - 1   come before backward message k,
+                       k + w …          come after it,
+    and only           k + w' … k + w - 1   may come before or after it: with 1F1B one message, with GPipe none.
+
+Everything else is a fixed chain of sums and maxima. The passes are evaluated in an order that is the same for all
+plans: the warm-up from the first stage to the last; then, in round k, from the last stage to the first, backward pass k
+and the forward pass after it. Each number of the simulation is an array over the plans.
+
+A stage's buckets of gradients are ready during its last backward pass, when only the message of that pass has not yet
+used the link to the stage before. So they go before that message and after all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import warm_up
+
+
+class _Link:
+    """The links between two neighbouring stages, one of each plan; all arrays are [P].
+
+    Attributes:
+        transfer_s: seconds of a message.
+        free_s: when the link is free.
+        ready_s: forward message → when it gets ready, of those that have not arrived in every plan.
+        arrival_s: forward message → when it arrives; of those in `done` only in the plans that these say.
+        done: forward message → in which plans the link has carried it already.
+    """
+
+    def __init__(self, transfer_s: FloatArray) -> None:
+        self.transfer_s = transfer_s
+        self.free_s = np.zeros_like(transfer_s)
+        self.ready_s: dict[int, FloatArray] = {}
+        self.arrival_s: dict[int, FloatArray] = {}
+        self.done: dict[int, NDArray[np.bool_]] = {}
+
+    def carry(self, ready_s: FloatArray) -> FloatArray:
+        """When a message that is next in every plan arrives."""
+        self.free_s = np.maximum(ready_s, self.free_s) + self.transfer_s
+        return self.free_s
+
+    def carry_back(self, ready_s: FloatArray, candidates: range) -> FloatArray:
+        """When a backward message arrives; the candidates go before it where they are ready no later than it.
+
+        Afterwards the first of the candidates has arrived in every plan.
+        """
+        for j in candidates:
+            before = self.ready_s[j] <= ready_s
+            if j in self.done:
+                before &= ~self.done[j]
+            arrival_s = np.maximum(self.ready_s[j], self.free_s) + self.transfer_s
+            self.arrival_s[j] = np.where(before, arrival_s, self.arrival_s.get(j, 0.0))
+            self.free_s = np.where(before, arrival_s, self.free_s)
+            self.done[j] = before | self.done[j] if j in self.done else before
+        arrival_of_back_s = self.carry(ready_s)
+        if candidates:
+            j = candidates[0]
+            done = self.done.pop(j)
+            arrival_s = np.maximum(self.ready_s.pop(j), self.free_s) + self.transfer_s
+            self.arrival_s[j] = np.where(done, self.arrival_s[j], arrival_s)
+            self.free_s = np.where(done, self.free_s, arrival_s)
+        return arrival_of_back_s
+
+
+class _Batch:
+    """The state of one simulation of P plans; stages come first in all arrays.
+
+    Attributes:
+        forward_s, backward_s: [S][P] seconds of a pass.
+        links: [S-1] between the stages s and s + 1.
+        free_s: [S][P] when a stage is free.
+        warm_up: [S] forward passes of a stage before its first backward pass.
+        micro_batches: M.
+    """
+
+    def __init__(
+        self, forward_s: FloatArray, backward_s: FloatArray, transfer_s: FloatArray, warm_up: list[int], micro: int
+    ) -> None:
+        self.forward_s, self.backward_s = list(forward_s), list(backward_s)
+        self.links = [_Link(of_link) for of_link in transfer_s]
+        self.free_s = [np.zeros(forward_s.shape[1]) for _ in warm_up]
+        self.warm_up, self.micro_batches = warm_up, micro
+
+    def forward(self, stage: int, j: int) -> None:
+        """Forward pass j of a stage; what comes before it has been evaluated."""
+        free_s = self.free_s[stage]
+        if stage:
+            free_s = np.maximum(free_s, self.links[stage - 1].arrival_s.pop(j))
+        self.free_s[stage] = free_s + self.forward_s[stage]
+        if stage < len(self.links):
+            link = self.links[stage]
+            if j < self.warm_up[stage + 1]:
+                link.arrival_s[j] = link.carry(self.free_s[stage])
+            else:
+                link.ready_s[j] = self.free_s[stage]
+
+    def backward(self, stage: int, arrival_s: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """When a backward pass starts and ends whose gradient arrives then; None where no other stage sends it."""
+        start_s = self.free_s[stage] if arrival_s is None else np.maximum(self.free_s[stage], arrival_s)
+        self.free_s[stage] = start_s + self.backward_s[stage]
+        return start_s, self.free_s[stage]
+
+    def candidates(self, link: int, k: int) -> range:
+        """The forward messages of a link that may come before or after backward message k."""
+        return range(self.warm_up[link + 1] + k, min(self.micro_batches, self.warm_up[link] + k))
+
+
+def simulate_batch(
+    forward_s: FloatArray,
+    backward_s: FloatArray,
+    transfer_s: FloatArray,
+    micro_batches: int,
+    schedule: str,
+    ready_s: FloatArray | None = None,
+    all_reduce_s: FloatArray | None = None,
+    shares_link: NDArray[np.bool_] | Sequence[Sequence[bool]] | None = None,
+) -> FloatArray:
+    """[P] seconds of the simulated step of P plans, each equal to `Timeline.length_s` of engine.simulate.
+
+    Args:
+        forward_s, backward_s: [P, S] of one micro-batch's passes.
+        transfer_s: [P, S-1] of one micro-batch over each link, one direction.
+        micro_batches: M.
+        schedule: a key of `schedules.SCHEDULES`.
+        ready_s, all_reduce_s: [P, S, B] of the buckets of gradients (cost.overlap.Bucket) in the order in which they
+            are reduced; unused ones take 0 s. None where nothing is reduced.
+        shares_link: [P, S] whether a stage's buckets use the link to the stage before; None where none does.
+    """
+    plans, stages = forward_s.shape
+    depths = [warm_up(schedule, s, stages, micro_batches) for s in range(stages)]
+    passes_s, back_s, sends_s = (np.ascontiguousarray(times.T) for times in (forward_s, backward_s, transfer_s))
+    batch = _Batch(passes_s, back_s, sends_s, depths, micro_batches)
+    gradients = _Gradients(ready_s, all_reduce_s, shares_link)
+    for s, depth in enumerate(depths):
+        for j in range(depth):
+            batch.forward(s, j)
+    end_s = np.zeros(plans)
+    for k in range(micro_batches):
+        arrival_s: FloatArray | None = None
+        for s in reversed(range(stages)):
+            start_s, done_s = batch.backward(s, arrival_s)
+            if k == micro_batches - 1:
+                end_s = np.maximum(end_s, gradients.reduce(s, start_s, done_s, batch.links[s - 1] if s else None))
+            if s:
+                arrival_s = batch.links[s - 1].carry_back(done_s, batch.candidates(s - 1, k))
+            if depths[s] + k < micro_batches:
+                batch.forward(s, depths[s] + k)
+    return end_s
+
+
+class _Gradients:
+    """The buckets of gradients of P plans: [S, B, P] ready_s and all_reduce_s, and [S, P] whether they share a link."""
+
+    def __init__(self, ready_s: FloatArray | None, all_reduce_s: FloatArray | None, shares_link: object) -> None:
+        self.ready_s = None if ready_s is None else np.ascontiguousarray(np.moveaxis(ready_s, 0, 2))
+        self.all_reduce_s = None if all_reduce_s is None else np.ascontiguousarray(np.moveaxis(all_reduce_s, 0, 2))
+        self.shares_link = None if shares_link is None else np.ascontiguousarray(np.asarray(shares_link, dtype=bool).T)
+
+    def reduce(self, stage: int, pass_s: FloatArray, done_s: FloatArray, link: _Link | None) -> FloatArray:
+        """[P] when a stage has reduced its gradients.
+
+        Args:
+            pass_s, done_s: when its last backward pass starts and ends.
+            link: to the stage before.
+        """
+        if self.ready_s is None or self.all_reduce_s is None:
+            return done_s
+        end_s, shares = np.zeros_like(done_s), None if self.shares_link is None else self.shares_link[stage]
+        for ready_s, duration_s in zip(self.ready_s[stage], self.all_reduce_s[stage], strict=True):
+            start_s = np.maximum(np.maximum(pass_s, done_s + ready_s), end_s)
+            if link is not None and shares is not None:
+                start_s = np.where(shares, np.maximum(start_s, link.free_s), start_s)
+                link.free_s = np.where(shares, start_s + duration_s, link.free_s)
+            end_s = start_s + duration_s
+        return np.maximum(done_s, end_s)

@@ -1,0 +1,226 @@
+"""From the dimensions that an operator ties together to its factor mapping (hlo/sharding_rules.py).
+
+An operator is described like an einsum: every dimension of what it reads and makes has a label, or none where nothing
+is tied (a dimension of size 1 that is broadcast). Equal labels are one loop.
+
+PyTorch merges dimensions before a product of matrices and splits them again after it. A value therefore remembers of
+which *parts* each of its dimensions is made, major part first, and the parts are what classes are made of:
+
+    x [B, T, D] ── view ──→ [B·T, D] ── mm ──→ [B·T, F] ── view ──→ [B, T, F]
+    parts (B) (T) (D)       (B, T) (D)         (B, T) (F)           (B) (T) (F)
+
+So both B and T stay what they are. Where two operands divide a dimension differently, the loop has as many factors as
+the common refinement of both; what is one part in an operand follows the first of its factors, and the others stay
+whole, as Shardy has it for reshapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from automap_models.hlo.sharding_rules import Role, Rule
+
+Parts = tuple[tuple[int, ...], ...]
+"""Of each dimension of a value: the sizes of what it is made of; their product is the dimension's size."""
+Label = Hashable
+Labels = tuple[Label | None, ...]
+
+
+class Roles(NamedTuple):
+    """Labels with a role, see sharding_rules.Role: what is summed over, and what must stay whole."""
+
+    reduced: frozenset[Label] = frozenset()
+    whole: frozenset[Label] = frozenset()
+
+    def of(self, label: Label) -> int:
+        """The role of a label's factors."""
+        return (Role.REDUCTION if label in self.reduced else 0) | (Role.WHOLE if label in self.whole else 0)
+
+
+class Mapped(NamedTuple):
+    """An operator's factor mapping, and the parts of its results."""
+
+    rule: Rule
+    results: tuple[Parts, ...]
+
+
+def plain(shape: Sequence[int]) -> Parts:
+    """Every dimension made of itself."""
+    return tuple((int(size),) for size in shape)
+
+
+def flat(parts: Parts) -> tuple[int, ...]:
+    """All parts of a value in a row: its dimensions as the rules number them."""
+    return tuple(size for of_dim in parts for size in of_dim)
+
+
+def mapped(
+    operands: Sequence[tuple[Parts, Labels]], results: Sequence[tuple[Sequence[int], Labels]], roles: Roles
+) -> Mapped:
+    """The mapping of an operator that is described by labels.
+
+    Args:
+        operands: parts and labels of each.
+        results: shape and labels of each; a label that no operand has is a loop of its own.
+        roles: of the labels; all others have none.
+    """
+    seen: dict[Label, list[tuple[int, ...]]] = {}
+    for parts, labels in operands:
+        for of_dim, label in zip(parts, labels, strict=True):
+            if label is not None:
+                seen.setdefault(label, []).append(of_dim)
+            elif of_dim != (1,):
+                raise ValueError(f"a dimension of parts {of_dim} has no label")
+    for shape, labels in results:
+        for size, label in zip(shape, labels, strict=True):
+            if label is not None:
+                seen.setdefault(label, [(int(size),)])
+    builder = _Builder()
+    factors = {label: builder.factors(divisions, roles.of(label)) for label, divisions in seen.items()}
+    for position, (parts, labels) in enumerate(operands):
+        builder.link(position, parts, [factors[label] if label is not None else None for label in labels])
+    made = []
+    for position, (shape, labels) in enumerate(results, start=len(operands)):
+        of_labels = [factors[label] if label is not None else None for label in labels]
+        parts = tuple((int(size),) if loop is None else loop.sizes for size, loop in zip(shape, of_labels, strict=True))
+        builder.link(position, parts, of_labels)
+        made.append(parts)
+    return Mapped(builder.rule(), tuple(made))
+
+
+def regrouped(operand: Parts, shape: Sequence[int]) -> Mapped:
+    """The mapping of a reshape: merged dimensions keep their parts, divided ones follow their major part."""
+    builder, made = _Builder(), list[tuple[int, ...]]()
+    for first, parts, sizes in _groups(flat(operand), shape):
+        loop = builder.factors([parts, sizes], 0)
+        builder.link(0, (parts,), [loop], first)
+        at = sum(map(len, made))
+        of_group = _shared_out(loop.sizes, sizes)
+        builder.link(1, (tuple(size for own in of_group for size in own),), [loop], at)
+        made += of_group
+    return Mapped(builder.rule(), (tuple(made),))
+
+
+def opaque(operands: Sequence[Parts], results: Sequence[Sequence[int]]) -> Mapped:
+    """The mapping of an operator of which nothing is known: everything that it reads and makes stays whole."""
+    made = tuple(plain(shape) for shape in results)
+    builder = _Builder()
+    for position, parts in enumerate((*operands, *made)):
+        builder.link(position, parts, [builder.factors([of_dim], Role.WHOLE) for of_dim in parts])
+    return Mapped(builder.rule(), made)
+
+
+def of_constants(rule: Rule) -> Rule:
+    """The rule of an operator that reads constants alone: every device can make all of it, and take what it needs."""
+    links = tuple(link for link in rule.links if not rule.roles[link[2]] & Role.WHOLE)
+    return Rule(rule.sizes, rule.roles, links) if links else Rule((), (), ())
+
+
+class _Loop(NamedTuple):
+    """A loop: ids and sizes of its factors, major one first; `fits` says whether its divisions have any in common."""
+
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+    fits: bool
+
+
+class _Builder:
+    """Collects the factors of one operator and what follows them."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._roles: list[int] = []
+        self._links: list[tuple[int, int, int]] = []
+
+    def factors(self, divisions: Sequence[tuple[int, ...]], role: int) -> _Loop:
+        """The factors of a loop that is divided in these ways; one that stays whole where they do not fit."""
+        sizes = refined(divisions)
+        fits = sizes is not None
+        sizes = sizes or (prod(divisions[0]),)
+        first = len(self._sizes)
+        self._sizes += sizes
+        self._roles += [role if fits else role | Role.WHOLE] * len(sizes)
+        return _Loop(tuple(range(first, len(self._sizes))), sizes, fits)
+
+    def link(self, position: int, parts: Parts, loops: Sequence[_Loop | None], at: int = 0) -> None:
+        """Let the parts of a value, from its part number `at` on, follow the loops of its dimensions."""
+        for of_dim, loop in zip(parts, loops, strict=True):
+            left = list(zip(loop.ids, loop.sizes, strict=True)) if loop is not None else []
+            for size in of_dim:
+                if loop is not None and size > 1:
+                    self._links.append((position, at, left[0][0] if left else loop.ids[-1]))
+                    left = self._after(left, size) if loop.fits else left
+                at += 1
+
+    def _after(self, left: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+        """A loop's factors behind a part of that size, which follows its first one; its others stay whole."""
+        size //= left[0][1]
+        left = left[1:]
+        while size > 1:
+            self._roles[left[0][0]] |= Role.WHOLE
+            size //= left[0][1]
+            left = left[1:]
+        return left
+
+    def rule(self) -> Rule:
+        """What was collected; nothing where no dimension is larger than 1."""
+        if not self._links:
+            return Rule((), (), ())
+        return Rule(tuple(self._sizes), tuple(self._roles), tuple(self._links))
+
+
+def refined(divisions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The coarsest division of a size that refines all of these, without ones; None where there is none.
+
+    >>> refined([(6, 4), (2, 12)])
+    (2, 3, 4)
+    >>> refined([(6, 4), (4, 6)]) is None
+    True
+    """
+    total = prod(divisions[0])
+    if total < 2:
+        return (total,)
+    ends = {total}
+    for division in divisions:
+        inner = 1
+        for size in reversed(division):
+            ends.add(inner)
+            inner *= size
+    outward = sorted(ends, reverse=True)
+    if any(large % small for large, small in pairwise(outward)):
+        return None
+    return tuple(large // small for large, small in pairwise(outward))
+
+
+def _groups(parts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """The shortest runs of parts and of sizes with equal products: number of the first part, parts, sizes."""
+    groups: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+    i = j = 0
+    while i < len(parts) or j < len(sizes):
+        first_part, first_size, left, right = i, j, 1, 1
+        while True:
+            if left == right and (i > first_part or j > first_size):
+                break
+            if left <= right and i < len(parts):
+                left *= parts[i]
+                i += 1
+            else:
+                right *= sizes[j]
+                j += 1
+        groups.append((first_part, tuple(parts[first_part:i]), tuple(int(size) for size in sizes[first_size:j])))
+    return groups
+
+
+def _shared_out(factors: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of each size the factors that it is made of; where they are not made of whole ones, the sizes themselves."""
+    shared, left = [], list(factors)
+    for size in sizes:
+        own: list[int] = []
+        while prod(own) < size and left:
+            own.append(left.pop(0))
+        shared.append(tuple(own) or (size,))
+    fits = all(prod(own) == size for own, size in zip(shared, sizes, strict=True))
+    return shared if fits else [(int(size),) for size in sizes]

@@ -1,0 +1,320 @@
+"""Every ATen operator of a training step, as it runs on the meta device, with what it reads, makes and ties together.
+
+A value is what a tensor shows of its memory: autograd hands out other tensors that show the same. An operator that
+overwrites a tensor makes a new value of it; what other tensors show of that memory is then unknown until it is made
+anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from automap_models.core.instruction_graph import Phase
+from automap_models.hlo import module
+from automap_models.hlo.sharding_rules import Rule
+from automap_models.torch_export.factors import Mapped, Parts, flat, mapped, of_constants, opaque, plain, regrouped
+from automap_models.torch_export.kernels import storage_id
+from automap_models.torch_export.operators import (
+    CONSTANT,
+    DECOMPOSED,
+    FACTORIES,
+    Call,
+    Described,
+    describe,
+    knows,
+)
+
+_NUMBERED_TYPES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "i1",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "ui8",
+    torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
+}  # fmt: skip
+_Shown = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+"""A memory, where in it a tensor begins, its sizes, its strides, its type."""
+
+
+class Value(NamedTuple):
+    """A value of the step.
+
+    Attributes:
+        number: in order of making, the step's arguments first.
+        tensor: its type.
+        parts: of its dimensions, see factors.py.
+        constant: whether it depends on no argument.
+        zeros: whether it is known to hold zeros.
+    """
+
+    number: int
+    tensor: module.Tensor
+    parts: Parts
+    constant: bool = False
+    zeros: bool = False
+
+
+class Recorded(NamedTuple):
+    """An instruction.
+
+    Attributes:
+        name: ATen's name of the operator that it is part of.
+        word: see `operators.Described`.
+        operands: the values that it reads; None is a number.
+        results: those that it makes.
+        rule: its factor mapping, over operands and results.
+        flop, moved_bytes: its work.
+        call: index of the operator of the forward graph that it belongs to.
+        phase: of the step.
+        known: whether its rule is that of a known operator.
+    """
+
+    name: str
+    word: str
+    operands: tuple[Value | None, ...]
+    results: tuple[Value, ...]
+    rule: Rule
+    flop: float
+    moved_bytes: float
+    call: int
+    phase: Phase
+    known: bool = True
+
+
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what runs under it.
+
+    Attributes:
+        arguments: the step's, in the order of their numbers.
+        instructions: what ran, in order.
+        unknown: operators without a rule → number of calls.
+        phase: of what runs now.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.arguments: list[Value] = []
+        self.instructions: list[Recorded] = []
+        self.unknown: Counter[str] = Counter()
+        self.phase = Phase.FORWARD
+        self._count = 0
+        self._shown: dict[_Shown, Value] = {}
+        self._of_memory: dict[int, list[_Shown]] = {}
+        self._first_numbers: list[int] = []
+        self._call = -1
+        self._alive: list[Any] = []
+
+    def argument(self, tensor: Tensor) -> Value:
+        """Declare an argument of the step."""
+        value = self._new(tensor, plain(tensor.shape))
+        self.arguments.append(value)
+        return value
+
+    def enter(self) -> None:
+        """The next operator of the forward graph starts."""
+        self._first_numbers.append(int(torch._C._autograd._get_sequence_nr()))
+        self._call += 1
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Record a later phase."""
+        before, self.phase = self.phase, phase
+        try:
+            with self:
+                yield
+        finally:
+            self.phase = before
+
+    def value_of(self, tensor: Tensor) -> Value:
+        """The value that a tensor shows."""
+        value = self._shown.get(_shown(tensor))
+        return value if value is not None else self._unseen(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator on its shapes and record it, or what it comes to."""
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # asks for a device or the like
+            return func(*args, **kwargs)
+        self._move()
+        name = _name(func)
+        if not (knows(name, func) or name in FACTORIES) and func in DECOMPOSED:
+            with self:
+                return DECOMPOSED[func](*args, **kwargs)
+        if not (knows(name, func) or name in FACTORIES) and _is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        out = func(*args, **kwargs)
+        self._record(name, func, _bound(func, args, kwargs), out)
+        return out
+
+    def _move(self) -> None:
+        """In the backward pass, find the operator of the forward graph that autograd's node belongs to."""
+        node = torch._C._current_autograd_node() if self.phase is Phase.BACKWARD else None
+        if node is not None:
+            self._call = max(0, bisect_right(self._first_numbers, node._sequence_nr()) - 1)
+
+    def _record(self, name: str, func: Any, arguments: dict[str, Any], out: Any) -> None:
+        results = tuple(leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor))
+        written = [arguments[a.name] for a in func._schema.arguments if a.is_write]
+        call = Call(arguments, results)
+        operands = call.tensors()
+        if not results:  # an assertion
+            return
+        self._alive += [tensor.untyped_storage() for tensor in (*operands, *results)]
+        if name in FACTORIES:
+            self._factory(name, call, written)
+            return
+        read = {storage_id(tensor) for tensor in operands}
+        if not written and all(_shown(result) in self._shown and storage_id(result) in read for result in results):
+            return  # views that were shown before
+        if name == "copy":
+            call = Call({"src": arguments["src"]}, results)
+        if name in ("index_put", "_unsafe_index_put"):
+            arguments["onto_zeros"] = self.value_of(arguments["self"]).zeros
+        described = describe(name, func, call) if _has_numbers(call) else None
+        if described is None:
+            self._opaque(name, operands, results)
+        else:
+            for one in described:
+                self._known(name, one)
+        for tensor in pytree.tree_leaves(written):
+            if isinstance(tensor, Tensor):
+                self._overwrite(tensor)
+
+    def _known(self, name: str, one: Described) -> None:
+        """Record an instruction that is described."""
+        operands = [None if tensor is None else self.value_of(tensor) for tensor, _ in one.operands]
+        if one.is_regrouping:
+            result = one.results[0][0]
+            assert operands[0] is not None and result is not None
+            mapping = regrouped(operands[0].parts, result.shape)
+        else:
+            labelled = [
+                (() if value is None else value.parts, labels)
+                for value, (_, labels) in zip(operands, one.operands, strict=True)
+            ]
+            made = [(result.shape, labels) for result, labels in one.results if result is not None]
+            mapping = mapped(labelled, made, one.roles)
+        tensors = [result for result, _ in one.results if result is not None]
+        self._add(name, one, operands, tensors, mapping)
+
+    def _opaque(self, name: str, operands: list[Tensor], results: tuple[Tensor, ...]) -> None:
+        """Record an operator of which nothing is known."""
+        self.unknown[name] += 1
+        values = [self.value_of(tensor) for tensor in operands]
+        mapping = opaque([value.parts for value in values], [result.shape for result in results])
+        self._add(name, Described(name, (), ()), list(values), list(results), mapping, known=False)
+
+    def _add(
+        self,
+        name: str,
+        one: Described,
+        operands: list[Value | None],
+        tensors: list[Tensor],
+        mapping: Mapped,
+        *,
+        known: bool = True,
+    ) -> None:
+        constant = all(value is None or value.constant for value in operands)
+        results = tuple(
+            self._new(tensor, parts, constant=constant) for tensor, parts in zip(tensors, mapping.results, strict=True)
+        )
+        moved = one.moved_bytes
+        if moved is None:
+            moved = sum(value.tensor.nbytes for value in (*operands, *results) if value is not None)
+        rule = of_constants(mapping.rule) if constant else mapping.rule
+        recorded = Recorded(
+            name, one.word, tuple(operands), results, rule, one.flop, moved, self._call, self.phase, known
+        )
+        self.instructions.append(recorded)
+
+    def _factory(self, name: str, call: Call, written: list[Any]) -> None:
+        """Record a constant; memory that is not filled yet is one, too."""
+        for result in call.results:
+            self._constant(name, result)
+        for tensor in pytree.tree_leaves(written):
+            self._overwrite(tensor)
+
+    def _constant(self, name: str, tensor: Tensor) -> Value:
+        zeros = name in ("zeros", "zeros_like", "new_zeros", "zero")
+        value = self._new(tensor, plain(tensor.shape), constant=True, zeros=zeros)
+        parts = flat(value.parts)
+        links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
+        rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
+        word = "iota" if name == "arange" else CONSTANT
+        self.instructions.append(Recorded(name, word, (), (value,), rule, 0.0, 0.0, self._call, self.phase))
+        return value
+
+    def _new(self, tensor: Tensor, parts: Parts, *, constant: bool = False, zeros: bool = False) -> Value:
+        kind = module.Tensor(tuple(int(size) for size in tensor.shape), _NUMBERED_TYPES.get(tensor.dtype, "ui8"))
+        value = Value(self._count, kind, parts, constant, zeros)
+        self._count += 1
+        self._alive.append(tensor.untyped_storage())
+        self._shown[_shown(tensor)] = value
+        self._of_memory.setdefault(storage_id(tensor), []).append(_shown(tensor))
+        return value
+
+    def _overwrite(self, tensor: Tensor) -> None:
+        """Forget what other tensors show of a memory in which one has been overwritten."""
+        memory, own = storage_id(tensor), _shown(tensor)
+        for shown in self._of_memory.get(memory, []):
+            if shown != own:
+                self._shown.pop(shown, None)
+        self._of_memory[memory] = [own]
+
+    def _unseen(self, tensor: Tensor) -> Value:
+        """The value of a tensor that no operator made: part of a memory that holds another value, or a constant."""
+        of_memory = self._of_memory.get(storage_id(tensor))
+        if not of_memory:
+            return self._constant(CONSTANT, tensor)
+        base = self._shown[of_memory[-1]]
+        self.unknown["a view that no operator made"] += 1
+        mapping = opaque([base.parts], [tensor.shape])
+        self._add("alias", Described("alias", (), ()), [base], [tensor], mapping, known=False)
+        return self._shown[_shown(tensor)]
+
+
+def _shown(tensor: Tensor) -> _Shown:
+    return (
+        storage_id(tensor),
+        int(tensor.storage_offset()),
+        tuple(map(int, tensor.shape)),
+        tuple(map(int, tensor.stride())),
+        tensor.dtype,
+    )
+
+
+def _name(func: Any) -> str:
+    """ATen's name of an operator, without overload; that of the functional one for one that works in place."""
+    name = str(func._overloadpacket.__name__)
+    return name.removesuffix("_") if func._schema.is_mutable and not name.endswith("__") else name
+
+
+def _is_composite(func: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name, with their defaults."""
+    bound: dict[str, Any] = {}
+    for i, argument in enumerate(func._schema.arguments):
+        if i < len(args):
+            bound[argument.name] = args[i]
+        elif argument.name in kwargs:
+            bound[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            bound[argument.name] = argument.default_value
+    return bound
+
+
+def _has_numbers(call: Call) -> bool:
+    """Whether no tensor is empty; of empty ones there is nothing to divide."""
+    return all(tensor.numel() for tensor in (*call.tensors(), *call.results[:1]))

@@ -1,0 +1,265 @@
+"""From a PyTorch model to the module of its training step: ATen operators with their factor mappings.
+
+    nn.Module ── torch.export ──→ forward graph ── run on the meta device, recorded ──→ forward │ backward │ Adam
+
+The backward pass is what autograd runs, and the update is Adam's; nothing is allocated or computed. What comes out is
+what the JAX route makes of a traced step (hlo/), with the same words, so that everything behind it is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from automap_models.core.instruction_graph import Argument, ArgumentKind, Phase
+from automap_models.errors import BadInput
+from automap_models.hlo.module import Operation
+from automap_models.hlo.module import Tensor as TensorType
+from automap_models.hlo.order import execution_order, renumbered
+from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
+from automap_models.torch_export.capture import Captured, capture, first_sentence, module_path, training_outputs
+from automap_models.torch_export.factors import flat
+from automap_models.torch_export.profile import FRAMEWORK, dtype_of, first_dimension
+from automap_models.torch_export.recorder import Recorded, StepRecorder, Value
+from automap_models.torch_export.trace import FusedInterpreter
+from automap_models.version import __version__
+
+OPTIMIZER, LOSS = "optimizer", "loss"
+_LOSSES = re.compile(r"_loss(_|\.|$)")
+_ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+
+
+def step_module(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    microbatch_size: int | None = None,
+) -> RuledModule:
+    """The training step of `model(*args, **kwargs)` in training mode: loss, gradients, Adam's update.
+
+    The user's model is left as it is. Arguments are the trainable parameters under their names in the model, Adam's
+    state as torch.distributed.checkpoint names it (`state.NAME.exp_avg`), frozen parameters and buffers, and the
+    inputs as forward names them. The backward pass starts from the loss that the model returns (see
+    `capture.training_outputs`). What operators without a rule read and make is taken to stay whole; `unknown` counts
+    their calls.
+
+    Args:
+        args, kwargs: example inputs; only shapes and element types count.
+        name: of the model; its class by default.
+        microbatch_size: samples in the inputs; by default the first dimension of the first tensor.
+
+    Raises:
+        BadInput: a model without parameters, inputs that do not fit, control flow or shapes that depend on data, an
+            operator that cannot run without data, or no output that depends on a parameter.
+    """
+    kwargs, name = kwargs or {}, name or type(model).__name__
+    captured = capture(model, args, kwargs, name=name)
+    step = _Step(captured, name)
+    step.run()
+    meta: dict[str, object] = {
+        "source": "torch.export",
+        "framework": FRAMEWORK,
+        "torch": torch.__version__.split("+")[0],
+        "automap_version": __version__,
+        "microbatch_size": first_dimension(args, kwargs, name) if microbatch_size is None else microbatch_size,
+        "dtype": dtype_of(model),
+    }
+    return _module(name, step, meta)
+
+
+class _Step:
+    """A captured step that is run under a recorder."""
+
+    def __init__(self, captured: Captured, name: str) -> None:
+        self.captured, self.name, self.recorder = captured, name, StepRecorder()
+        self.arguments: list[Argument] = []
+        self.outputs: list[Value] = []
+
+    def run(self) -> None:
+        """Forward, backward, update."""
+        graph_module = self.captured.graph_module
+        trained = {name: p for name, p in graph_module.named_parameters() if p.requires_grad}
+        moments = {name: (torch.empty_like(p), torch.empty_like(p)) for name, p in trained.items()}
+        count = torch.empty((), device="meta")
+        inputs = self._declare(trained, moments, count)
+        losses = self._forward(inputs)
+        gradients = self._backward(losses, list(trained.values()))
+        with torch.no_grad(), self.recorder.during(Phase.UPDATE):
+            updated = count + 1
+            results = [updated]
+            for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
+                if gradient is not None:
+                    results += _adam(parameter.detach(), gradient, *moments[name], updated)
+            self.outputs += [self.recorder.value_of(result) for result in results]
+
+    def path(self, recorded: Recorded) -> str:
+        """The layer of an instruction, dots between its modules' names."""
+        if recorded.phase is Phase.UPDATE:
+            return OPTIMIZER
+        node = self.captured.calls[max(recorded.call, 0)]
+        return module_path(node) or (LOSS if _LOSSES.search(str(node.target)) else "")
+
+    def _declare(
+        self, trained: Mapping[str, Tensor], moments: Mapping[str, tuple[Tensor, Tensor]], count: Tensor
+    ) -> list[Any]:
+        """Make the step's arguments known to the recorder, and the meta tensors that forward is called with."""
+        graph_module = self.captured.graph_module
+        for name, tensor in trained.items():
+            self._argument(name, "parameter", tensor)
+        self._argument("state.step", "state", count)
+        for word, i in (("exp_avg", 0), ("exp_avg_sq", 1)):
+            for name, pair in moments.items():
+                self._argument(f"state.{name}.{word}", "state", pair[i])
+        frozen = [(name, p) for name, p in graph_module.named_parameters() if not p.requires_grad]
+        for name, tensor in (*frozen, *graph_module.named_buffers()):
+            self._argument(name, "state", tensor)
+        inputs = []
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                value = node.meta["val"]
+                if isinstance(value, Tensor):
+                    value = torch.empty_like(value, device="meta")
+                    self._argument(str(node.name), "input", value)
+                inputs.append(value)
+        return inputs
+
+    def _argument(self, name: str, kind: ArgumentKind, tensor: Tensor) -> None:
+        self.recorder.argument(tensor)
+        self.arguments.append(Argument(name, kind))
+
+    def _forward(self, inputs: Sequence[Any]) -> list[Tensor]:
+        interpreter = _Interpreter(self.captured, self.recorder)
+        try:
+            with torch.enable_grad(), self.recorder:
+                returned = interpreter.run(*inputs, enable_io_processing=False)
+        except (NotImplementedError, RuntimeError) as error:
+            call = self.captured.calls[max(interpreter.call, 0)]
+            raise BadInput(
+                f"{call.target} in {module_path(call) or 'forward'} does not run without data: {first_sentence(error)}",
+                where=self.name,
+                do="replace it, or leave it out of forward",
+            ) from error
+        losses = training_outputs(pytree.tree_unflatten(list(returned), self.captured.out_spec))
+        if not losses:
+            raise BadInput(
+                "no output depends on a trainable parameter", where=self.name, do="return the loss from forward"
+            )
+        self.outputs += [self.recorder.value_of(loss) for loss in losses]
+        return losses
+
+    def _backward(self, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        try:
+            with self.recorder.during(Phase.BACKWARD):
+                seeds = [torch.ones_like(loss) for loss in losses]
+                return list(torch.autograd.grad(losses, parameters, seeds, allow_unused=True))
+        except (NotImplementedError, RuntimeError) as error:
+            raise BadInput(
+                f"its backward pass does not run without data: {first_sentence(error)}",
+                where=self.name,
+                do="replace the operator that it is about",
+            ) from error
+
+
+class _Interpreter(FusedInterpreter):
+    """Runs the operators of a captured forward pass one by one."""
+
+    def __init__(self, captured: Captured, recorder: StepRecorder) -> None:
+        super().__init__(captured.graph_module)
+        self.recorder, self.call = recorder, -1
+        self._calls = frozenset(captured.calls)
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node of the graph."""
+        if n in self._calls:
+            self.call += 1
+            self.recorder.enter()
+        return super().run_node(n)
+
+
+def _adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, count: Tensor) -> list[Tensor]:
+    """A parameter and its two moments after an update (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
+    first = first * _ADAM["beta1"] + gradient * (1 - _ADAM["beta1"])
+    second = second * _ADAM["beta2"] + gradient * gradient * (1 - _ADAM["beta2"])
+    mean, square = first / (1 - _ADAM["beta1"] ** count), second / (1 - _ADAM["beta2"] ** count)
+    return [parameter - mean * _ADAM["lr"] / (square.sqrt() + _ADAM["eps"]), first, second]
+
+
+def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
+    """The records of a step that was run, in execution order."""
+    arguments, recorded = step.arguments, step.recorder.instructions
+    paths = [step.path(one) for one in recorded]
+    operations = [_operation(i, one, path, name) for i, (one, path) in enumerate(zip(recorded, paths, strict=True))]
+    outputs = list(dict.fromkeys(value.number for value in step.outputs))
+    order = execution_order(operations, arguments, outputs)
+    operations, outputs = renumbered(operations, outputs, order, len(arguments))
+    ordered = [recorded[i] for i in order]
+    return RuledModule(
+        name=name,
+        arguments=tuple(arguments),
+        argument_types=tuple(value.tensor for value in step.recorder.arguments),
+        operations=tuple(operations),
+        outputs=tuple(outputs),
+        meta=meta,
+        rules=_rules(ordered, step.recorder.arguments),
+        layers=tuple(paths[i] for i in order),
+        flop=np.array([one.flop for one in ordered]),
+        bytes_accessed=np.array([one.moved_bytes for one in ordered]),
+        unknown=dict(sorted(step.recorder.unknown.items())),
+    )
+
+
+def _operation(i: int, recorded: Recorded, path: str, name: str) -> Operation:
+    """The operation, its location in the form that hlo/locations.py reads."""
+    own = recorded.name
+    constant = all(value.constant for value in recorded.results)
+    scopes = "/".join([*path.split("."), own]) if path else own
+    marks = {Phase.FORWARD: f"jvp({name})/", Phase.BACKWARD: f"transpose(jvp({name}))/", Phase.UPDATE: ""}
+    return Operation(
+        name=f"{own}.{i}",
+        opcode=recorded.word,
+        path=scopes if constant else marks[recorded.phase] + scopes,
+        trace_order=(i,),
+        operands=tuple(value.number for value in recorded.operands if value is not None),
+        results=tuple(value.tensor for value in recorded.results),
+    )
+
+
+def _rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> ShardingRules:
+    """The rules of all operations. What is made of constants alone counts once for every reader."""
+    tensors = [_divided(value) for value in arguments]
+    ids = {value.number: i for i, value in enumerate(arguments)}
+    taken: set[int] = set()
+
+    def fresh(kind: TensorType) -> int:
+        tensors.append(kind)
+        return len(tensors) - 1
+
+    def read(value: Value | None) -> int:
+        if value is None:
+            return fresh(TensorType((), "f32"))
+        if value.constant and value.number in taken:
+            return fresh(_divided(value))
+        taken.add(value.number)
+        return ids[value.number]
+
+    uses = []
+    for i, one in enumerate(recorded):
+        values = [read(value) for value in one.operands]
+        for value in one.results:
+            ids[value.number] = fresh(_divided(value))
+            values.append(ids[value.number])
+        uses.append(Use(i, one.word, tuple(values), one.rule, len(one.results)))
+    return flat_rules(tensors, uses)
+
+
+def _divided(value: Value) -> TensorType:
+    """The type of a value with one dimension for each part."""
+    return TensorType(flat(value.parts), value.tensor.dtype)

@@ -1,0 +1,156 @@
+"""Every reader of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from . import samples
+from .cases import Target, of_file
+from .commands import in_folder, infer_files, place_files, plans
+from .mutations import change_json, change_lines, change_npz, change_onnx, change_text
+
+
+def profiles() -> dict[str, Target]:
+    """Files with times and sizes."""
+    from automap_models.formats.files import read_profile
+
+    placement, piper = samples.as_json(samples.PLACEMENT), samples.as_json(samples.PIPER)
+    return {
+        "npz": Target([samples.profile()], of_file(read_profile, "p.npz"), change_npz),
+        "graph.txt": Target([samples.GRAPH_TXT], of_file(read_profile, "g.txt"), change_text),
+        "piper": Target([piper], of_file(read_profile, "g.json"), change_json),
+        "placement graph as profile": Target([placement], of_file(read_profile, "g.json"), change_json),
+    }
+
+
+def descriptions() -> dict[str, Target]:
+    """YAML."""
+    from automap_models.formats.hardware_yaml import read_cluster, read_device
+    from automap_models.formats.sweep_yaml import read_sweep
+    from automap_models.hlo.rule_sets import read_rule_set
+    from automap_models.planners.agent_yaml import read_online_agent, read_search_config
+
+    def both(name: str) -> list[bytes]:
+        return [samples.shipped(name), samples.shipped_as_json(name)]
+
+    readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
+        "cluster": (read_cluster, [*both("topo/C.yaml"), samples.as_json(samples.TOPO)]),
+        "device": (read_device, both("device/v100.yaml")),
+        "sweep": (read_sweep, [samples.as_json(samples.SWEEP)]),
+        "rules": (read_rule_set, [*both("rules/paper.yaml"), samples.as_json(samples.RULES)]),
+        "search agent": (lambda path: read_search_config(path, "operator"), both("search/paper.yaml")),
+        "online agent": (read_online_agent, both("online/default.yaml")),
+    }
+    return {name: Target(valid, of_file(read, "d.yaml"), change_json) for name, (read, valid) in readers.items()}
+
+
+def documents() -> dict[str, Target]:
+    """JSON of ours and of others."""
+    from automap_models.core.placement import PlacementProblem
+    from automap_models.formats.files import read_profile
+    from automap_models.formats.observed_json import read_observed
+    from automap_models.formats.placement_json import read_placement
+    from automap_models.formats.placement_plan import read_placement_plan, read_split
+    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.sharding_json import read_sharding_plan
+
+    layers, (plan, placed) = samples.model(), plans()
+    with in_folder(infer_files() | place_files()):
+        whole, graph = read_profile("good.npz"), read_placement("graph.json")
+        problem, hybrid = PlacementProblem.of(graph), samples.hybrid_plan(Path())
+    times = [samples.as_json(document) for document in (samples.TIMES, samples.STAGE_TIMES, samples.TRACE)]
+    readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
+        "times": (read_observed, times),
+        "placement graph": (read_placement, [samples.as_json(samples.PLACEMENT)]),
+        "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
+        "placement": (lambda path: read_placement_plan(path, graph), [placed]),
+        "plan": (lambda path: read_plan(path, whole), [plan]),
+        "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
+        "sharding plan": (read_sharding_plan, [samples.as_json(samples.SHARDING)]),
+    }
+    return {name: Target(valid, of_file(read, "d.json"), change_json) for name, (read, valid) in readers.items()}
+
+
+def stored() -> dict[str, Target]:
+    """What our own programs keep: data sets, cached models and explorations."""
+    from automap_models.formats.dataset import KIND, read_dataset, write_shard
+    from automap_models.formats.npz import model_from_npz, model_to_npz
+    from automap_models.planners.portfolio.explore import ExploreConfig, ExplorePlanner
+    from automap_models.planners.portfolio.space import PlanningSpace
+    from automap_models.planners.portfolio.store import exploration_from_json, exploration_to_json
+
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder, "shard-00000.npz")
+        entry = write_shard(shard, {"arrays": np.ones((3, 5, 4), np.float32), "stages": np.ones(3, np.int32)})
+        content = shard.read_bytes()
+    manifest = {
+        **{"schema": 1, "kind": KIND, "granularity": 4, "groups": 3, "seed": 1, "distributions": ["normal"]},
+        **{"ranges": {}, "config": {}, "shards": [entry]},
+    }
+
+    def of_manifest(path: Path) -> object:
+        Path("shard-00000.npz").write_bytes(content)
+        return read_dataset(path.parent)
+
+    def of_shard(path: Path) -> object:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        Path("manifest.json").write_text(json.dumps({**manifest, "shards": [{**entry, "sha256": digest}]}))
+        return read_dataset(path.parent)
+
+    with in_folder(infer_files()):
+        from automap_models.formats.hardware_yaml import read_cluster
+
+        space = PlanningSpace(samples.model(), read_cluster("topo.yaml"), global_batch=8)
+    exploration = ExplorePlanner(ExploreConfig(budget_s=1.0)).solve(space).facts["exploration"]
+    return {
+        "manifest": Target([samples.as_json(manifest)], of_file(of_manifest, "manifest.json"), change_json),
+        "shard": Target([content], of_file(of_shard, "shard-00000.npz"), change_npz),
+        "cached model": Target([model_to_npz(samples.model())], model_from_npz, change_npz),
+        "cached exploration": Target(
+            [exploration_to_json(exploration)], lambda text: exploration_from_json(text, space), change_json
+        ),
+    }
+
+
+def policies() -> dict[str, Target]:
+    """ONNX, opened and asked for a plan."""
+    from automap_models.core.staged import StagedProblem
+    from automap_models.formats.files import read_profile
+    from automap_models.formats.hardware_yaml import read_cluster
+    from automap_models.planners.registry import make_planner
+
+    with in_folder(infer_files()):
+        problem = StagedProblem(read_profile("good.npz"), read_cluster("topo.yaml"), stages=2, micro_batches=4)
+        small = replace(problem, granularity=16)
+
+    def plan(path: Path) -> object:
+        planner = make_planner("policy", policy=path, beam=1)
+        return planner.solve(small if planner.policy.points == 16 else problem)
+
+    valid = [*[samples.tiny_policy()] * 19, samples.shipped_policy()]  # a tenth of a second for each of the latter
+    return {"policy": Target(valid, of_file(plan, "p.onnx"), change_onnx)}
+
+
+def modules() -> dict[str, Target]:
+    """HLO and StableHLO, parsed by a process of their own and made an instruction graph."""
+    from automap_models.hlo.adapter import read_module
+    from automap_models.hlo.flat_module import bytecode, flat_module_of_file
+    from automap_models.hlo.graph import instruction_graph
+
+    def read(path: Path) -> object:
+        return instruction_graph(read_module(path))
+
+    step = samples.step()
+    binary = bytecode(flat_module_of_file(step["bare.mlir"], "stablehlo"))
+    return {
+        "HLO text": Target([step["step.hlo"]], of_file(read, "step.hlo"), change_lines),
+        "StableHLO text": Target([step["step.mlir"], step["bare.mlir"]], of_file(read, "step.mlir"), change_lines),
+        "StableHLO bytecode": Target([binary], of_file(read, "step.mlirbc"), change_text),
+    }

@@ -1,0 +1,260 @@
+"""Small valid files of every kind, of which cases are made."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from automap_models.core.profiled_model import ProfiledModel
+
+GRAPH_TXT = b"""\
+node1 -- Conv(3, 6) -- forward_compute_time=1.5, backward_compute_time=3, activation_size=9, parameter_size=7
+node2 -- R -- forward_compute_time=.5, backward_compute_time=5, activation_size=[5; 6], parameter_size=0 -- stage_id=1
+node3 -- Linear(9, 9) -- forward_compute_time=2, backward_compute_time=4, activation_size=10, parameter_size=800
+\tnode1 -- node2
+\tnode2 -- node3
+\tnode1 -- node3
+"""
+TOPO = {"nodes": 2, "devices_per_node": 2, "intra": 130e9, "inter": 3.125e9, "memory": 32e9, "name": "C"}
+SWEEP = {
+    "clusters": ["A", {"base": "A", "inter": {"from": 1e9, "to": 1e10, "steps": 2}}, TOPO],
+    "stages": {"from": 1, "to": 2},
+    "micro_batches": [2, 4],
+    "global_batch": 64,
+}
+RULES = {"description": "x", "forbid": [{"opcode": "reduce", "phase": "forward", "factor": "any", "except": ["loss"]}]}
+TIMES = {
+    "schema": 1,
+    "kind": "observed",
+    "devices": [{"device": i, "forward_s": [0.1], "backward_s": 0.2} for i in range(4)],
+}
+STAGE_TIMES = {"schema": 1, "kind": "observed", "stages": [{"index": 0, "forward_s": [0.1, 0.2], "backward_s": 0.2}]}
+TRACE = {
+    "traceEvents": [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "stage 0"}},
+        {"ph": "X", "name": "forward 0", "cat": "forward", "pid": 0, "tid": 0, "ts": 0, "dur": 5.0},
+        {"ph": "X", "name": "backward 0", "cat": "backward", "pid": 0, "tid": 0, "ts": 5, "dur": 9.5},
+    ]
+}
+_NODE = {
+    "supportedOnFpga": 1,
+    "cpuLatency": 10,
+    "isBackwardNode": 0,
+    "size": 20,
+    "name": "n",
+}
+PLACEMENT = {
+    "maxSizePerFPGA": 1e9,
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "nodes": [{"id": i, "fpgaLatency": i, **_NODE} for i in (1, 2, 3)],
+    "edges": [{"sourceId": 1, "destId": 2, "cost": 5}, {"sourceId": 2, "destId": 3, "cost": 6, "size": 3}],
+}
+SPLIT = {
+    "maxLoad": 1,
+    "fpgas": [{"load": 1, "nodes": [1, 2]}, {"load": 1, "nodes": []}],
+    "cpus": [{"load": 2, "nodes": [3]}],
+}
+_CHOICE = {
+    **{"id": "vanilla", "timePerSample": 0.004, "parameterSize": 10.0, "memoryUsageA": 7.0, "memoryUsageB": 2.0},
+    **{"syncTimeFw": {}, "syncTimeBw": {}},
+}
+PIPER = {
+    "maxDevices": 10,
+    "maxMemoryPerDevice": 8e10,
+    "bandwidth": 2.5e10,
+    "mbsInBatch": 1920,
+    "nodes": [{"id": i, "TMPCs": {"1": [_CHOICE]}} for i in (5, 6, 7)],
+    "edges": [
+        {"sourceId": 5, "destId": 6, "communicationCost": 3.0},
+        {"sourceId": 6, "destId": 7, "communicationCost": 1},
+    ],
+}
+_VARIABLE = {"shape": [6, 8], "dtype": "f32", "bytes": 192.0, "dim": 1}
+SHARDING = {
+    **{"schema": 1, "kind": "operator", "model": "m", "planner": "milp", "objective": "count", "rules": "paper"},
+    **{"cluster": TOPO, "devices": 2},
+    "variables": {"k": _VARIABLE, "b": {**_VARIABLE, "shape": [8], "dim": -1, "bytes": 32.0}},
+    "arguments": {"x": {**_VARIABLE, "kind": "input"}},
+    **{"partitioned": 1, "decided_by_propagation": 1, "conflicts": 0},
+    **{"reward": 0.9, "search_s": 0.1, "episodes": 0, "interrupted": False, "planning_s": 0.5, "notes": []},
+    **{"optimality": {"bound": 1.0, "proof": "exact", "gap": 0.0}, "provenance": {"automap_version": "0", "seed": 1}},
+}
+
+
+def as_json(document: object) -> bytes:
+    """A document as a file holds it."""
+    return json.dumps(document).encode()
+
+
+def shipped(name: str) -> bytes:
+    """A file of conf/."""
+    from automap_models.resources import conf_dir
+
+    return (conf_dir() / name).read_bytes()
+
+
+def shipped_as_json(name: str) -> bytes:
+    """The same as JSON, whose tree can be changed."""
+    import yaml
+
+    return as_json(yaml.safe_load(shipped(name)))
+
+
+@functools.cache
+def shipped_policy() -> bytes:
+    """The policy of the zoo."""
+    from automap_models.planners.staged.policy import SHIPPED
+    from automap_models.resources import zoo_dir
+
+    return (zoo_dir() / SHIPPED).read_bytes()
+
+
+@functools.cache
+def tiny_policy() -> bytes:
+    """One that knows one answer: two cuts on 16 points."""
+    from .policies import write_policy
+
+    with tempfile.TemporaryDirectory() as folder:
+        return write_policy(Path(folder, "p.onnx"), [4, 9, -1], [1, 3, -1]).read_bytes()
+
+
+@functools.cache
+def profile() -> bytes:
+    """profile.npz of twelve instructions."""
+    from automap_models.core.profile import Profile
+    from automap_models.formats.npz import write_npz
+
+    rng = np.random.default_rng(1)
+    arrays = {
+        name: rng.uniform(1, 2, 12) * size for name, size in (("C", 1e-3), ("A", 1e6), ("W", 1e7), ("stash", 1e5))
+    }
+    names = [f"op{i}" for i in range(12)]
+    small = Profile.create(**arrays, names=names, layers=names, meta={"model": "m", "microbatch_size": 4})
+    with tempfile.TemporaryDirectory() as folder:
+        write_npz(Path(folder, "p.npz"), small)
+        return Path(folder, "p.npz").read_bytes()
+
+
+def model() -> ProfiledModel:
+    """Two dense layers in micro-batches of 2 samples, whole or in halves."""
+    from automap_models.core.profile import Profile
+    from automap_models.core.profiled_model import ProfiledModel, whole
+
+    C, both = [10.0, 10.0], {"names": ("dot.0", "dot.1"), "layers": ("one", "two")}
+    layers = Profile.create(C, [2e9, 0.0], [8e8, 4e8], [4.0, 4.0], [1e8, 3e8], **both, meta={"microbatch_size": 2})
+    halves = replace(
+        whole(layers),
+        name="2-way",
+        degree=2,
+        **{name: getattr(layers, name) / 2 for name in ("C", "C_fwd", "W")},
+        stash=np.array([5e7, 3e8]),
+        **{name: np.array(pair) for name, pair in (("reduced_fwd", (0.0, 6e9)), ("reduced_bwd", (4e9, 0.0)))},
+        **{name: np.array(pair) for name, pair in (("starts_fwd", (0.0, 1.0)), ("starts_bwd", (1.0, 0.0)))},
+        gradients=np.array([1e9, 0.0]),
+        dims={"params/one/kernel": 1, "params/two/kernel": 0},
+    )
+    return ProfiledModel(layers, (halves,), 0.5, {"batch/x": 0}, ("a note",))
+
+
+def hybrid_plan(folder: Path) -> bytes:
+    """plan.json of that model: two halves on one node, then data parallelism on the other."""
+    from automap_models.core.cluster import Cluster
+    from automap_models.core.report import PlanReport
+    from automap_models.core.result import Bound, Result
+    from automap_models.core.staged import StagedPlan, StagedProblem
+    from automap_models.cost.staged import plan_cost
+    from automap_models.formats.plan_json import write_plan
+
+    layers, cluster = model(), Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
+    problem = StagedProblem(layers.profile, cluster, stages=2, shardings=layers.shardings, launch_s=layers.launch_s)
+    problem = problem.with_split(2, 6, 24)
+    plan = StagedPlan((0,), (4,), 6, "exact", (63,), shardings=(1, 0))
+    result = Result(problem, plan, plan_cost(problem, plan), "feasible", Bound(20.0, "relaxation"))
+    write_plan(folder / "hybrid.json", PlanReport(result, {}, 1.0, None, None))
+    return (folder / "hybrid.json").read_bytes()
+
+
+@functools.cache
+def step() -> dict[str, bytes]:
+    """A training step of three layers, two of them in a loop: HLO text, StableHLO text with and without locations."""
+    import jax
+    import jax.numpy as jnp
+
+    Params = dict[str, jax.Array]
+
+    def train(params: Params, batch: jax.Array) -> tuple[Params, jax.Array]:
+        def loss(params: Params) -> jax.Array:
+            inner = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch @ params["embed"], params["layers"])[0]
+            return (inner @ params["head"]).sum()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+    sizes = {"embed": (8, 16), "layers": (2, 16, 16), "head": (16, 8)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}
+    lowered = jax.jit(train).lower(params, jax.ShapeDtypeStruct((8, 8), jnp.float32))
+    return {
+        "step.hlo": lowered.compiler_ir("hlo").as_hlo_text().encode(),
+        "step.mlir": lowered.as_text(debug_info=True).encode(),
+        "bare.mlir": lowered.as_text().encode(),
+    }
+
+
+DATA = ("groups=14", "shard_size=14", "granularity=16", "seed=3", "problem.instructions=[4,40]", "dist=normal")
+"""Overrides of a data set that is made in no time."""
+TRAINING = (
+    *("env.points=16", "env.max_stages=4", "env.max_devices=12", "agent.size.hidden=4", "logger=csv", "export=false"),
+    *("data.validation_groups=4", "data.batch=2", "data.steps_per_epoch=2", "data.min_stages=2", "episodes=4"),
+    *("agent.learner.branches=1", "agent.learner.batch=2", "agent.learner.iterations=1", "agent.learner.replay=50"),
+    *("agent.learner.target_every=3", "trainer.threads=1", "data.path=data"),
+)
+"""Overrides of a training on it that takes a second."""
+SIZES = (
+    "problem.cluster.nodes={values: [2, 3], weights: [1, 1]}",
+    "problem.cluster.devices_per_node={values: [4], weights: [1]}",
+)
+
+
+@functools.cache
+def data_set() -> Mapping[str, bytes]:
+    """data/manifest.json and data/shard-00000.npz: fourteen problems on 16 points."""
+    from automap_models.datagen.command import make
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        make(composed("datagen", (*DATA, *SIZES, f"out={folder}/data")))
+        return {f"data/{path.name}": path.read_bytes() for path in Path(folder, "data").iterdir() if path.is_file()}
+
+
+@functools.cache
+def checkpoint() -> bytes:
+    """last.ckpt of a training of two steps on that data set."""
+    from automap_models.train.main import train
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        for name, content in data_set().items():
+            Path(folder, name).parent.mkdir(exist_ok=True)
+            Path(folder, name).write_bytes(content)
+        train(composed("train", (*TRAINING, f"data.path={folder}/data", f"out={folder}/run")))
+        return Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()
+
+
+@functools.cache
+def composed(name: str, overrides: tuple[str, ...]) -> object:
+    """A config as Hydra composes it."""
+    import hydra
+
+    from automap_models.resources import conf_dir
+
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.compose(name, overrides=list(overrides))

@@ -1,0 +1,73 @@
+"""The batched simulation gives the step of every plan that the event queue gives, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import SCHEDULES
+from automap_models.cost.overlap import Bucket
+from automap_models.simulate.batch import simulate_batch
+from automap_models.simulate.engine import simulate
+
+PLANS = 4
+SHAPES = 60
+"""Of (S, M) a test: with three schedules and PLANS plans, 720 pipelines each and 4,320 in all."""
+
+
+def _real(rng: np.random.Generator, *shape: int) -> FloatArray:
+    return rng.exponential(size=shape) * rng.choice([0.01, 1.0, 10.0], size=shape)
+
+
+def _small_integers(rng: np.random.Generator, *shape: int) -> FloatArray:
+    """So that messages get ready together, and some passes take no time at all."""
+    return rng.integers(0, 4, size=shape).astype(np.float64)
+
+
+@pytest.mark.parametrize("times", [_real, _small_integers])
+@pytest.mark.parametrize("buckets", [0, 1, 3])
+def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -> None:
+    rng = np.random.default_rng(buckets)
+    for _ in range(SHAPES):
+        stages, micro_batches = int(rng.integers(1, 9)), int(rng.integers(1, 25))
+        forward, backward, transfer, reduce_s = (
+            times(rng, PLANS, *shape)  # type: ignore[operator]
+            for shape in ((stages,), (stages,), (stages - 1,), (stages, buckets))
+        )
+        ready = -np.sort(rng.choice([0.0, 0.5, 1.0], size=reduce_s.shape), axis=2)[:, :, ::-1] * backward[:, :, None]
+        shares = rng.random((PLANS, stages)) < 0.5
+        shares[:, 0] = False
+        for name in SCHEDULES:
+            steps = simulate_batch(forward, backward, transfer, micro_batches, name, ready, reduce_s, shares)
+            expected = [
+                simulate(
+                    forward[p],
+                    backward[p],
+                    transfer[p],
+                    np.zeros(stages),
+                    micro_batches,
+                    name,
+                    [list(map(Bucket, ready[p, s].tolist(), reduce_s[p, s].tolist())) for s in range(stages)],
+                    shares[p].tolist(),
+                ).length_s
+                for p in range(PLANS)
+            ]
+            assert steps.tolist() == expected
+
+
+def test_without_gradients_a_batch_ends_with_the_last_pass() -> None:
+    """The pipeline that simulate.engine draws, and the same one twice as slow."""
+    ones = np.array([[1.0, 1.0], [2.0, 2.0]])
+    steps = simulate_batch(ones, ones, np.array([[3.0], [6.0]]), 2, "1f1b")
+    assert steps.tolist() == [14.0, 28.0]
+
+
+def test_unused_buckets_change_nothing() -> None:
+    rng = np.random.default_rng(5)
+    forward, backward, transfer, reduce_s = (_real(rng, 50, *shape) for shape in ((4,), (4,), (3,), (4, 2)))
+    ready, shares = np.zeros_like(reduce_s), rng.random((50, 4)) < 0.5
+    steps = simulate_batch(forward, backward, transfer, 6, "1f1b", ready, reduce_s, shares)
+    unused = np.zeros((50, 4, 3))
+    padded = (np.concatenate([ready, unused], axis=2), np.concatenate([reduce_s, unused], axis=2))
+    assert simulate_batch(forward, backward, transfer, 6, "1f1b", *padded, shares).tolist() == steps.tolist()

@@ -1,0 +1,182 @@
+"""Training steps of PyTorch models: the same GPT-2 in JAX and in PyTorch gives the same classes, sizes and prices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.profile import Profile
+from automap_models.core.sharding_classes import ShardingClasses
+from automap_models.cost.kernels import roofline_times
+from automap_models.formats.hardware_yaml import read_cluster, read_device
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.graph import instruction_graph, rules_of
+from automap_models.hlo.module import Module
+from automap_models.hlo.phases import phases
+from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.planners.portfolio.model import profiled_model
+from automap_models.torch_export.step import step_module
+from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.training import training_step
+
+from .gpt import FusedAttention, gpt2
+
+SIZES = {"width": 1024, "heads": 16, "layers": 2, "vocabulary": 50304, "positions": 1024}
+BATCH, SEQUENCE = 16, 512
+
+
+class Traced(NamedTuple):
+    """A model's step by one route."""
+
+    module: Module
+    graph: InstructionGraph
+    classes: ShardingClasses
+    times_s: np.ndarray
+    profile: Profile
+
+    @classmethod
+    def of(cls, module: Module, rules: str = "shardy") -> Traced:
+        """A step with a V100's times."""
+        graph = instruction_graph(module)
+        times_s = roofline_times(graph, read_device("v100"))
+        classes = sharding_classes(module, rules_of(module), read_rule_set(rules)).classes
+        return cls(module, graph, classes, times_s, profile_from_graph(graph, times_s))
+
+
+@pytest.fixture(scope="module")
+def in_torch() -> Traced:
+    model, inputs = gpt2(**SIZES, batch=BATCH, sequence=SEQUENCE)
+    return Traced.of(step_module(model, (), inputs, name="gpt2"))
+
+
+@pytest.fixture(scope="module")
+def in_jax() -> Traced:
+    return Traced.of(trace(training_step("gpt2", Gpt2Config(**SIZES), (BATCH, SEQUENCE), "float32")))
+
+
+def torch_name(name: str) -> str:
+    """What an argument of the JAX step is called in PyTorch; "" for what it has not."""
+    first, *path = name.split("/")
+    if first == "batch":
+        return path[0]
+    if first != "params":
+        return ""
+    *modules, leaf = path
+    if leaf == "embedding" and modules in ([], ["position_embedding"]):
+        modules, leaf = [*modules] or ["embedding"], "weight"
+    leaf = {"kernel": "weight", "scale": "weight"}.get(leaf, leaf)
+    return ".".join([*(module.replace("block_", "block.") for module in modules), leaf])
+
+
+def named_classes(classes: ShardingClasses, names: Mapping[str, str], transposed: set[str]) -> dict[Any, int]:
+    """(Variable, dimension) of each class → the sizes by which it can be sharded, parameters and inputs only."""
+    members: dict[int, set[tuple[str, int]]] = {}
+    for entry, number in enumerate(classes.dim_classes.tolist()):
+        variable = int(classes.dim_variables[entry])
+        name = names[classes.variables[variable].name]
+        if not name:
+            continue
+        dim = entry - int(classes.dim_offsets[variable])
+        members.setdefault(number, set()).add((name, 1 - dim if name in transposed else dim))
+    return {frozenset(dims): int(classes.divisors[number]) for number, dims in members.items()}
+
+
+def linear_weights(classes: ShardingClasses, names: Mapping[str, str]) -> set[str]:
+    """The matrices that PyTorch keeps transposed: those of linear layers."""
+    return {names[v.name] for v in classes.variables if v.name.endswith("/kernel") and names[v.name]}
+
+
+def test_the_classes_of_dimensions_are_the_same(in_jax: Traced, in_torch: Traced) -> None:
+    names = {v.name: torch_name(v.name) for v in in_jax.classes.variables}
+    expected = named_classes(in_jax.classes, names, linear_weights(in_jax.classes, names))
+    own = {v.name: "" if v.kind == "state" else v.name for v in in_torch.classes.variables}
+
+    def live(classes: dict[Any, int]) -> dict[Any, int]:
+        return {members: divisor for members, divisor in classes.items() if divisor > 1}
+
+    assert live(named_classes(in_torch.classes, own, set())) == live(expected)
+    assert len(live(expected)) == 8  # width; heads and inner width of two blocks; vocabulary; positions; batch
+    assert len(in_torch.classes.conflicts) == len(in_jax.classes.conflicts)
+
+
+def test_flop_and_parameter_bytes_are_the_same(in_jax: Traced, in_torch: Traced) -> None:
+    def of_products(traced: Traced) -> float:
+        flop = zip(traced.graph.flop, traced.graph.opcodes, strict=True)
+        return sum(float(f) for f, opcode in flop if opcode == "dot_general")
+
+    assert of_products(in_torch) == of_products(in_jax)
+    assert in_torch.graph.flop.sum() == pytest.approx(in_jax.graph.flop.sum(), rel=1e-3)
+    assert in_torch.profile.W.sum() == in_jax.profile.W.sum()
+    assert Counter(v.nbytes for v in in_torch.classes.variables if v.kind == "state") == Counter(
+        v.nbytes for v in in_jax.classes.variables if v.kind == "state"
+    )
+
+
+def test_times_are_the_same_within_three_percent(in_jax: Traced, in_torch: Traced) -> None:
+    for key in ("forward_s", "backward_s", "update_per_step_s"):
+        assert in_torch.profile.meta[key] == pytest.approx(in_jax.profile.meta[key], rel=0.05)
+    assert in_torch.profile.C.sum() == pytest.approx(in_jax.profile.C.sum(), rel=0.03)
+
+
+@pytest.mark.parametrize("degree", [2, 8])
+def test_operator_partitioning_costs_the_same_within_three_percent(
+    in_jax: Traced, in_torch: Traced, degree: int
+) -> None:
+    cluster, device = read_cluster("B"), read_device("v100")
+    models = [
+        profiled_model(traced.module, traced.graph, device, cluster, read_rule_set("shardy"), lambda _: None)
+        for traced in (in_jax, in_torch)
+    ]
+    fastest = [
+        min((s for s in model.shardings if s.degree == degree), key=lambda s: float(s.C.sum())) for model in models
+    ]
+    assert fastest[1].C.sum() == pytest.approx(fastest[0].C.sum(), rel=0.03)
+    assert fastest[1].W.sum() == pytest.approx(fastest[0].W.sum(), rel=0.03)
+    assert (fastest[1].reduced_fwd + fastest[1].reduced_bwd).sum() == pytest.approx(
+        (fastest[0].reduced_fwd + fastest[0].reduced_bwd).sum(), rel=0.03
+    )
+    assert models[1].batch_dims == {"ids": 0, "labels": 0}
+
+
+def test_layers_are_the_models_modules_in_the_order_in_which_they_run(in_torch: Traced) -> None:
+    layers = [layer for layer in dict.fromkeys(in_torch.profile.layers) if layer]
+    parts = ["attention_layer_norm", "attention.q", "attention.k", "attention.v", "attention.o"]
+    parts += ["feed_forward_layer_norm", "feed_forward.wi", "feed_forward", "feed_forward.wo"]
+    blocks = [f"block.{i}.{part}" for i in (0, 1) for part in parts]
+    known = ["embedding", "position_embedding", *blocks, "final_layer_norm", "loss"]
+    assert [layer for layer in layers if layer in known] == known
+    assert set(layers) - set(known) <= {f"block.{i}{part}" for i in (0, 1) for part in ("", ".attention")}
+
+
+def test_the_phases_that_the_marks_and_the_dataflow_tell_are_those_that_ran(in_torch: Traced) -> None:
+    operations = in_torch.module.operations
+    told = phases(operations, in_torch.module.arguments)
+    ran = [
+        Phase.UPDATE
+        if op.path.startswith("optimizer/")
+        else Phase.BACKWARD
+        if op.path.startswith("transpose(")
+        else Phase.FORWARD
+        if op.path.startswith("jvp(")
+        else phase
+        for op, phase in zip(operations, told, strict=True)
+    ]
+    assert told.tolist() == ran
+
+
+def test_fused_attention_has_the_same_classes_of_parameters(in_torch: Traced) -> None:
+    model, inputs = gpt2(**SIZES, batch=BATCH, sequence=SEQUENCE, attention=FusedAttention)
+    fused = Traced.of(step_module(model, (), inputs, name="gpt2"))
+    own = {v.name: "" if v.kind == "state" else v.name for v in in_torch.classes.variables}
+    assert named_classes(fused.classes, own, set()) == named_classes(in_torch.classes, own, set())
+    assert fused.profile.C.sum() < in_torch.profile.C.sum()
+    assert fused.module.notes == ()
