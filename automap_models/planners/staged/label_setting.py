@@ -7,17 +7,17 @@ of the labels that were alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import StagedPlan
 from automap_models.cost.suffixes import Suffixes
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
+from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
     Through,
@@ -70,13 +70,11 @@ class Ranking:
 
     Attributes:
         least_s: [n] ascending.
+        batch: the plans.
     """
 
     least_s: FloatArray
-    _plan: Callable[[int], StagedPlan]
-
-    def __iter__(self) -> Iterator[StagedPlan]:
-        return map(self._plan, range(self.least_s.size))
+    batch: PlanBatch
 
 
 def ranked(
@@ -105,19 +103,16 @@ def ranked(
             raise OutOfTime(float(least.min(initial=limit_s)) * (1.0 - SLACK)) from None
     least = tables.suffixes.least(stages[0].numbers, 0.0, 0.0)
     order = np.argsort(least, kind="stable")
-    return Ranking(least[order], lambda rank: _follow(tables, stages, int(order[rank])))
+    return Ranking(least[order], _follow(stages, order))
 
 
-def _follow(tables: StageTables, stages: list[_Labels], j: int) -> StagedPlan:
-    """The plan that the j-th label of the first stage stands for."""
-    cuts, device_cuts, shardings = [], [], []
-    for labels in stages:
-        cuts.append(int(tables.boundary[labels.k[j]]) - 1)
-        device_cuts.append(int(labels.q[j]))
-        shardings.append(int(labels.sharding[j]))
-        j = int(labels.parent[j])
-    shape = (tuple(cuts[:-1]), tuple(device_cuts[:-1]))
-    return StagedPlan(*shape, tables.micro_batches, PLANNER, shardings=tuple(shardings))
+def _follow(stages: list[_Labels], j: IntArray) -> PlanBatch:
+    """The plans that labels of the first stage stand for."""
+    k, q, sharding = np.empty((3, j.size, len(stages)), dtype=np.int64)
+    for s, labels in enumerate(stages):
+        k[:, s], q[:, s], sharding[:, s] = labels.k[j], labels.q[j], labels.sharding[j]
+        j = labels.parent[j]
+    return PlanBatch(k, q, sharding)
 
 
 @dataclass(frozen=True, eq=False)

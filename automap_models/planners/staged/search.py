@@ -16,7 +16,6 @@ same boundary on the same devices compete, as what comes before does not depend 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -28,6 +27,8 @@ from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plai
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, TooMany, ranked
 from automap_models.planners.staged.local_search import local_search
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import StageTables
@@ -40,10 +41,14 @@ AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
 TIES = 8
 """Most plans that are looked at of those that are equally long."""
-LOOKED = 24
-"""Most plans that are simulated of those that no other dominates."""
-EXCESS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, np.inf)
-"""How much more than the least of all, relatively, plans may cost at least that are listed, one time after the other."""
+EXCESS = (0.005, 0.015, 0.04, 0.1, 0.25, np.inf)
+"""How much more than the least of all, relatively, plans that are listed may cost at least, time after time."""
+MOVES = np.array([1, 2, 4, 8, 16])
+"""How far a cut moves at once, in boundaries."""
+NEARLY = 0.995
+"""Plans that cost at least so much of the best one are listed together with those that cost less."""
+AT_ONCE = 1 << 14
+"""Plans that are simulated in one go."""
 MOST_LABELS = 1 << 20
 """Of one stage, where all plans are listed."""
 LARGE = 256
@@ -156,6 +161,9 @@ class StagedSearch:
 
     def _begin(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
+        if self.problem.schedule is not None:
+            self._begin_by_moves(finest, start)
+            return
         widely = is_large(self.problem) and is_plain(self.problem)
         if start is not None and widely:
             self.improve_widely(finest, start)
@@ -164,20 +172,37 @@ class StagedSearch:
         if start is None or (far and not widely) or np.isinf(self.step_s):
             self.coarse_to_fine(finest, self.best or start)
 
+    def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None) -> None:
+        """Go down by moves from the start, and from the best of the plans that cost least at least on coarser grids."""
+        self.improve_by_moves(finest, start, MOVES)
+        for stride in _coarser_strides(self.problem) if self.best is None else ():
+            tables, before = tables_of(self.problem, stride), self.best
+            self._simulate(tables, self._ranked(tables, self.step_s))
+            if self.best is not before:
+                self.improve_by_moves(finest, self.best, MOVES)
+
     def whole(self, tables: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        bounds = prefix_bounds(tables, self.step_s * (1.0 + SLACK), self.deadline)
+        ranking = self._ranked(tables, self.step_s)
         if not tables.suffixes.overlap:
-            self.improve(tables, bounds)
+            self._take_ties(ranking, tables)
             return
-        ranking = ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline)
         least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
-        self._simulate(ranking, LOOKED)
-        self._close(tables, least_s)
+        try:
+            self._simulate(tables, ranking)
+            self._close(tables, least_s)
+        except (OutOfTime, TooMany) as stopped:
+            proven_s = stopped.bound_s if isinstance(stopped, OutOfTime) else 0.0
+            raise OutOfTime(max(proven_s, least_s)) from None
+
+    def _ranked(self, tables: StageTables, limit_s: float, most_labels: int | None = None) -> Ranking:
+        """The plans on these tables that may cost no more than that; see label_setting.ranked."""
+        bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
+        return ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, most_labels)
 
     def _close(self, tables: StageTables, least_s: float) -> None:
         """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
@@ -193,23 +218,53 @@ class StagedSearch:
         for excess in EXCESS:
             if done_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
                 return
-            limit_s = min(self.step_s, least_s * (1.0 + excess))
+            limit_s = least_s * (1.0 + excess)
+            limit_s = self.step_s if NEARLY * self.step_s < limit_s else limit_s
             try:
-                bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
-                ranking = ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, MOST_LABELS)
+                self._simulate(tables, self._ranked(tables, limit_s, MOST_LABELS), done_s)
             except (OutOfTime, TooMany):
                 raise OutOfTime(done_s) from None
-            done_s = max(done_s, min(self._simulate(ranking, ranking.least_s.size), limit_s))
-            if self.deadline.passed:
-                raise OutOfTime(done_s)
+            done_s = limit_s
 
-    def _simulate(self, ranking: Ranking, most: int) -> float:
-        """Look at plans until the next one cannot be shorter than the best; what those not looked at cost at least."""
-        for least_s, plan in zip(ranking.least_s[:most].tolist(), ranking, strict=False):
-            if least_s >= self.step_s or self.deadline.passed:
-                return least_s
-            self.offer(plan)
-        return float("inf")
+    def _simulate(self, tables: StageTables, ranking: Ranking, done_s: float = 0.0) -> None:
+        """Take the best of the plans, by their steps, but for those that cost less at least than what is done.
+
+        Raises:
+            OutOfTime: before all were looked at.
+        """
+        begin = int(np.searchsorted(ranking.least_s, done_s * (1.0 - SLACK)))
+        for first in range(begin, ranking.least_s.size, AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            if ranking.least_s[first] >= self.step_s:
+                return
+            self.deadline.check()
+            self.offer_batch(tables, ranking.batch.take(some))
+
+    def offer_batch(self, tables: StageTables, batch: PlanBatch) -> bool:
+        """Take the best of some plans if it is better than the best so far; whether it is."""
+        costs = batch_costs(tables, batch)
+        rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < self.step_s))
+        if not rows.size:
+            return False
+        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
+        return self.offer(batch.plan(tables, int(rows[steps.argmin()]), PLANNER))
+
+    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> None:
+        """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
+
+        Args:
+            tables: places where plans may cut, those of the plan among them.
+            near: where to begin; without a plan nothing happens.
+            offsets: how far a cut may move, ascending, in boundaries.
+
+        Raises:
+            OutOfTime: the deadline has passed; nothing is proven.
+        """
+        while near is not None:
+            self.deadline.check()
+            if not self.offer_batch(tables, neighbours(tables, PlanBatch.from_plan(tables, near), offsets)):
+                return
+            near = self.best
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.
@@ -256,13 +311,14 @@ class StagedSearch:
             OutOfTime: with a bound on all plans within the bounds.
         """
         before_s = self.step_s
-        ranking = ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline)
-        if tables.suffixes.overlap:
-            self._simulate(ranking, LOOKED)
-            return self.step_s < before_s
+        self._take_ties(ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline), tables)
+        return self.step_s < before_s
+
+    def _take_ties(self, ranking: Ranking, tables: StageTables) -> None:
+        """Take the shortest plan, or another of those that tie with it."""
         ties = np.count_nonzero(ranking.least_s[:TIES] <= ranking.least_s[:1] * (1.0 + SLACK))
-        improved = [self.offer(plan) for plan in islice(ranking, ties)]
-        return any(improved)
+        for row in range(int(ties)):
+            self.offer(ranking.batch.plan(tables, row, PLANNER))
 
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""

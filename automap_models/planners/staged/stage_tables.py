@@ -210,7 +210,7 @@ class StageTables:
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
-        devices: the cluster's tables.
+        devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes a device may hold.
         parts: [D+1] into how many equal parts so many replicas split a micro-batch.
@@ -223,6 +223,7 @@ class StageTables:
     shardings: tuple[ShardingTables, ...]
     windows: IntArray
     devices: DeviceTables
+    cluster: Cluster
     stages: int
     micro_batches: int
     replicas_in_all: int
@@ -278,13 +279,18 @@ class StageTables:
             devices: [n] a, [n] q of its devices a … q-1.
             rest: [c, n] what comes after it, with the transfer into that.
         """
-        own, ((i, k), (a, q)) = self.shardings[sharding], (boundaries, devices)
-        parts = self.parts[(q - a) // own.degree]
-        both, forward = own.busy_s(i, k, parts), own.forward_s(i, k, parts)
-        exposed = own.reduce_s(i, k, own.all_reduce[a, q])
+        both, forward, exposed = self.stage_times(sharding, boundaries, devices)
         if self.suffixes.overlap:
             exposed = np.maximum(exposed - (both - forward), 0.0)
         return self.suffixes.before_stage(stage, both, forward, exposed, rest)
+
+    def stage_times(
+        self, sharding: int, boundaries: tuple[IntArray, IntArray], devices: tuple[IntArray, IntArray]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """[n] each of u, f and AR of stages in that sharding; see `stage_numbers`."""
+        own, ((i, k), (a, q)) = self.shardings[sharding], (boundaries, devices)
+        parts = self.parts[(q - a) // own.degree]
+        return own.busy_s(i, k, parts), own.forward_s(i, k, parts), own.reduce_s(i, k, own.all_reduce[a, q])
 
     def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, sharding: int = 0) -> NDArray[np.bool_]:
         """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
@@ -341,6 +347,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         shardings=(whole,),
         windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
         devices=devices,
+        cluster=problem.cluster,
         stages=problem.stages,
         micro_batches=problem.micro_batches,
         replicas_in_all=problem.cluster.devices,
