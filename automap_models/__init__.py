@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 from automap_models.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from automap_models.api import ExploredResult, PlannedResult, explore, plan, profile, read_plan
     from automap_models.core.cluster import Cluster
+    from automap_models.core.device import Device
     from automap_models.core.profile import Profile
+    from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.staged import plan_cost
     from automap_models.errors import AutomapError, BadInput, Infeasible
@@ -26,15 +29,23 @@ __all__ = [
     "AutomapError",
     "BadInput",
     "Cluster",
+    "Device",
+    "ExploredResult",
     "Infeasible",
     "Outcome",
+    "PlannedResult",
     "Profile",
+    "Result",
     "StagedPlan",
     "StagedProblem",
+    "explore",
     "make_planner",
+    "plan",
     "plan_batch",
     "plan_cost",
+    "profile",
     "read_cluster",
+    "read_plan",
     "read_profile",
 ]
 
@@ -42,15 +53,23 @@ _WHERE = {
     "AutomapError": "automap_models.errors",
     "BadInput": "automap_models.errors",
     "Cluster": "automap_models.core.cluster",
+    "Device": "automap_models.core.device",
+    "ExploredResult": "automap_models.api",
     "Infeasible": "automap_models.errors",
     "Outcome": "automap_models.planners.staged.batch",
+    "PlannedResult": "automap_models.api",
     "Profile": "automap_models.core.profile",
+    "Result": "automap_models.core.result",
     "StagedPlan": "automap_models.core.staged",
     "StagedProblem": "automap_models.core.staged",
+    "explore": "automap_models.api",
     "make_planner": "automap_models.planners.registry",
+    "plan": "automap_models.api",
     "plan_batch": "automap_models.planners.staged.batch",
     "plan_cost": "automap_models.cost.staged",
+    "profile": "automap_models.api",
     "read_cluster": "automap_models.formats.hardware_yaml",
+    "read_plan": "automap_models.api",
     "read_profile": "automap_models.formats.files",
 }
 """Public name → the module that defines it."""

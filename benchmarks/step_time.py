@@ -32,8 +32,7 @@ from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.torch_export.measure import measure_module
-from automap_models.torch_export.pipelining import StageRun, run_pipeline
-from automap_models.torch_export.split import split_spec
+from automap_models.torch_export.pipelining import StageRun, run_pipeline, split_spec
 
 LOOPBACK_BYTES_PER_S = 1e9
 """About what gloo sends between two processes of one machine."""

@@ -25,7 +25,7 @@ from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_strea
 from automap_models.errors import AutomapError, BadInput, UserCodeError
 from automap_models.version import __version__
 
-from .commands.options import file_argument, in_options
+from .commands.parsing import file_argument, in_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

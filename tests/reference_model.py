@@ -70,6 +70,40 @@ def evaluate(case: Case) -> dict[str, Any]:
     }
 
 
+def tied(case: Case) -> dict[str, Any]:
+    """What parameters that several stages use cost, besides `evaluate`; `shared` holds (bytes, instructions) of each.
+
+    A stage holds every parameter that one of its instructions uses. Returns: memory_bytes and all_reduce_s of each
+    stage; tied_s: holders → seconds that summing their gradients takes, once a step.
+    """
+    profile, cluster, shared = case["profile"], case["cluster"], case["shared"]
+    n, devices = len(profile["C"]), cluster["nodes"] * cluster["devices_per_node"]
+    first = [0, *(cut + 1 for cut in case["cuts"]), n]
+    first_device = [0, *case["device_cuts"], devices]
+    stages = len(case["cuts"]) + 1
+    alone = list(profile["W"])
+    for nbytes, instructions in shared:
+        alone[instructions[0]] -= nbytes
+    uses = [[any(first[s] <= i < first[s + 1] for i in users) for _, users in shared] for s in range(stages)]
+    memory, all_reduce = [], []
+    for s in range(stages):
+        weights = math.fsum(alone[first[s] : first[s + 1]])
+        weights += math.fsum(nbytes for (nbytes, _), used in zip(shared, uses[s], strict=True) if used)
+        stash = math.fsum(profile["stash"][first[s] : first[s + 1]]) / (first_device[s + 1] - first_device[s])
+        memory.append(4 * weights + min(case["micro_batches"], stages - s) * stash)
+        counts = _devices_of_nodes(cluster, first_device[s], first_device[s + 1])
+        g, used = max(counts), sum(1 for count in counts if count)
+        all_reduce.append(weights * (2 * (g - 1) / g / cluster["intra"] + 2 * (used - 1) / used / cluster["inter"]))
+    tied_s: dict[tuple[int, ...], float] = {}
+    for p, (nbytes, _) in enumerate(shared):
+        holders = tuple(s for s in range(stages) if uses[s][p])
+        nodes = {u // cluster["devices_per_node"] for s in holders for u in range(first_device[s], first_device[s + 1])}
+        link = cluster["inter"] if len(nodes) > 1 else cluster["intra"]
+        if len(holders) > 1:
+            tied_s[holders] = tied_s.get(holders, 0.0) + 2 * (len(holders) - 1) / len(holders) * nbytes / link
+    return {"memory_bytes": memory, "all_reduce_s": all_reduce, "tied_s": tied_s}
+
+
 def coarsened(n: int, granularity: int) -> list[int]:
     """The instruction that each point stands for: ceil((j + 1) · n / granularity) - 1, in whole numbers."""
     return [-(-(j + 1) * n // granularity) - 1 for j in range(granularity)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.units import seconds, size
 from automap_models.errors import BadInput
 
 # The largest and smallest numbers that a profile or a cluster may hold (docs/reference/files.md). They are far beyond
@@ -52,6 +54,15 @@ class SharedParameter:
     name: str
     nbytes: float
     instructions: tuple[int, ...]
+
+    def copied_at(self, begin: int, stop: int) -> int | None:
+        """The first of the instructions begin … stop-1 that uses it, where an instruction before them does too.
+
+        A stage of these instructions holds a copy, which W does not count there. None where it holds none.
+        """
+        k = bisect_left(self.instructions, begin)
+        copied = 0 < k < len(self.instructions) and self.instructions[k] < stop
+        return self.instructions[k] if copied else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +167,10 @@ class Profile:
             shared_parameters=tuple(shared_parameters),
         )
 
+    def __repr__(self) -> str:
+        step, parameters = seconds(float(self.C.sum())), size(float(self.W.sum()))
+        return f"Profile({self.model}: {len(self):,} instructions, {step} a micro-batch, {parameters} of parameters)"
+
     def __len__(self) -> int:
         return int(self.C.size)
 
@@ -166,10 +181,12 @@ class Profile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the five arrays: a plan belongs to exactly these numbers."""
+        """SHA-256 over the five arrays and the shared parameters: a plan belongs to exactly these numbers."""
         digest = hashlib.sha256()
         for array in (self.C, self.A, self.W, self.C_fwd, self.stash):
             digest.update(np.ascontiguousarray(array).tobytes())
+        for parameter in self.shared_parameters:
+            digest.update(np.array([parameter.nbytes, *parameter.instructions], dtype=np.float64).tobytes())
         return digest.hexdigest()
 
     def name(self, i: int) -> str:

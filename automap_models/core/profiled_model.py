@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.errors import BadInput
 
 WHOLE = "whole"
@@ -76,6 +76,22 @@ class ShardedProfile:
         gathered = np.zeros(len(self) + 1)
         gathered[1:-1] = (self.held - self.A / self.degree)[:-1]
         return gathered
+
+    def weights_held(self, shared_parameters: Sequence[SharedParameter], begin: int, stop: int) -> FloatArray:
+        """[stop - begin] bytes of the parameters that a stage of the instructions begin … stop-1 holds on each device.
+
+        It is W and, at their first use in the stage, the copies of those that instructions before it use, too.
+
+        Args:
+            shared_parameters: of the profile.
+        """
+        weights = self.W[begin:stop]
+        for parameter, nbytes in zip(shared_parameters, self.shared_bytes, strict=True):
+            at = parameter.copied_at(begin, stop)
+            if at is not None:
+                weights = weights.copy()
+                weights[at - begin] += nbytes
+        return weights
 
     def _arrays(self) -> dict[str, FloatArray]:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}

@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from automap_models.errors import BadInput
+
 
 class Op(NamedTuple):
     """One pass of one micro-batch through a stage."""
@@ -60,6 +62,22 @@ SCHEDULES: dict[str, Callable[[int, int, int], int]] = {
 micro-batches whose activations it holds at once."""
 
 
+DEFAULT_SCHEDULE = "1f1b"
+"""What frameworks run unless they are told otherwise."""
+
+
+def require_schedule(name: str) -> str:
+    """The name itself.
+
+    Raises:
+        BadInput: there is no such schedule.
+    """
+    if name not in SCHEDULES:
+        what, do = f"unknown schedule {name!r}", f"choose from {', '.join(SCHEDULES)}"
+        raise BadInput(what, where="`schedule`", do=do)
+    return name
+
+
 def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> int:
     """Forward passes of a stage before its first backward pass; without a schedule those of 1F1B.
 
@@ -69,7 +87,7 @@ def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> in
         stages: S.
         micro_batches: M.
     """
-    return SCHEDULES[name or "1f1b"](stage, stages, micro_batches)
+    return SCHEDULES[name or DEFAULT_SCHEDULE](stage, stages, micro_batches)
 
 
 def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...], ...]:

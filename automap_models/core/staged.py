@@ -16,7 +16,7 @@ from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
-from automap_models.core.schedules import SCHEDULES, warm_up
+from automap_models.core.schedules import require_schedule, warm_up
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16
@@ -68,10 +68,8 @@ class StagedProblem:
     schedule: str | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule is not None and self.schedule not in SCHEDULES:
-            raise BadInput(
-                f"unknown schedule {self.schedule!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}"
-            )
+        if self.schedule is not None:
+            require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
             do = f"give 1 to {MAX_MICRO_BATCHES:,}"
             raise BadInput(f"{self.micro_batches} micro-batches", where="`micro_batches`", do=do)

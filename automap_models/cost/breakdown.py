@@ -82,10 +82,10 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
 
 
 def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
-    """[S] bytes of trainable parameters on each device of a stage."""
-    spans = plan.stage_instructions(len(problem.profile))
+    """[S] bytes of trainable parameters on each device of a stage, the copies of tied ones included."""
+    spans, shared = plan.stage_instructions(len(problem.profile)), problem.profile.shared_parameters
     return [
-        float(problem.all_shardings[sharding].W[first : last + 1].sum())
+        float(problem.all_shardings[sharding].weights_held(shared, first, last + 1).sum())
         for sharding, (first, last) in zip(plan.shardings, spans, strict=True)
     ]
 

@@ -7,6 +7,9 @@ Buckets are reduced one after the other, each as soon as it is ready.
     backward pass   |· 5 ·|· 4 ·|···· 3 ····|· 2 ·|· 1 ·|              gradients of instructions 5 … 1
     all-reduces                 |== 5, 4 ==|      |=== 3, 2 ===|= 1 =|
                                                         └─────────────┘ exposed: what ends after the backward pass
+
+A parameter that several stages use is held by each of them. Their gradients are summed once all these stages have
+reduced theirs (`TiedSum`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,20 @@ class Bucket(NamedTuple):
 
     ready_s: float
     all_reduce_s: float
+
+
+class TiedSum(NamedTuple):
+    """Gradients of parameters that several stages hold a copy of, and sum once a step, after their buckets.
+
+    Attributes:
+        stages: that hold the copies, ascending.
+        sum_s: how long it takes.
+        names: of the parameters.
+    """
+
+    stages: tuple[int, ...]
+    sum_s: float
+    names: tuple[str, ...] = ()
 
 
 def gradient_buckets(weights: FloatArray, all_reduce_s: FloatArray, backward_s: FloatArray) -> tuple[Bucket, ...]:

@@ -11,6 +11,9 @@ t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, 
 - mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds; under a schedule its
   own number of micro-batches in flight.
 
+A parameter that several stages use (tied weights) counts in ΣW of each of them. Under a schedule the h stages that hold
+it sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the links between them.
+
 A problem with a schedule has whole samples: N of them in a micro-batch on d replicas take the time and the memory of
 ⌈N/d⌉ of N wherever it says "/ d" above. Of AR_s only what the last backward pass cannot hide (cost.overlap) counts
 below; without a schedule nothing overlaps inside a stage.
@@ -27,7 +30,8 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -44,7 +48,7 @@ from automap_models.cost.collectives import (
     transfer_crosses_nodes,
     transfer_s_per_byte,
 )
-from automap_models.cost.overlap import Bucket, exposed_s, gradient_buckets
+from automap_models.cost.overlap import Bucket, TiedSum, exposed_s, gradient_buckets
 
 BytesT = TypeVar("BytesT", float, NDArray[np.float64])
 
@@ -80,6 +84,7 @@ class StagedCost:
         gather_s: [S] the part of putting together what other stages hand over in slices.
         buckets: [S] of a problem with a schedule: the gradients of each stage as they are reduced.
         shares_link: [S] of a problem with a schedule: whether these use the link to the stage before.
+        tied: of a problem with a schedule: gradients of parameters that several stages hold.
         simulated_s: the step under the problem's schedule (simulate.step); None where it has none, or before that.
     """
 
@@ -98,6 +103,7 @@ class StagedCost:
     gather_s: FloatArray
     buckets: tuple[tuple[Bucket, ...], ...] = ()
     shares_link: tuple[bool, ...] = ()
+    tied: tuple[TiedSum, ...] = ()
     simulated_s: float | None = None
 
     @property
@@ -203,13 +209,14 @@ def plan_cost(
     parts = problem.shares[replicas]
     compute_fwd = np.add.reduceat(profile.C_fwd, first) * slowest
     compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
-    weights, stash = np.add.reduceat(profile.W, first), np.add.reduceat(profile.stash, first)
+    spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
+    held = np.concatenate([_weights_held(problem, 0, span) for span in spans])
+    weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
     forward, backward = compute_fwd / parts, compute_bwd / parts
     compute, (reduce, gather) = (compute_fwd + compute_bwd) / parts, np.zeros((2, stages))
     all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
     in_flight = np.array([problem.in_flight(s) for s in range(stages)])
     memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor)
-    spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
     for s in [s for s, index in enumerate(plan.shardings) if index]:
         devices = (bounds[s], bounds[s + 1])
         stage = _sharded_stage(problem, plan.shardings[s], spans[s], devices, int(in_flight[s]))
@@ -251,7 +258,41 @@ def plan_cost(
         shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
         if buckets
         else (),
+        tied=() if problem.schedule is None else _tied_sums(problem, plan, bounds, first.tolist()),
     )
+
+
+def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
+    """[k] bytes of the parameters that a stage of these instructions holds on each device, in that sharding."""
+    return problem.all_shardings[index].weights_held(problem.profile.shared_parameters, own.start, own.stop)
+
+
+def _tied_sums(
+    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], begins: Sequence[int]
+) -> tuple[TiedSum, ...]:
+    """What summing the gradients of copies takes; parameters that the same stages hold are summed together.
+
+    Between nodes a parameter is sent once; inside a node each device sends its share of it.
+
+    Args:
+        bounds: [S+1] the first device of each stage, and the number of devices.
+        begins: [S] the first instruction of each stage.
+    """
+    cluster, sums = problem.cluster, dict[tuple[int, ...], TiedSum]()
+    for p, parameter in enumerate(problem.profile.shared_parameters):
+        stages = tuple(sorted({bisect_right(begins, i) - 1 for i in parameter.instructions}))
+        if len(stages) == 1:
+            continue
+        first_node = bounds[stages[0]] // cluster.devices_per_node
+        if (bounds[stages[-1] + 1] - 1) // cluster.devices_per_node > first_node:
+            one_way_s = parameter.nbytes / cluster.inter
+        else:
+            shares = [problem.all_shardings[plan.shardings[s]].shared_bytes[p] for s in stages]
+            one_way_s = max(shares) / cluster.intra
+        so_far = sums.get(stages, TiedSum(stages, 0.0))
+        sum_s = so_far.sum_s + 2.0 * (len(stages) - 1) / len(stages) * float(one_way_s)
+        sums[stages] = TiedSum(stages, sum_s, (*so_far.names, parameter.name))
+    return tuple(sums.values())
 
 
 def shares_link(cluster: Cluster, before: int, first: int, stop: int) -> bool:
@@ -290,14 +331,14 @@ def stage_buckets(
     if not index:
         parts = float(problem.shares[stop - first]) if parts is None else parts
         backward = slowdown * (sharding.C[own] - sharding.C_fwd[own]) / parts
-        weights = problem.profile.W[own]
+        weights = _weights_held(problem, 0, own)
         return gradient_buckets(weights, weights * all_reduce_s_per_byte(problem.cluster, first, stop), backward)
     parts = float(problem.shares[(stop - first) // sharding.degree])
     over_replicas, inside = stage_rates(problem.cluster, first, stop, sharding.degree)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
     backward = (sharding.C[own] - sharding.C_fwd[own] + inside * sharding.reduced_bwd[own]) / parts
     backward = backward + start_s * sharding.starts_bwd[own]
-    weights, gradients = sharding.W[own], sharding.gradients[own]
+    weights, gradients = _weights_held(problem, index, own), sharding.gradients[own]
     return gradient_buckets(weights, weights * over_replicas + inside * gradients, backward)
 
 
@@ -342,7 +383,7 @@ def _sharded_stage(
     compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
     reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
     reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
-    weights = total(sharding.W)
+    weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])
     return _StageCost(
         forward_s=(compute_fwd + gather_in) / parts + reduce_fwd,
         backward_s=(compute_bwd + gather_out) / parts + reduce_bwd,

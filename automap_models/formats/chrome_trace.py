@@ -95,7 +95,7 @@ def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict
 
 def _event(interval: IntervalLike) -> dict[str, Any]:
     process, row = _row(interval)
-    of_all = interval.kind == "all-reduce"
+    of_all = interval.kind in ("all-reduce", "tied-sum")
     return {
         "name": interval.kind if of_all else f"{interval.kind} {interval.micro_batch}",
         "cat": interval.kind,

@@ -64,7 +64,7 @@ RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have name"
 
 
-def _made(record: type[RecordT], document: Document, where: str, name: str) -> RecordT:
+def _record_of(record: type[RecordT], document: Document, where: str, name: str) -> RecordT:
     """The record that a document describes, under the given name where the document has none."""
     values = msgspec.structs.asdict(document)
     try:
@@ -101,7 +101,7 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        return _made(Cluster, self, where, name)
+        return _record_of(Cluster, self, where, name)
 
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
@@ -160,7 +160,7 @@ class DeviceDocument(Document):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        return _made(Device, self, where, name)
+        return _record_of(Device, self, where, name)
 
 
 def known_devices() -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import require_schedule
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -76,9 +76,8 @@ class PlanOptions:
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
-        if self.schedule is not None and self.schedule not in SCHEDULES:
-            what, do = f"unknown schedule {self.schedule!r}", f"choose from {', '.join(SCHEDULES)}"
-            raise BadInput(what, where="`schedule`", do=do)
+        if self.schedule is not None:
+            require_schedule(self.schedule)
         self._require_read()
 
     def _require_read(self) -> None:

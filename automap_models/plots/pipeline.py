@@ -23,6 +23,7 @@ COLOURS: dict[PassKind, str] = {
     "send-forward": "#56B4E9",
     "send-backward": "#F0E442",
     "all-reduce": "#CC79A7",
+    "tied-sum": "#009E73",
 }
 LABELS: dict[PassKind, str] = {
     "forward": "forward",
@@ -30,6 +31,7 @@ LABELS: dict[PassKind, str] = {
     "send-forward": "activations sent",
     "send-backward": "gradients sent",
     "all-reduce": "all-reduce",
+    "tied-sum": "sum of tied weights",
 }
 STAGE_HEIGHT, LINK_HEIGHT = 0.52, 0.22  # of the distance between two stages
 ROUNDS_SHOWN = 12  # at either end, where there are too many to tell them apart

@@ -13,7 +13,7 @@ plans: the warm-up from the first stage to the last; then, in round k, from the 
 and the forward pass after it. Each number of the simulation is an array over the plans.
 
 A stage's buckets of gradients are ready during its last backward pass, when only the message of that pass has not yet
-used the link to the stage before. So they go before that message and after all others.
+used the link to the stage before. So they go before that message and after all others. Tied sums follow at the end.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ def simulate_batch(
     ready_s: FloatArray | None = None,
     all_reduce_s: FloatArray | None = None,
     shares_link: NDArray[np.bool_] | Sequence[Sequence[bool]] | None = None,
+    tied_s: FloatArray | None = None,
+    tied_stages: NDArray[np.bool_] | None = None,
 ) -> FloatArray:
     """[P] seconds of the simulated step of P plans, each equal to `Timeline.length_s` of engine.simulate.
 
@@ -136,8 +138,10 @@ def simulate_batch(
         ready_s, all_reduce_s: [P, S, B] of the buckets of gradients (cost.overlap.Bucket) in the order in which they
             are reduced; unused ones take 0 s. None where nothing is reduced.
         shares_link: [P, S] whether a stage's buckets use the link to the stage before; None where none does.
+        tied_s: [P, T] of the sums over copies of parameters, in their order; unused ones take 0 s. None for no sums.
+        tied_stages: [P, T, S] which stages take part in them.
     """
-    plans, stages = forward_s.shape
+    stages = forward_s.shape[1]
     depths = [warm_up(schedule, s, stages, micro_batches) for s in range(stages)]
     passes_s, back_s, sends_s = (np.ascontiguousarray(times.T) for times in (forward_s, backward_s, transfer_s))
     batch = _Batch(passes_s, back_s, sends_s, depths, micro_batches)
@@ -145,18 +149,24 @@ def simulate_batch(
     for s, depth in enumerate(depths):
         for j in range(depth):
             batch.forward(s, j)
-    end_s = np.zeros(plans)
+    ends_s = list(batch.free_s)
     for k in range(micro_batches):
         arrival_s: FloatArray | None = None
         for s in reversed(range(stages)):
             start_s, done_s = batch.backward(s, arrival_s)
             if k == micro_batches - 1:
-                end_s = np.maximum(end_s, gradients.reduce(s, start_s, done_s, batch.links[s - 1] if s else None))
+                ends_s[s] = gradients.reduce(s, start_s, done_s, batch.links[s - 1] if s else None)
             if s:
                 arrival_s = batch.links[s - 1].carry_back(done_s, batch.candidates(s - 1, k))
             if depths[s] + k < micro_batches:
                 batch.forward(s, depths[s] + k)
-    return end_s
+    of_stages_s = np.stack(ends_s)
+    if tied_s is not None and tied_stages is not None:
+        for sum_s, holds in zip(tied_s.T, np.moveaxis(tied_stages, 0, 2), strict=True):
+            end_s = np.where(holds, of_stages_s, 0.0).max(0) + sum_s
+            of_stages_s = np.where(holds, end_s, of_stages_s)
+    latest_s: FloatArray = of_stages_s.max(0)
+    return latest_s
 
 
 class _Gradients:

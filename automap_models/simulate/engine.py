@@ -5,7 +5,8 @@ carries one message at a time in either direction, in the order in which the mes
 at the same time the forward one goes first. A pass starts when the stage is free and its input has arrived. A stage's
 gradients are reduced in buckets (cost.overlap), one after the other, each as soon as its last backward pass has come so
 far; where they use the link to the stage before, they take turns with the messages on it. Without buckets one
-all-reduce starts after the stage's last pass.
+all-reduce starts after the stage's last pass. Stages that hold the same parameters sum the gradients of these when all
+of them have reduced theirs.
 
 `1f1b` on two stages with two micro-batches, one column a second; forward and backward take 1 s, a transfer 3 s:
 
@@ -23,10 +24,10 @@ from typing import Literal, NamedTuple
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import Op, schedule
-from automap_models.cost.overlap import Bucket
+from automap_models.cost.overlap import Bucket, TiedSum
 
-PassKind = Literal["forward", "backward", "send-forward", "send-backward", "all-reduce"]
-"""What occupies a stage (forward, backward, all-reduce) or the link between two stages (the sends)."""
+PassKind = Literal["forward", "backward", "send-forward", "send-backward", "all-reduce", "tied-sum"]
+"""What occupies a stage (forward, backward, all-reduce, tied-sum) or the link between two stages (the sends)."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ class Interval:
 
     Attributes:
         kind: what it is.
-        resource: the stage of a pass or an all-reduce; s of a send over the link between the stages s and s + 1.
-        micro_batch: for which micro-batch; of an all-reduce, of which a stage has one a bucket, the last one.
+        resource: the stage of a pass, of an all-reduce, or of a tied sum, which has an interval for each of its stages;
+            s of a send over the link between the stages s and s + 1.
+        micro_batch: for which micro-batch; the last one of an all-reduce, of which a stage has one a bucket, and of a
+            tied sum.
         start_s, end_s: seconds from the start of the global batch.
     """
 
@@ -193,6 +196,16 @@ class _Run:
         last = self.orders[stage][-1].micro_batch
         self.intervals.append(Interval("all-reduce", stage, last, start, end))
 
+    def sum_tied(self, tied: Sequence[TiedSum]) -> None:
+        """The sums over copies of parameters, one after the other, when everything else has been run."""
+        done = [max(free) for free in zip(self.stage_free, self.ring_free, strict=True)]
+        for stages, sum_s, _ in tied:
+            start = max(done[stage] for stage in stages)
+            for stage in stages:
+                done[stage] = start + sum_s
+                last = self.orders[stage][-1].micro_batch
+                self.intervals.append(Interval("tied-sum", stage, last, start, start + sum_s))
+
 
 def simulate(
     forward_s: FloatArray,
@@ -203,10 +216,11 @@ def simulate(
     schedule_name: str,
     buckets: Sequence[Sequence[Bucket]] = (),
     shares_link: Sequence[bool] = (),
+    tied: Sequence[TiedSum] = (),
 ) -> Timeline:
     """Run one global batch under a schedule.
 
-    Its length is when the last pass and the last all-reduce end.
+    Its length is when the last pass, the last all-reduce and the last tied sum end.
 
     Args:
         forward_s, backward_s: [S] seconds of one micro-batch's passes.
@@ -216,11 +230,13 @@ def simulate(
         schedule_name: a key of `schedules.SCHEDULES`.
         buckets: [S] the gradients of each stage as they are reduced; without any one all-reduce follows its last pass.
         shares_link: [S] whether a stage's buckets use the link to the stage before.
+        tied: sums over the copies of parameters, in their order.
     """
     stages = forward_s.size
     buckets = buckets or [(Bucket(0.0, float(reduce_s)),) for reduce_s in all_reduce_s]
     shares_link = shares_link or [False] * stages
     run = _Run(forward_s, backward_s, transfer_s, buckets, shares_link, schedule(schedule_name, stages, micro_batches))
     run.run()
+    run.sum_tied(tied)
     intervals = sorted(run.intervals, key=lambda i: (i.start_s, i.resource, i.kind, i.micro_batch))
     return Timeline(schedule_name, tuple(intervals), max(interval.end_s for interval in intervals))

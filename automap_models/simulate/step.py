@@ -16,7 +16,7 @@ def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
 
     The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
     """
-    return simulate(*cost.as_tuple(), micro_batches, schedule, cost.buckets, cost.shares_link)
+    return simulate(*cost.as_tuple(), micro_batches, schedule, cost.buckets, cost.shares_link, cost.tied)
 
 
 def step_cost(

@@ -1,7 +1,7 @@
-"""A plan run by torch.distributed.pipelining on this machine's CPUs, one process a stage, and what each stage took.
+"""A plan in the words of torch.distributed.pipelining, run by it on this machine's CPUs, and what each stage took.
 
-It is what the step-time model (cost.staged) is held against: passes, their order and their processor time are
-real. Wall time is not read, as the processes share the machine's cores.
+One process runs a stage. It is what the step-time model (cost.staged) is held against: passes, their order and their
+processor time are real. Wall time is not read, as the processes share the machine's cores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,11 +27,36 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint
 from torch.multiprocessing.spawn import spawn
 from torch.utils import _pytree as pytree
 
+from automap_models.core.profile import Profile
 from automap_models.core.schedules import Op
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
+from automap_models.torch_export.cuts import BEFORE
 from automap_models.torch_export.measure import with_values
+from automap_models.torch_export.profile import FRAMEWORK
 from automap_models.user_code import user_code
+
+
+def split_spec(profile: Profile, cuts: Sequence[int]) -> dict[str, SplitPoint]:
+    """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
+
+    Args:
+        profile: of a torch model, made by automap-profile.
+        cuts: last instruction of each stage but the last, as in plan.json.
+
+    Raises:
+        BadInput: a profile that was not made from a torch model, or a cut out of range.
+    """
+    if profile.meta.get("framework") != FRAMEWORK:
+        raise BadInput("its instructions are no modules of torch", where=profile.model, do="profile a torch model")
+    spec = {}
+    for cut in cuts:
+        if not 0 <= cut < len(profile) - 1:
+            raise BadInput(f"there is no cut after instruction {cut}", where=profile.model, do="plan it again")
+        name = profile.name(cut)
+        spec[name.removeprefix(BEFORE)] = SplitPoint.BEGINNING if name.startswith(BEFORE) else SplitPoint.END
+    return spec
+
 
 FloatArray = NDArray[np.float64]
 Loss = Callable[[Any, Tensor], Tensor]
@@ -85,7 +110,7 @@ def run_pipeline(
     Args:
         args, kwargs: inputs of one micro-batch, their first dimension being samples. Torch 2.13 hands them to the first
             stage only: a model that computes its own loss must do without its labels here.
-        split_spec: what `split.split_spec` makes of a plan's cuts.
+        split_spec: what the function `split_spec` makes of a plan's cuts.
         schedule: `1f1b` or `gpipe`.
         loss: of the model's output and the target, for the last stage; by default what `measure_module` starts from.
             A function at the top level of a module, as processes import it.

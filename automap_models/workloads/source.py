@@ -70,6 +70,7 @@ class Source:
         sequence: tokens in a sample.
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
+        model: what a factory would return, where Python gives it; `what` is then its name.
     """
 
     what: str
@@ -78,11 +79,21 @@ class Source:
     sequence: int | None = None
     dtype: str | None = None
     trainable: tuple[str, ...] = ()
+    model: object = None
 
     @property
     def sizes(self) -> dict[str, Any]:
         """What a built-in model or a factory is called with."""
         return {"batch": self.batch, "sequence": self.sequence, "dtype": self.dtype}
+
+    def returned(self) -> object:
+        """What the factory returns.
+
+        Raises:
+            BadInput: it cannot be called.
+            UserCodeError: it raised.
+        """
+        return call_factory(self.what, **self.sizes) if self.model is None else self.model
 
 
 def source_kind(what: str) -> SourceKind:
@@ -139,7 +150,7 @@ def module_of(source: Source) -> Module:
     """
     if source.kind is not SourceKind.FACTORY:
         return _mlir_module(source, None)
-    returned = call_factory(source.what, **source.sizes)
+    returned = source.returned()
     if framework_of(returned) != "torch":
         return _mlir_module(source, returned)
     from automap_models.torch_export.example import read_example
@@ -211,7 +222,7 @@ def profile_source(
     returned = None
     if source.kind is SourceKind.FACTORY:
         begin(f"building {source.what}")
-        returned = call_factory(source.what, **source.sizes)
+        returned = source.returned()
         written_in = framework_of(returned)
         if framework not in (None, written_in):
             do = f"leave it out; for {framework}, {_WANTED[framework]}"

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
 
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_state_factor,
     add_topo,
     file_argument,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from .replan import Replanned
 
-DEFAULT_SCHEDULE = "1f1b"
 EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages

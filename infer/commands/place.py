@@ -16,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_seed,
     add_step_arguments,
     at_least,

@@ -16,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_device,
     add_seed,
     add_state_factor,

@@ -15,7 +15,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_seed,
     add_step_arguments,
     at_least,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 from ..requests import ReplanRequest
-from .options import filled, refuse, sized_profile
+from .parsing import filled, refuse, sized_profile
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem

@@ -16,7 +16,7 @@ from automap_models.workloads.source import DEFAULT_DEVICE
 from ..requests import SearchRequest
 from ..runner import Command, Output, Report
 from . import search_pipelines
-from .options import (
+from .parsing import (
     add_device,
     add_seed,
     add_step_arguments,

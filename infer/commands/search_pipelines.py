@@ -11,7 +11,7 @@ from automap_models.errors import BadInput
 
 from ..requests import OnlineRequest
 from ..runner import Command, Output, Report
-from .options import (
+from .parsing import (
     add_device,
     add_state_factor,
     add_step_arguments,

@@ -16,7 +16,7 @@ from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.staged.evaluate import evaluate
 
-from ..commands.options import in_options
+from ..commands.parsing import in_options
 from .pipeline import heading, layers
 from .text import columns, console, fact_table, plain
 

@@ -17,7 +17,7 @@ from automap_models.formats.plan_json import SCHEMA, cluster_document, write_jso
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
-from ..commands.options import in_options
+from ..commands.parsing import in_options
 from ..runner import Report
 from .text import columns, console, fact_table, plain
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.cost.breakdown import stage_weights_bytes
+from automap_models.cost.overlap import TiedSum
 from automap_models.cost.staged import _sharded_stage, plan_cost
 from automap_models.errors import BadInput
+from automap_models.simulate.step import step_cost
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e9, name="pair")
 
@@ -62,6 +66,93 @@ def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) 
         for name, value in alone._asdict().items():
             assert getattr(cost, name)[s] == value, (name, s)
     assert not cost.reduce_s.any() and not cost.gather_s.any()
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_tied_weights_cost_what_the_reference_says(seed: int, reference_model: ModuleType) -> None:
+    rng = np.random.default_rng(seed)
+    profile, stages = draw(seed, 12), int(rng.integers(1, 6))
+    tied = tie(profile, rng)
+    cuts = tuple(sorted(rng.choice(11, size=stages - 1, replace=False).tolist()))
+    device_cuts = tuple(sorted((1 + rng.choice(7, size=stages - 1, replace=False)).tolist()))
+    case = {
+        "profile": {name: getattr(profile, name).tolist() for name in ("C", "C_fwd", "A", "W", "stash")},
+        "cluster": {"nodes": 2, "devices_per_node": 4, "intra": 100e9, "inter": 10e9, "memory": 1e9},
+        "shared": [(parameter.nbytes, parameter.instructions) for parameter in tied.shared_parameters],
+        "cuts": cuts,
+        "device_cuts": device_cuts,
+        "micro_batches": 5,
+    }
+    expected, tied_plan = reference_model.tied(case), plan(cuts, device_cuts, (0,) * stages, 5)
+    length = StagedProblem(tied, CLUSTER, stages, 5)
+    for problem in (length, replace(length, schedule="1f1b")):
+        cost = plan_cost(problem, tied_plan)
+        np.testing.assert_allclose(cost.memory_bytes, expected["memory_bytes"], rtol=1e-12)
+        np.testing.assert_allclose(cost.all_reduce_s, expected["all_reduce_s"], rtol=1e-12)
+        np.testing.assert_allclose(
+            np.array(stage_weights_bytes(problem, tied_plan)) * 4 + _stash(problem, tied_plan),
+            expected["memory_bytes"],
+            rtol=1e-12,
+        )
+        sums = {} if problem.schedule is None else expected["tied_s"]
+        assert {tied_sum.stages: pytest.approx(tied_sum.sum_s, rel=1e-12) for tied_sum in cost.tied} == sums
+        assert_stages_alone_cost_the_same(problem, tied_plan)
+    reduced = [sum(bucket.all_reduce_s for bucket in of_stage) for of_stage in cost.buckets]
+    np.testing.assert_allclose(reduced, expected["all_reduce_s"], rtol=1e-12)
+
+
+def tie(profile: Profile, rng: np.random.Generator) -> Profile:
+    """The profile, of which up to four parameters are used by several instructions."""
+    parameters = []
+    for k in range(int(rng.integers(1, 5))):
+        users = sorted(rng.choice(len(profile), size=int(rng.integers(2, 5)), replace=False).tolist())
+        parameters.append(SharedParameter(f"p{k}", float(profile.W[users[0]]) * float(rng.random()), tuple(users)))
+    return replace(profile, shared_parameters=tuple(parameters))
+
+
+def _stash(problem: StagedProblem, plan: StagedPlan) -> FloatArray:
+    spans, replicas = plan.stage_instructions(len(problem.profile)), [d for d, _ in plan.degrees(problem)]
+    stash = [problem.profile.stash[first : last + 1].sum() for first, last in spans]
+    return np.array([problem.in_flight(s) * stash[s] / replicas[s] for s in range(plan.stages)])
+
+
+def test_a_tied_embedding_worked_out_by_hand() -> None:
+    """The first and the last instruction use 400 MB; each of them in a stage of its own, a node in between.
+
+    With four replicas in a node the last stage all-reduces its copy, which was nothing before. The sum over both takes
+    2·½·400e6 bytes over a link of 10 GB/s, and nothing else is going on then.
+    """
+    profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[4e8, 0.0])
+    embedding = SharedParameter("embedding", 4e8, (0, 1))
+    tied = replace(profile, shared_parameters=(embedding,))
+    halves = plan((0,), (4,), (0, 0), 4)
+    loose, cost = (step_cost(StagedProblem(p, CLUSTER, 2, 4, schedule="gpipe"), halves) for p in (profile, tied))
+    np.testing.assert_allclose(loose.memory_bytes, [1.6e9, 0.0])
+    np.testing.assert_allclose(cost.memory_bytes, [1.6e9, 1.6e9])
+    np.testing.assert_allclose(cost.all_reduce_s, [4e8 * 1.5 / 100e9] * 2)
+    assert cost.tied == (TiedSum((0, 1), pytest.approx(0.04), ("embedding",)),)
+    assert cost.step_s == pytest.approx(loose.step_s + 0.04)
+    assert cost.length_s == loose.length_s, "the last stage ends sooner, with its all-reduce, too"
+
+
+def test_a_stage_that_shares_its_operators_holds_its_share_of_a_copy() -> None:
+    problem = two_layers()
+    embedding = SharedParameter("embedding", 2e8, (0, 1))
+    halves = replace(problem.shardings[0], shared_bytes=np.array([1e8]))
+    tied = replace(
+        problem,
+        profile=replace(problem.profile, shared_parameters=(embedding,)),
+        shardings=(halves,),
+        schedule="1f1b",
+    )
+    for chosen, share in (((1, 1), 1e8), ((1, 0), 2e8)):
+        loose, cost = (plan_cost(p, plan((0,), (4,), chosen, 3)) for p in (problem, tied))
+        np.testing.assert_allclose(cost.memory_bytes - loose.memory_bytes, [0.0, 4 * share])
+        rate = 2 * 0.5 / 100e9 if chosen[1] else 2 * 0.75 / 100e9
+        np.testing.assert_allclose(cost.all_reduce_s - loose.all_reduce_s, [0.0, share * rate])
+        assert [tied_sum.sum_s for tied_sum in cost.tied] == [pytest.approx(2e8 / 10e9)]
+    inside = plan_cost(replace(tied, cluster=replace(CLUSTER, nodes=1)), plan((0,), (2,), (1, 1), 3))
+    assert inside.tied[0].sum_s == pytest.approx(1e8 / 100e9)
 
 
 def two_layers() -> StagedProblem:

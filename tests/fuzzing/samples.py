@@ -170,8 +170,7 @@ def model() -> ProfiledModel:
 def hybrid_plan(folder: Path) -> bytes:
     """plan.json of that model: two halves on one node, then data parallelism on the other."""
     from automap_models.core.cluster import Cluster
-    from automap_models.core.report import PlanReport
-    from automap_models.core.result import Bound, Result
+    from automap_models.core.result import Bound, PlanReport, Result
     from automap_models.core.staged import StagedPlan, StagedProblem
     from automap_models.cost.staged import plan_cost
     from automap_models.formats.plan_json import write_plan

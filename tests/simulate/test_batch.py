@@ -7,7 +7,7 @@ import pytest
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.cost.overlap import Bucket
+from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import simulate
 
@@ -38,8 +38,11 @@ def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -
         ready = -np.sort(rng.choice([0.0, 0.5, 1.0], size=reduce_s.shape), axis=2)[:, :, ::-1] * backward[:, :, None]
         shares = rng.random((PLANS, stages)) < 0.5
         shares[:, 0] = False
+        tied_s, holds = times(rng, PLANS, 2), rng.random((PLANS, 2, stages)) < 0.5  # type: ignore[operator]
+        holds[:, 0, 0] = holds[:, 1, -1] = True
+        given = (forward, backward, transfer, micro_batches)
         for name in SCHEDULES:
-            steps = simulate_batch(forward, backward, transfer, micro_batches, name, ready, reduce_s, shares)
+            steps = simulate_batch(*given, name, ready, reduce_s, shares, tied_s, holds)
             expected = [
                 simulate(
                     forward[p],
@@ -50,6 +53,7 @@ def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -
                     name,
                     [list(map(Bucket, ready[p, s].tolist(), reduce_s[p, s].tolist())) for s in range(stages)],
                     shares[p].tolist(),
+                    [TiedSum(tuple(np.flatnonzero(holds[p, t])), float(tied_s[p, t])) for t in range(2)],
                 ).length_s
                 for p in range(PLANS)
             ]

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from automap_models.cost.overlap import Bucket
+from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.simulate import engine
 from automap_models.simulate.engine import Timeline, simulate
 
-TAGS = {"forward": "F", "backward": "B", "send-forward": "F", "send-backward": "B", "all-reduce": "R"}
+TAGS = {"forward": "F", "backward": "B", "send-forward": "F", "send-backward": "B", "all-reduce": "R", "tied-sum": "T"}
 
 
 def test_1f1b_on_two_stages_is_the_grid_drawn_by_hand() -> None:
@@ -67,6 +67,19 @@ def test_an_all_reduce_starts_after_the_last_backward_of_its_stage() -> None:
         ".. F0 B0 F1 B1 R1 R1 R1 R1",
     ]
     assert timeline.length_s == 9
+
+
+def test_tied_sums_wait_for_all_their_stages_and_for_one_another() -> None:
+    """Stage 0 has reduced its gradients at second 8, stage 1 at 9 and stage 2 at 5."""
+    times = (np.ones(3), np.ones(3), np.zeros(2), np.array([0.0, 2.0, 0.0]))
+    tied = [TiedSum((0, 2), 3.0), TiedSum((1, 2), 1.0)]
+    timeline = simulate(*times, 2, "1f1b", tied=tied)
+    assert [line.rstrip() for line in _draw(timeline, "all")] == [
+        "F0 F1 .. .. .. B0 .. B1 T1 T1 T1",
+        ".. F0 F1 .. B0 .. B1 R1 R1 .. .. T1",
+        ".. .. F0 B0 F1 B1 .. .. T1 T1 T1 T1",
+    ]
+    assert timeline.length_s == 12
 
 
 def test_a_free_link_still_appears_in_the_timeline() -> None:

@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from automap_models.torch_export.measure import measure_module  # noqa: E402
-from automap_models.torch_export.pipelining import run_pipeline  # noqa: E402
-from automap_models.torch_export.split import split_spec  # noqa: E402
+from automap_models.torch_export.pipelining import run_pipeline, split_spec  # noqa: E402
 
 WIDTH, SAMPLES, MICRO_BATCHES = 512, 128, 4
 

@@ -27,9 +27,10 @@ from automap_models.planners.staged.baselines import DataParallelPlanner, Unifor
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
-from automap_models.planners.staged.refine import objective_s, refine
+from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import anytime_search
+from automap_models.simulate.step import timeline
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -321,7 +322,7 @@ def _refined(contenders: Sequence[Contender], budget: Budget, deadline: Deadline
     schedule = budget.schedule if budget.refine_s else None
 
     def rate(contender: Contender, plan: StagedPlan) -> float:
-        return objective_s(contender.costs(plan), plan.micro_batches, schedule)
+        return _step_s(contender.costs(plan), plan.micro_batches, schedule)
 
     rated = [
         (rate(contender, contender.plan), contender, contender.plan)
@@ -335,17 +336,20 @@ def _refined(contenders: Sequence[Contender], budget: Budget, deadline: Deadline
         ]
         for contender, plan in near:
             moved = refine(
-                contender.problem,
+                contender.problem if schedule is None else replace(contender.problem, schedule=schedule),
                 plan,
                 deadline.part(budget.refine_s / len(near)),
-                schedule,
                 before_proof=contender.first,
                 proven=contender.outcome == "proven",
-                costs=contender.costs,
+                costs=contender.costs if schedule is None else None,
             )
             rated.append((rate(contender, moved), contender, moved))
     least_s = min(own_s for own_s, _, _ in rated)
     return next((contender, plan) for own_s, contender, plan in rated if own_s <= least_s * (1.0 + LENGTH_ROUNDING))
+
+
+def _step_s(cost: StagedCost, micro_batches: int, schedule: str | None) -> float:
+    return cost.step_s if schedule is None else timeline(cost, micro_batches, schedule).length_s
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:
@@ -365,7 +369,7 @@ def _what_was_refined(winner: Contender, after: StagedPlan, schedule: str | None
     before = winner.plan
     if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
         return
-    before_s, after_s = (objective_s(winner.costs(plan), plan.micro_batches, schedule) for plan in (before, after))
+    before_s, after_s = (_step_s(winner.costs(plan), plan.micro_batches, schedule) for plan in (before, after))
     what = "the length" if schedule is None else f"the simulated length under {schedule}"
     yield f"refined by single instructions: {what} is {100 * (1 - after_s / before_s):.2g} % shorter"
 

@@ -286,7 +286,7 @@ def _stage_times(on: _OnDevices, stage: int, i: IntArray, k: IntArray) -> tuple[
     """[n] u, b and AR of a stage over boundaries i … k, seconds."""
     tables = on.tables
     both, forward = (on.pace[stage] * (total[k] - total[i]) for total in (tables.C, tables.F))
-    return both, both - forward, on.ring[stage] * (tables.W[k] - tables.W[i])
+    return both, both - forward, on.ring[stage] * tables.shardings[0].weights_bytes(i, k)
 
 
 def _last(on: _OnDevices, below_s: float) -> _Suffixes:

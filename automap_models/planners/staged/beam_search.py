@@ -86,7 +86,7 @@ def _prefixes(tables: StageTables, route: Route) -> list[_Prefix]:
             was = _Prefix(was.busy + 2.0 * x, span, was.hidden + x, was.exposed, was.sender)
         u = (tables.C[k[s + 1]] - tables.C[k[s]]) / replicas
         backward = u - (tables.F[k[s + 1]] - tables.F[k[s]]) / replicas
-        reduce = tables.devices.all_reduce[d[s], d[s + 1]] * (tables.W[k[s + 1]] - tables.W[k[s]])
+        reduce = tables.devices.all_reduce[d[s], d[s + 1]] * tables.shardings[0].weights_bytes(k[s], k[s + 1])
         prefixes.append(
             _Prefix(
                 busy=float(was.busy + u),
@@ -180,7 +180,7 @@ def _before(
     forward_only = rest.k > begin[1][:, None]
     place, j = np.nonzero((span <= min(limit_s * (1.0 + SLACK), np.finfo(np.float64).max)) & forward_only)
     row, i, k, u, span = row_of_place[place], begin[1][place], rest.k[j], u[place, j], span[place, j]
-    weights = tables.W[k] - tables.W[i]
+    weights = tables.shardings[0].weights_bytes(i, k)
     backward = u - (tables.F[k] - tables.F[i]) * share[row, j]
     ring = tables.devices.all_reduce[a[:, None], rest.q]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)

@@ -72,7 +72,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
-            nbytes = tables.state_factor * (sharding.W[k] - sharding.W[i])
+            nbytes = tables.state_factor * sharding.weights_bytes(i, k)
             parts = tables.parts[(q - a) // sharding.degree]
             choices.append((nbytes + tables.in_flight(stage) * held / parts, i, a))
     nbytes, i, a = min(choices)
@@ -159,7 +159,7 @@ def _within(
 
     Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
     """
-    parts, weights = tables.parts[(q - a) // sharding.degree], sharding.W[k] - sharding.W[i]
+    parts, weights = tables.parts[(q - a) // sharding.degree], sharding.weights_bytes(i, k)
     busy, reduce = sharding.work_s(i, k, parts), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
     if tables.suffixes.overlap:
         reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it

@@ -31,6 +31,8 @@ SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
 PLANNER = "exact"
 """Who makes the plans that come out."""
+TIES = 8
+"""Most plans that are looked at of those that are equally long."""
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
 
@@ -75,6 +77,12 @@ class Ranking:
 
     least_s: FloatArray
     batch: PlanBatch
+
+    @property
+    def ties(self) -> PlanBatch:
+        """A few of the best that cost the same at least."""
+        some = np.count_nonzero(self.least_s[:TIES] <= self.least_s[:1] * (1.0 + SLACK))
+        return self.batch.take(slice(0, int(some)))
 
 
 def ranked(

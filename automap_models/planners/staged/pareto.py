@@ -69,7 +69,7 @@ def _beyond_pivots(group: IntArray, numbers: FloatArray) -> IntArray:
     at_least = np.flatnonzero(total == least)
     mark = group[at_least]
     pivot = at_least[np.concatenate(([True], mark[1:] != mark[:-1]))]
-    alive = (numbers < np.repeat(numbers[:, pivot], length, axis=1)).any(axis=0)
+    alive = np.array((numbers < np.repeat(numbers[:, pivot], length, axis=1)).any(axis=0))
     alive[pivot] = True
     return np.flatnonzero(alive)
 

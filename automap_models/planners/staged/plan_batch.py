@@ -206,7 +206,7 @@ def _allowed(tables: StageTables, batch: PlanBatch) -> NDArray[np.bool_]:
     """[P] whether the stages are none of them empty, begin inside their windows and run where their sharding can."""
     i, a = (np.pad(ends[:, :-1], ((0, 0), (1, 0))) for ends in (batch.k, batch.q))
     first, last = tables.windows.T
-    ok = ((batch.k > i) & (batch.q > a) & (i >= first) & (i <= last)).all(axis=1)
+    ok: NDArray[np.bool_] = ((batch.k > i) & (batch.q > a) & (i >= first) & (i <= last)).all(axis=1)
     allowed = np.stack([sharding.allowed for sharding in tables.shardings])
     devices = tables.replicas_in_all
     ok &= allowed[batch.sharding, np.clip(a, 0, devices), np.clip(batch.q, 0, devices)].all(axis=1)

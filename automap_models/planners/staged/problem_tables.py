@@ -22,6 +22,7 @@ from automap_models.planners.staged.stage_tables import (
     SharedWork,
     StageTables,
     coarse_cuts,
+    copies_at,
     prefix_at,
     stage_tables,
 )
@@ -81,8 +82,8 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
     forward = sharding.C_fwd + per_byte * sharding.reduced_fwd
     backward = sharding.C - sharding.C_fwd + per_byte * sharding.reduced_bwd
     return ShardingTables(
-        weights=sharding.W,
-        stash=sharding.stash,
+        sharding=sharding,
+        shared_parameters=problem.profile.shared_parameters,
         C=prefix_at(at, forward + backward),
         F=prefix_at(at, forward),
         W=prefix_at(at, sharding.W),
@@ -90,6 +91,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         all_reduce=all_reduce,
         degree=sharding.degree,
         allowed=allowed,
+        copies=copies_at(at, problem.profile.shared_parameters, sharding),
         shared=SharedWork(
             gather_s=sharding.gathered[at] / cluster.intra,
             start_s=start_s * prefix_at(at, sharding.starts_fwd + sharding.starts_bwd),

@@ -11,6 +11,7 @@ everywhere.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -105,10 +106,7 @@ def _under_schedule(costs: Costs, plan: StagedPlan, deadline: Deadline) -> Stage
     """The plan none of whose neighbours off the grid has a shorter step, or the best one when the time is up."""
     problem = costs.problem
     search = StagedSearch(problem, deadline, costs(plan).step_s, costs)
-    try:
-        search.improve_by_moves(
-            tables_of(problem, cut=np.arange(len(problem.profile) - 1)), plan, np.array(_offsets(problem)[::-1])
-        )
-    except OutOfTime:
-        pass
+    with suppress(OutOfTime):
+        tables = tables_of(problem, cut=np.arange(len(problem.profile) - 1))
+        search.improve_by_moves(tables, plan, np.array(_offsets(problem)[::-1]))
     return plan if search.best is None else replace(search.best, planner=plan.planner)

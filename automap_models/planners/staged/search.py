@@ -39,8 +39,6 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-TIES = 8
-"""Most plans that are looked at of those that are equally long."""
 EXCESS = (0.005, 0.015, 0.04, 0.1, 0.25, np.inf)
 """How much more than the least of all, relatively, plans that are listed may cost at least, time after time."""
 MOVES = np.array([1, 2, 4, 8, 16])
@@ -246,8 +244,13 @@ class StagedSearch:
         rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < self.step_s))
         if not rows.size:
             return False
-        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
-        return self.offer(batch.plan(tables, int(rows[steps.argmin()]), PLANNER))
+        before_s, steps = self.step_s, steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
+        for j in np.argsort(steps, kind="stable").tolist():
+            if steps[j] >= self.step_s * (1.0 - LENGTH_ROUNDING):
+                break
+            self.deadline.check()
+            self.offer(batch.plan(tables, int(rows[j]), PLANNER))
+        return self.step_s < before_s
 
     def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> None:
         """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
@@ -316,9 +319,9 @@ class StagedSearch:
 
     def _take_ties(self, ranking: Ranking, tables: StageTables) -> None:
         """Take the shortest plan, or another of those that tie with it."""
-        ties = np.count_nonzero(ranking.least_s[:TIES] <= ranking.least_s[:1] * (1.0 + SLACK))
-        for row in range(int(ties)):
-            self.offer(ranking.batch.plan(tables, row, PLANNER))
+        ties = ranking.ties
+        for row in range(len(ties)):
+            self.offer(ties.plan(tables, row, PLANNER))
 
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""

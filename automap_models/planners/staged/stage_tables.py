@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import FloatArray
+from automap_models.core.profile import FloatArray, SharedParameter
+from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import stage_memory_bytes
 from automap_models.cost.suffixes import LengthSuffixes, StepSuffixes, Suffixes
@@ -34,6 +36,23 @@ class SharedWork:
 
 
 @dataclass(frozen=True, eq=False)
+class Copies:
+    """Copies of parameters that stages hold because instructions before them use these, too: P of them at m+1 places.
+
+    Attributes:
+        end: [P, m+1] a stage that begins at that boundary holds a copy if it ends at this one or later; m+1 is never.
+        nbytes: [P] of a copy on each device.
+    """
+
+    end: IntArray
+    nbytes: FloatArray
+
+    def between(self, i: IntArray | int, k: IntArray | int) -> FloatArray | float:
+        """[n] bytes of the copies that stages between boundaries i < k hold; any shapes that go together."""
+        return sum((nbytes * (k >= end[i]) for end, nbytes in zip(self.end, self.nbytes, strict=True)), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
 class ShardingTables:
     """One sharding in which a stage may run: what it costs between boundaries i < k, all but transfers.
 
@@ -41,16 +60,18 @@ class ShardingTables:
     of it splits into a part of the boundary where the stage begins and a part of the one where it ends.
 
     Attributes:
-        weights, stash: [n] bytes of each instruction, on each device that shares it.
+        sharding: the instructions one by one, on each device that shares them.
+        shared_parameters: of the profile.
         C, F, W, H: [m+1] prefix sums of time, forward time (s), parameters and stash (bytes).
         all_reduce: [D+1, D+1] seconds per byte of parameters on devices a … q-1.
         degree: devices that share a replica.
         allowed: [D+1, D+1] whether a stage may run in this sharding on devices a … q-1.
+        copies: of tied weights.
         shared: None where devices share nothing.
     """
 
-    weights: FloatArray
-    stash: FloatArray
+    sharding: ShardedProfile
+    shared_parameters: tuple[SharedParameter, ...]
     C: FloatArray
     F: FloatArray
     W: FloatArray
@@ -58,6 +79,7 @@ class ShardingTables:
     all_reduce: FloatArray
     degree: int
     allowed: NDArray[np.bool_]
+    copies: Copies
     shared: SharedWork | None = None
 
     def work_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
@@ -84,13 +106,20 @@ class ShardingTables:
 
     def reduce_s(self, i: IntArray, k: IntArray, ring: FloatArray) -> FloatArray:
         """[n] the all-reduce of gradients, AR, at so many seconds per byte over the replicas."""
-        reduce: FloatArray = ring * (self.W[k] - self.W[i])
+        reduce: FloatArray = ring * self.weights_bytes(i, k)
         if self.shared:
             reduce += self.shared.gradient_s[k] - self.shared.gradient_s[i]
         return reduce
 
+    def weights_bytes(self, i: IntArray | int, k: IntArray | int) -> FloatArray:
+        """[n] bytes of parameters on each device, with the copies of tied ones; never less for a larger stage."""
+        weights: FloatArray = self.W[k] - self.W[i] + self.copies.between(i, k)
+        return weights
+
     def potentials(self, parts: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
+
+        AR is without the copies of tied weights: these differences are lower bounds where there are any.
 
         Args:
             parts, ring: [a, 1] of several stages.
@@ -112,7 +141,8 @@ class ShardingTables:
 
     def bytes_held(self, own: slice, parts: float, in_flight: int, state_factor: float) -> float:
         """On each device of a stage of these instructions, to the last bit as the cost models have it."""
-        weights, stash = (float(np.add.reduceat(x[own], [0])[0]) for x in (self.weights, self.stash))
+        held = self.sharding.weights_held(self.shared_parameters, own.start, own.stop)
+        weights, stash = (float(np.add.reduceat(x, [0])[0]) for x in (held, self.sharding.stash[own]))
         return stage_memory_bytes(weights, stash, parts, in_flight, state_factor)
 
 
@@ -120,6 +150,21 @@ def prefix_at(boundary: IntArray, array: FloatArray) -> FloatArray:
     """[m+1] sums of what lies before each boundary."""
     sums: FloatArray = np.concatenate(([0.0], np.cumsum(array)))[boundary]
     return sums
+
+
+def copies_at(boundary: IntArray, shared: Sequence[SharedParameter], sharding: ShardedProfile) -> Copies:
+    """The copies that stages between these boundaries hold in a sharding; those that go together are added up."""
+    ends: dict[bytes, tuple[IntArray, float]] = {}
+    for parameter, nbytes in zip(shared, sharding.shared_bytes.tolist(), strict=True):
+        uses = np.array([*parameter.instructions, boundary[-1]])
+        next_use = uses[np.searchsorted(uses, boundary)]
+        end = np.where(boundary > uses[0], np.searchsorted(boundary, next_use, side="right"), boundary.size)
+        ends[end.tobytes()] = end, nbytes + ends.get(end.tobytes(), (end, 0.0))[1]
+    rows = list(ends.values())
+    return Copies(
+        np.array([end for end, _ in rows], dtype=np.int64).reshape(len(rows), boundary.size),
+        np.array([nbytes for _, nbytes in rows]),
+    )
 
 
 ROUNDING = 1e-12
@@ -298,7 +343,7 @@ class StageTables:
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
         flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
-        held = factor * (own.W[k] - own.W[i]) + flight * (own.H[k] - own.H[i]) / self.parts[replicas]
+        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / self.parts[replicas]
         ok: NDArray[np.bool_] = held <= self.memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
@@ -330,8 +375,8 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
     cut = coarse_cuts(problem) if cut is None else cut
     boundary = np.concatenate(([0], cut + 1, [len(profile)]))
     whole = ShardingTables(
-        weights=profile.W,
-        stash=profile.stash,
+        sharding=problem.all_shardings[0],
+        shared_parameters=profile.shared_parameters,
         C=prefix_at(boundary, profile.C),
         F=prefix_at(boundary, profile.C_fwd),
         W=prefix_at(boundary, profile.W),
@@ -339,6 +384,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         all_reduce=devices.all_reduce,
         degree=1,
         allowed=np.triu(np.ones_like(devices.all_reduce, dtype=bool), 1),
+        copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0]),
     )
     stage = np.arange(problem.stages)
     return StageTables(

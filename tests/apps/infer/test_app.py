@@ -16,7 +16,7 @@ import pytest
 
 from automap_models.core.mesh import AXES
 from automap_models.infer import app
-from automap_models.infer.commands.options import MESH_AXES, mesh_argument
+from automap_models.infer.commands.parsing import MESH_AXES, mesh_argument
 from automap_models.infer.runner import Command
 from automap_models.version import __version__
 

@@ -21,7 +21,7 @@ from automap_models.planners.portfolio.competition import Budget, Makers, compet
 from automap_models.planners.portfolio.space import default_stages
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult, result_of
-from automap_models.planners.staged.refine import objective_s
+from automap_models.simulate.step import timeline
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=1.0, memory=100.0, name="tiny")
 
@@ -165,7 +165,9 @@ def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stag
 
 def rated(result: StagedResult, schedule: str | None) -> float:
     assert result.plan is not None
-    return objective_s(result.cost, result.plan.micro_batches, schedule)
+    if schedule is None:
+        return float(result.cost.length_s)
+    return timeline(result.cost, result.plan.micro_batches, schedule).length_s
 
 
 def off_grid_problem() -> StagedProblem:

@@ -11,7 +11,7 @@ import pytest
 
 import automap_models
 from automap_models.infer.commands import infer, place, plan, profile, search
-from automap_models.infer.commands.options import ARGUMENTS, in_options
+from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
 COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())

@@ -1,0 +1,319 @@
+"""What `import automap_models as am` offers: a profile of one's own model, plans for it, and what to do with a plan.
+
+    profile = am.profile(model, inputs)     # of a PyTorch module or a JAX training step
+    result = am.plan(profile, "C")          # or am.explore(model, "C", inputs, global_batch=256): every kind of plan
+    result.save("plan.json")                # or .plot("plan.png"), .to_split_spec()
+
+It stands above the planners as the commands do, and does the same with the same options. Frameworks are imported only
+where a model of theirs is given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.result import PlanReport, Result
+from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import read_cluster, read_device
+from automap_models.formats.plan_json import read_plan as read_plan_file
+from automap_models.formats.plan_json import write_plan
+from automap_models.hlo.step import TrainingStep
+from automap_models.planners.base import config_of
+from automap_models.planners.options import ExploreOptions, PlanOptions
+from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
+from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
+from automap_models.planners.staged.evaluate import evaluate
+from automap_models.workloads.source import DEFAULT_DEVICE, Source, SourceKind, framework_of, source_kind
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlannedResult(Result[StagedProblem, StagedPlan]):
+    """A plan, what it costs and what is proven about it; it can be kept, drawn and handed to a framework.
+
+    Attributes:
+        report: the same held against what one gets without planning (simulated steps, baselines).
+    """
+
+    report: PlanReport
+
+    @classmethod
+    def of(cls, report: PlanReport) -> PlannedResult:
+        """The result in a report."""
+        own = {field.name: getattr(report.result, field.name) for field in fields(Result)}
+        return cls(**own, report=report)
+
+    def __repr__(self) -> str:
+        plan, cluster = self.required_plan(), self.problem.cluster
+        return (
+            f"{type(self).__name__}({self.problem.profile.model} on {cluster.name}: {plan.stages} stage(s), "
+            f"{plan.micro_batches} micro-batches, by {plan.planner}, {self.status})"
+        )
+
+    def save(self, path: PathLike) -> None:
+        """Write plan.json, whole or not at all; `read_plan` and the commands' `--plan` read it.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        write_plan(path, self.report)
+
+    def plot(self, path: PathLike | None = None, schedule: str | None = None) -> Figure:
+        """The model's arrays with the cuts, and the simulated schedule; a notebook shows the figure as it is.
+
+        Args:
+            path: where the picture is written, too (.png, .svg, .pdf).
+            schedule: of the simulation; None is the one that was planned for.
+
+        Raises:
+            BadInput: an unknown schedule or kind of picture, matplotlib is missing, or the file cannot be written.
+        """
+        from automap_models.plots.pipeline import draw
+        from automap_models.simulate.step import timeline
+
+        name = require_schedule(schedule or self.problem.schedule or DEFAULT_SCHEDULE)
+        return _drawn(path, lambda: draw(self.report, timeline(self.cost, self.required_plan().micro_batches, name)))
+
+    def to_split_spec(self) -> dict[str, Any]:
+        """What `torch.distributed.pipelining.pipeline(model, mb_args, split_spec=…)` takes.
+
+        Raises:
+            BadInput: the profile was not made of a PyTorch module by `profile` or `automap-profile`.
+        """
+        from automap_models.torch_export.pipelining import split_spec
+
+        return split_spec(self.problem.profile, self.required_plan().cuts)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ExploredResult(PlannedResult):
+    """The best plan of every kind; it is the best of them all.
+
+    Attributes:
+        exploration: all plans, the best one first, and why the others are not.
+    """
+
+    exploration: Exploration
+
+    def plot(self, path: PathLike | None = None, schedule: str | None = None) -> Figure:
+        """What the step of each plan consists of; with a schedule the best plan's own picture."""
+        if schedule is not None:
+            return super().plot(path, schedule)
+        from automap_models.plots.exploration import draw_candidates
+
+        return _drawn(path, lambda: draw_candidates(self.exploration))
+
+
+def profile(
+    model: object,
+    inputs: object = None,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    measure: bool = False,
+    name: str | None = None,
+    **options: Any,
+) -> Profile:
+    """The profile of one micro-batch of a training step.
+
+    Args:
+        model: a PyTorch module; a JAX training step (function or TrainingStep); or what `automap-profile` takes: the
+            name of a built-in model, "my_package.my_module:make_step", a file.
+        inputs: of a module, a tensor, a tuple of positional or a dict of keyword arguments; of a function, the tuple of
+            its arguments, the trainable parameters first and the batch last, as arrays or their shapes. Only shapes and
+            element types count, unless the step is measured.
+        device: whose roofline the times are, by name, file or record.
+        measure: run the step on this machine and take its times instead.
+        name: of the model.
+        options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`), and `trainable`.
+
+    Raises:
+        BadInput: the model or an option cannot be used.
+        UserCodeError: the model's own code raised.
+    """
+    from automap_models.workloads.source import profile_source
+
+    asked = config_of(_ProfileOptions, "profile", **options)
+    measuring = {key: value for key in ("repeats", "warmup", "seed") if (value := getattr(asked, key)) is not None}
+    if measuring and not measure:
+        raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
+    source = _source(model, inputs, asked)
+    made = profile_source(
+        source, None, _device(device), measuring if measure else None, lambda what: None, lambda *progress: None
+    )
+    name = name or (source.what if source.model is not None else None)
+    return made if name is None else replace(made, meta={**made.meta, "model": name})
+
+
+def plan(profile: Profile | PathLike, cluster: Cluster | PathLike, **options: Any) -> PlannedResult:
+    """The best plan of pipeline stages for a profiled model, or data parallelism where that is faster.
+
+    Args:
+        profile: as `profile` makes it, or a file.
+        cluster: a record, a shipped one's name ("A", "C", "p4d-4", …) or a YAML file.
+        options: fields of `planners.options.PlanOptions`: `stages`, `micro_batches`, `global_batch`, `schedule`, ….
+
+    Raises:
+        BadInput: an argument cannot be used.
+        Infeasible: no plan fits the memory.
+    """
+    asked = config_of(PlanOptions, "plan", **options)
+    return PlannedResult.of(planned(_profile(profile), _cluster(cluster), asked))
+
+
+def explore(
+    model: object,
+    cluster: Cluster | PathLike,
+    inputs: object = None,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    microbatch_size: int | None = None,
+    **options: Any,
+) -> ExploredResult:
+    """The best plan of every kind: data parallelism, partitioned operators, pipelines, and hybrids of them.
+
+    Args:
+        model, inputs: as of `profile`; or a Profile, which has no operations, so that no plan partitions them.
+        cluster: a record, a shipped one's name or a YAML file.
+        device: whose roofline a model's times are.
+        microbatch_size: samples in the profiled micro-batch of a profile that does not say.
+        options: fields of `planners.options.ExploreOptions`: `global_batch`, `pins`, `max_stages`, `forbidden`, ….
+
+    Raises:
+        BadInput: an argument cannot be used.
+        Infeasible: no plan fits the memory.
+        UserCodeError: the model's own code raised.
+    """
+    asked = config_of(ExploreOptions, "explore", **options)
+    limited, _ = asked.limited(_cluster(cluster)), asked.constraints
+    profiled = _profiled_model(model, inputs, limited, _device(device), microbatch_size)
+    result = ExplorePlanner(explore_config(asked)).solve(space_to_explore(profiled, limited, asked))
+    result.required_plan()
+    best = PlannedResult.of(evaluate(result, seed=asked.seed))
+    return ExploredResult(**vars(best), exploration=result.facts["exploration"])
+
+
+def read_plan(
+    path: PathLike, model: Profile | ProfiledModel | PathLike, cluster: Cluster | PathLike | None = None
+) -> PlannedResult:
+    """The plan in a file, costed again; a plan belongs to the profile that it was made for, which the file names.
+
+    Args:
+        path: of a plan.json.
+        model: the profile, or its file; a plan that partitions operators needs the ProfiledModel.
+        cluster: None takes the one in the file.
+
+    Raises:
+        BadInput: the file is no such plan, belongs to another profile or cluster, or contradicts itself.
+        Infeasible: a stage does not fit the memory.
+    """
+    own = model if isinstance(model, ProfiledModel) else _profile(model)
+    result = read_plan_file(path, own, None if cluster is None else _cluster(cluster))
+    report = evaluate(result, notes=(f"read from {os.fspath(path)}, costed again",))
+    return PlannedResult.of(report)
+
+
+@dataclass(frozen=True)
+class _ProfileOptions:
+    """Options of a source and of measuring; None is the default of each."""
+
+    batch: int | None = None
+    sequence: int | None = None
+    dtype: str | None = None
+    trainable: tuple[str, ...] = ()
+    repeats: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+
+
+def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
+    """Where the model comes from: a name or a file, or the object itself as a factory would return it."""
+    if isinstance(model, (str, os.PathLike)):
+        if inputs is not None:
+            raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
+        what = os.fspath(model)
+        return Source(what, source_kind(what), options.batch, options.sequence, options.dtype, options.trainable)
+    for name in ("batch", "sequence", "dtype", "trainable"):
+        if getattr(options, name):
+            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the inputs say it")
+    name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)
+    if framework_of(model) == "torch":
+        return Source(name, SourceKind.FACTORY, model=(model, _module_inputs(inputs)))
+    if isinstance(model, TrainingStep):
+        return Source(name, SourceKind.FACTORY, model=model)
+    if not callable(model):
+        do = "give a PyTorch module, a JAX training step, the name of a model or a file"
+        raise BadInput(f"is a {type(model).__name__}", where="`model`", do=do)
+    if not isinstance(inputs, (tuple, list)):
+        do = "give the tuple of the step's arguments, the trainable parameters first and the batch last"
+        raise BadInput(f"is a {type(inputs).__name__}", where="`inputs`", do=do)
+    return Source(name, SourceKind.FACTORY, model=(model, tuple(inputs)))
+
+
+def _module_inputs(inputs: object) -> object:
+    """Inputs of a PyTorch module."""
+    from torch import Tensor
+
+    if isinstance(inputs, (Tensor, tuple, list, Mapping)):
+        return inputs
+    do = "give a tensor, a tuple of positional or a dict of keyword arguments"
+    raise BadInput(f"is a {type(inputs).__name__}", where="`inputs`", do=do)
+
+
+def _profiled_model(
+    model: object, inputs: object, cluster: Cluster, device: Device, microbatch_size: int | None
+) -> ProfiledModel:
+    from automap_models.core.microbatch import sized
+
+    if isinstance(model, Profile):
+        model = ProfiledModel(model)
+    if isinstance(model, ProfiledModel):
+        return replace(model, profile=sized(model.profile, microbatch_size))
+    from automap_models.formats.atomic import Cache
+    from automap_models.planners.portfolio.model import profiled_once
+
+    source = _source(model, inputs, _ProfileOptions())
+    return profiled_once(source, device, microbatch_size, cluster, Cache(None), lambda what: None)[1]
+
+
+def _profile(profile: Profile | PathLike) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    if not isinstance(profile, (str, os.PathLike)):
+        do = "give a Profile, which `am.profile` makes, or the file of one"
+        raise BadInput(f"is a {type(profile).__name__}", where="`profile`", do=do)
+    from automap_models.formats.files import read_profile
+
+    return read_profile(profile)
+
+
+def _cluster(cluster: Cluster | PathLike) -> Cluster:
+    return cluster if isinstance(cluster, Cluster) else read_cluster(os.fspath(cluster))
+
+
+def _device(device: str | Device) -> Device:
+    return device if isinstance(device, Device) else read_device(device)
+
+
+def _drawn(path: PathLike | None, draw: Any) -> Figure:
+    """A picture, written where there is a path; whether it can be is known before it is drawn."""
+    from automap_models.plots.figures import require_plotting, save_figure
+
+    require_plotting(Path("figure.png") if path is None else Path(path))
+    figure: Figure = draw()
+    if path is not None:
+        save_figure(Path(path), figure)
+    return figure

@@ -1,0 +1,141 @@
+"""`import automap_models as am`: the same plans as the commands', by functions whose errors name their arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import automap_models as am
+from automap_models.infer.app import infer
+
+PROFILE = Path(__file__).parents[1] / "examples" / "vgg19_v100.npz"
+QUICK = {"stages": 4, "planner": "policy", "certify_s": 0.0}
+FLAGS = ("--stages", "4", "--planner", "policy", "--certify-budget", "0")
+
+
+@pytest.fixture(scope="module")
+def result() -> am.PlannedResult:
+    return am.plan(PROFILE, "C", **QUICK)
+
+
+@pytest.fixture
+def mlp():
+    """Four linear layers and four samples for them."""
+    torch = pytest.importorskip("torch")
+    return torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(4))), torch.zeros(4, 16)
+
+
+def test_a_plan_is_the_command_s(result: am.PlannedResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result.save(tmp_path / "plan.json")
+    assert infer([str(PROFILE), "--topo", "C", *FLAGS, "--json"]) == 0
+    ours, theirs = json.loads((tmp_path / "plan.json").read_text()), json.loads(capsys.readouterr().out)
+    assert ours.pop("planning_s") > 0 < theirs.pop("planning_s")
+    assert ours == theirs
+
+
+def test_a_profile_and_a_cluster_are_files_names_or_records(result: am.PlannedResult) -> None:
+    same = am.plan(am.read_profile(PROFILE), am.read_cluster("C"), **QUICK)
+    assert (same.plan, same.cost.length_s) == (result.plan, result.cost.length_s)
+
+
+def test_a_saved_plan_is_read_with_its_profile(result: am.PlannedResult, tmp_path: Path) -> None:
+    result.save(tmp_path / "plan.json")
+    again = am.read_plan(tmp_path / "plan.json", PROFILE)
+    assert (again.plan.cuts, again.cost.length_s) == (result.plan.cuts, result.cost.length_s)
+    with pytest.raises(am.BadInput, match="belongs to another profile"):
+        am.read_plan(tmp_path / "plan.json", PROFILE.with_name("bert48_v100.npz"))
+
+
+def test_a_result_draws_itself(result: am.PlannedResult, tmp_path: Path) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    assert isinstance(result.plot(), figure.Figure)
+    result.plot(tmp_path / "plan.png", schedule="gpipe")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(am.BadInput, match=r"^`schedule`: unknown schedule 'zb'; choose from 1f1b"):
+        result.plot(schedule="zb")
+    with pytest.raises(am.BadInput, match=r"no kind of picture ends in '\.gif'"):
+        result.plot(tmp_path / "plan.gif")
+
+
+def test_reprs_are_one_line(result: am.PlannedResult) -> None:
+    assert repr(result) == "PlannedResult(vgg19 on C: 4 stage(s), 16 micro-batches, by policy, feasible)"
+    assert repr(result.problem.profile).startswith("Profile(vgg19: 282 instructions, ")
+    assert "\n" not in repr(result.problem.profile)
+
+
+def test_a_module_of_torch_is_profiled_and_planned_for_its_own_pipelining(mlp) -> None:
+    module, samples = mlp
+    profile = am.profile(module, samples, name="mlp")
+    assert (profile.model, len(profile), profile.meta["microbatch_size"]) == ("mlp", 4, 4)
+    assert profile.W.tolist() == [(16 * 16 + 16) * 4.0] * 4
+    (cut,) = am.plan(profile, "A", stages=2, planner="uniform", certify_s=0).plan.cuts
+    spec = am.plan(profile, "A", stages=2, planner="uniform", certify_s=0).to_split_spec()
+    assert list(spec) == [str(cut)]
+
+
+def test_a_module_takes_keyword_arguments(mlp) -> None:
+    module, samples = mlp
+    by_name, by_position = am.profile(module, {"input": samples}), am.profile(module, (samples,))
+    assert np.array_equal(by_name.C, by_position.C)
+
+
+def test_a_function_of_jax_is_a_training_step() -> None:
+    jax = pytest.importorskip("jax")
+
+    def step(weights, batch):
+        def loss(weights):
+            for w in weights:
+                batch_out = batch @ w
+            return (batch_out**2).mean()
+
+        return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+    weights = [jax.ShapeDtypeStruct((8, 8), "float32")] * 2
+    profile = am.profile(step, (weights, jax.ShapeDtypeStruct((4, 8), "float32")))
+    assert (profile.model, profile.meta["microbatch_size"], profile.W.sum()) == ("step", 4, 2 * 8 * 8 * 4)
+
+
+def test_every_kind_of_plan_is_explored(mlp) -> None:
+    module, samples = mlp
+    explored = am.explore(module, "A", samples, global_batch=64, budget_s=1.0, max_stages=2)
+    best = explored.exploration.best
+    assert (explored.plan, explored.cost.length_s) == (best.plan, best.length_s)
+    assert explored.problem.micro_batches * explored.problem.profile.meta["microbatch_size"] == 64
+    assert {candidate.kind for candidate in explored.exploration.candidates} >= {"data", "pipeline"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: am.plan(PROFILE, "C", stages=40), "`stages`: 40 stages on the 32 device(s) of cluster C"),
+        (lambda: am.plan(PROFILE, "C", stage=4), "plan: has no option 'stage'; it has stages, micro_batches, "),
+        (lambda: am.plan(PROFILE, "D"), "cluster: 'D' is neither a known cluster nor a file; choose from A, B, C"),
+        (lambda: am.plan(PROFILE, "C", global_batch=7), "`global_batch`: 7 samples are no multiple of the "),
+        (lambda: am.plan(3, "C"), "`profile`: is a int; give a Profile, which `am.profile` makes, or the file of one"),
+        (lambda: am.profile(3), "`model`: is a int; give a PyTorch module, a JAX training step, the name of a model"),
+        (lambda: am.profile(print), "`inputs`: is a NoneType; give the tuple of the step's arguments"),
+        (lambda: am.profile("vgg19", 3), "`inputs`: vgg19 brings its own; leave it out"),
+        (lambda: am.profile("vgg19", repeats=3), "`repeats`: nothing is measured; give `measure=True`, too"),
+        (lambda: am.profile(print, (1, 2), batch=3), "`batch`: is for the name of a model; leave it out"),
+        (lambda: am.explore(PROFILE, "C", pins="head"), "`pins`: 'head' is not LAYER=STAGE"),
+        (lambda: am.explore(PROFILE, "C", microbatch_size=3), "`microbatch_size`: the profile says "),
+    ],
+)
+def test_errors_name_arguments(call, message: str) -> None:
+    with pytest.raises(am.BadInput) as refused:
+        call()
+    assert str(refused.value).startswith(message)
+
+
+def test_a_module_s_inputs_are_tensors(mlp) -> None:
+    with pytest.raises(am.BadInput, match=r"^`inputs`: is a int; give a tensor, a tuple of positional or a dict"):
+        am.profile(mlp[0], 3)
+
+
+def test_what_does_not_fit_is_raised() -> None:
+    tiny = am.Cluster(1, 2, 1e9, 1e9, 1e6, name="tiny")
+    with pytest.raises(am.Infeasible, match="tiny"):
+        am.plan(PROFILE, tiny, stages=2, planner="exact")
