@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
+from automap_models.core.streams import printing
+
 from .runner import Command, new_parser, program, run_command
 
 NAME = "automap"
@@ -25,7 +27,10 @@ COMMANDS_EPILOG = """commands:
 {commands}
 
 {prog} COMMAND --help tells more."""
-ALIASES_EPILOG = "Each command has a name of its own, too: automap-infer is automap infer."
+PRINT_COMPLETION = "--print-completion"
+ALIASES_EPILOG = """Each command has a name of its own, too: automap-infer is automap infer.
+
+eval "$(automap --print-completion bash)" in ~/.bashrc completes their arguments (bash, zsh or fish)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +42,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     if arguments and arguments[0] in SUMMARIES:
         return _command(f"{NAME} {arguments[0]}", arguments[0], arguments[1:])
+    if arguments[:1] == [PRINT_COMPLETION]:
+        return run_command(NAME, lambda: _print_completion(arguments))
     about = "Plan how to train a model on a cluster."
     return run_command(NAME, lambda: _of(NAME, about, SUMMARIES, ALIASES_EPILOG, arguments))
+
+
+def _print_completion(arguments: Sequence[str]) -> int:
+    """Print a script for a shell to evaluate."""
+    from .completion import SHELLS, completion_script
+
+    parser = new_parser(NAME, "", "")
+    parser.add_argument(PRINT_COMPLETION, choices=SHELLS, required=True)
+    shell = parser.parse_args(arguments).print_completion
+    with printing():
+        print(completion_script(shell, NAME, SUMMARIES))
+    return 0
 
 
 def _command(prog: str, command: str, arguments: Sequence[str]) -> int:

@@ -116,12 +116,16 @@ class Command(Generic[RequestT, OutcomeT]):
     def parser(self, prog: str) -> argparse.ArgumentParser:
         """The parser of its arguments."""
         parser = new_parser(prog, self.description, self.epilog)
+        self.add_to(parser)
+        return parser
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add all its arguments."""
         self.add_arguments(parser)
         group = parser.add_argument_group("what to write")
         for output in self.outputs:
             group.add_argument(*output.flags, metavar="FILE", type=file_argument, help=output.help)
         group.add_argument("--json", action="store_true", help=self.json)
-        return parser
 
     def execute(self, prog: str, argv: Sequence[str]) -> int:
         """Parse, check, run, write and print.

@@ -5,8 +5,9 @@
 An elementwise instruction that ran alone would write its result to memory and the next one would read it again.
 Compilers run chains of them as one kernel and keep what is in between in registers. The model is XLA's in short:
 
-- Views (reshapes) cost nothing. Matrix products, convolutions and everything else that is not listed below run alone,
-  with the FLOP and bytes that the graph has for them.
+- Views (reshapes) and parts of arguments (a layer's slice of stacked parameters) cost nothing. Matrix products,
+  convolutions and everything else that is not listed below run alone, with the FLOP and bytes that the graph has for
+  them.
 - An elementwise instruction, or a broadcast, slice, transpose or the like, can be fused into the elementwise
   instructions and reductions that read it, and a reduction can take in those that it reads.
 - A value whose readers end up in k kernels is computed in each of them, and never written, if reading what it is made
@@ -36,6 +37,8 @@ DTYPE_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bf
 
 MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general"})
 VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
+PART_OPCODE = "part"
+"""What an instruction graph calls a slice of an argument that lies in one piece of memory: it is read in place."""
 REDUCTION_OPCODES = frozenset({"reduce", "reduce_window"})
 SLICE_OPCODES = frozenset({"slice", "dynamic_slice"})
 _ELEMENTWISE = """
@@ -178,7 +181,7 @@ class _Fusion:
         flop, moved = np.zeros(len(graph)), np.zeros(len(graph))
         read: dict[tuple[int, int], float] = {}  # (kernel, value) → bytes
         for i, opcode in enumerate(graph.opcodes):
-            if opcode in VIEW_OPCODES or opcode == "constant":
+            if opcode in VIEW_OPCODES or opcode in {"constant", PART_OPCODE}:
                 continue
             for kernel in self.kernels[i]:
                 flop[kernel] += graph.flop[i]

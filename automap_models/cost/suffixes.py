@@ -159,9 +159,8 @@ class StepSuffixes(Suffixes):
         others, warm = self.micro_batches - 1, self.warm_up[stage]
         if self.all_forwards_first:
             return others * both_s
-        own: FloatArray = others * both_s - np.minimum(
-            trip - both_s, (warm - 1) * np.minimum(forward_s, both_s - forward_s)
-        )
+        hidden_s = np.minimum(trip - both_s, (warm - 1) * np.minimum(forward_s, both_s - forward_s))
+        own: FloatArray = others * both_s - hidden_s
         rounds, rest = divmod(others, warm)
         if rounds:
             own = np.maximum(own, rounds * trip + rest * both_s)

@@ -31,6 +31,7 @@ try:
     from jaxlib import _jax
 
     from automap_models.hlo.mlir_walk import EntryReader, inner_loops, isolated, rounds
+    from automap_models.hlo.unroll import unroll
 except ImportError as error:
     raise BadInput(
         f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"
@@ -159,6 +160,8 @@ def _module(name: str, mlir: Any, meta: dict[str, object], classify: _Classify, 
     with mlir.context:
         entry = EntryReader(entry_block(mlir), source)
         arguments = classify(entry.argument_names, entry.argument_types, entry.operations, entry.outputs)
+        if unroll(entry_block(mlir), arguments):
+            entry = EntryReader(entry_block(mlir), source)
         order = execution_order(entry.operations, arguments, entry.outputs)
         entry.move(order)
     operations, outputs = renumbered(entry.operations, entry.outputs, order, len(arguments))

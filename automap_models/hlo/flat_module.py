@@ -42,10 +42,17 @@ def hlo_text(mlir: Any) -> str:
     """
     with mlir.context:
         for function in _functions(mlir).values():
-            for position, op in enumerate(function.regions[0].blocks[0].operations):
-                op.operation.location = ir.Location.name(order_mark(position) + _scope(op.operation.location))
+            _mark_order(function.regions[0].blocks[0])
     text: str = hlo_module(bytecode(mlir)).to_string(_hlo.HloPrintOptions())
     return text
+
+
+def _mark_order(block: Any) -> None:
+    """Mark the operations of a block, and those of the loops in it, with their positions."""
+    for position, op in enumerate(op.operation for op in block.operations):
+        if op.name == "stablehlo.while":
+            _mark_order(op.regions[1].blocks[0])
+        op.location = ir.Location.name(order_mark(position) + _scope(op.location))
 
 
 def flat_module(text: str) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.locations import layers
 from automap_models.hlo.module import UNKNOWN, MlirModule, Module, Operation, producing_operations
 from automap_models.hlo.phases import phases
@@ -30,14 +31,16 @@ def instruction_graph(module: Module) -> InstructionGraph:
     operations = module.operations
     if isinstance(module, RuledModule):
         layer, flop, bytes_accessed = module.layers, module.flop, module.bytes_accessed
+        opcodes = tuple(op.opcode for op in operations)
     else:
+        opcodes = _opcodes(_of_mlir(module))
         layer = _filled(layers([op.path for op in operations]), operations, len(module.arguments))
         flop, bytes_accessed = instruction_costs(_of_mlir(module))
     types = [*module.argument_types, *(result for op in operations for result in op.results)]
     return InstructionGraph(
         model=module.name,
         names=tuple(op.name for op in operations),
-        opcodes=tuple(op.opcode for op in operations),
+        opcodes=opcodes,
         layers=layer,
         phases=phases(operations, module.arguments),
         result_offsets=_offsets([len(op.results) for op in operations], len(module.arguments)),
@@ -52,6 +55,24 @@ def instruction_graph(module: Module) -> InstructionGraph:
         bytes_accessed=bytes_accessed,
         meta=dict(module.meta) | _reported(module),
     )
+
+
+def _opcodes(module: MlirModule) -> tuple[str, ...]:
+    """[n] StableHLO's words, and `part` for the slices of arguments, or of views or parts of them, in one piece."""
+    from automap_models.hlo.mlir_walk import is_in_one_piece
+
+    opcodes = [op.opcode for op in module.operations]
+    in_place = set(range(len(module.arguments)))
+    result = len(module.arguments)
+    with module.mlir.context:
+        for i, op in enumerate(module.operations):
+            if op.operands and op.operands[0] in in_place:
+                if op.opcode == "slice" and is_in_one_piece(module.handles[i]):
+                    opcodes[i] = PART_OPCODE
+                if opcodes[i] in VIEW_OPCODES or opcodes[i] == PART_OPCODE:
+                    in_place.add(result)
+            result += len(op.results)
+    return tuple(opcodes)
 
 
 def rules_of(module: Module) -> ShardingRules:

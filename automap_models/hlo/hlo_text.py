@@ -90,6 +90,26 @@ def read_marks(op_name: str) -> tuple[str, tuple[int, ...], str]:
     return (names[-1] if names else path.rpartition("/")[2]), order, path if names else ""
 
 
+def with_label(name: str, prefix: str, label: str) -> str:
+    """A marked op_name with one more part behind a path that it begins with; as it is where it begins otherwise.
+
+    >>> with_label("<$call.1>jit(f)/while/body/<$dot.2><#3>/q/dot", "jit(f)/while/body", "scan_4")
+    '<$call.1>jit(f)/while/body/scan_4/<$dot.2><#3>/q/dot'
+    """
+    at = matched = 0
+    while matched < len(prefix):
+        mark = _ANY_MARK.match(name, at)
+        if mark is not None:
+            at = mark.end()
+        elif at < len(name) and name[at] == prefix[matched]:
+            at, matched = at + 1, matched + 1
+        elif at < len(name) and name[at] == "/" and prefix[matched - 1 : matched] in {"", "/"}:
+            at += 1
+        else:
+            return name
+    return f"{name[:at]}/{label}{name[at:]}" if name[at : at + 1] in {"", "/"} else name
+
+
 def without_marks(message: str) -> str:
     """A message about marked text, in which the marks of names are the names.
 

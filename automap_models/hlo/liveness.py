@@ -2,7 +2,7 @@
 
 Numpy only, on any InstructionGraph. What counts as an activation:
 
-- An argument does not: every stage holds its own parameters and state and loads its own inputs.
+- An argument does not, nor a part of one: every stage holds its own parameters and state and loads its own inputs.
 - Nor does what is made of constants alone (causal masks, positions): every stage makes its own.
 - A view (a reshape or a broadcast) is the value that it shows: that is sent or kept, and shown again.
 - Everything else does, each value once: residuals, an encoder's output, a relative position bias made of parameters.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
-from automap_models.cost.kernels import VIEW_OPCODES
+from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 
 VIEWS = VIEW_OPCODES | {"broadcast", "broadcast_in_dim"}
 """Opcodes whose k-th result shows their k-th operand."""
@@ -56,7 +56,7 @@ class Liveness:
 
     @cached_property
     def is_activation(self) -> NDArray[np.bool_]:
-        """[v] whether a value is made of any argument and is none itself; a view is never one."""
+        """[v] whether a value is made of any argument and is none itself; a view or a part of one is never one."""
         graph = self.graph
         depends = np.zeros(len(graph.shapes), dtype=bool)
         depends[: len(graph.arguments)] = True
@@ -65,7 +65,7 @@ class Liveness:
             read = graph.operands[offsets[i] : offsets[i + 1]]
             depends[results[i] : results[i + 1]] = depends[read].any()
         depends[: len(graph.arguments)] = False
-        depends &= self.storage == np.arange(depends.size)
+        depends &= (self.storage == np.arange(depends.size)) & (self.argument == NEVER)
         return depends
 
     @cached_property
@@ -118,6 +118,18 @@ class Liveness:
         return np.array([v for v, a in enumerate(self.graph.arguments) if a.kind == "parameter"], dtype=np.int64)
 
     @cached_property
+    def argument(self) -> IntArray:
+        """[v] the argument that a value is, or shows, or is a part of; NEVER for every other value."""
+        graph = self.graph
+        argument = np.full(len(graph.shapes), NEVER)
+        argument[: len(graph.arguments)] = np.arange(len(graph.arguments))
+        parts = [i for i, opcode in enumerate(graph.opcodes) if opcode == PART_OPCODE]
+        for i in parts:
+            argument[graph.result_offsets[i]] = argument[self.storage[graph.operands[graph.operand_offsets[i]]]]
+        argument[:] = argument[self.storage]
+        return argument
+
+    @cached_property
     def first_use(self) -> IntArray:
         """[number of arguments] position of the first forward instruction that reads an argument; NEVER if none."""
         arguments = len(self.graph.arguments)
@@ -126,27 +138,58 @@ class Liveness:
         np.minimum.at(first, self.graph.operands[reads], self.position[self.graph.consumers[reads]])
         return np.where(first == self.forward.size, NEVER, first)
 
-    def first_using(self, sizes: FloatArray) -> FloatArray:
-        """[m] total of the sizes, [v], of the parameters that each forward instruction is the first to use.
+    @cached_property
+    def users(self) -> dict[int, tuple[int, ...]]:
+        """Positions of the forward instructions that use a parameter or a part of one, ascending; not views and parts.
 
-        Those that none uses count with the first instruction.
+        Only those of which there are any; the keys are value ids, ascending.
         """
-        first = np.maximum(self.first_use[self.parameters], 0)
-        return np.bincount(first, sizes[self.parameters], minlength=self.forward.size).astype(np.float64)
+        graph = self.graph
+        only_show = np.array([opcode in VIEWS or opcode == PART_OPCODE for opcode in graph.opcodes])
+        shown, users = self.storage[graph.operands], self.position[graph.consumers]
+        chosen = np.isin(self.argument[shown], self.parameters) & (users != NEVER) & ~only_show[graph.consumers]
+        pairs = np.unique(np.stack((shown[chosen], users[chosen]), axis=1), axis=0)
+        values, starts = np.unique(pairs[:, 0], return_index=True)
+        positions = np.split(pairs[:, 1], starts)[1:]
+        return {int(v): tuple(own.tolist()) for v, own in zip(values, positions, strict=True)}
+
+    @cached_property
+    def held(self) -> dict[int, tuple[int, ...]]:
+        """What instructions hold of the parameters: value ids → where it counts, and the positions of further users.
+
+        That is a parameter as a whole, at its first use. Where instructions use parts of it only, which do not overlap,
+        it is each of these parts, and the parameter for what is left of it. One that nothing uses counts with the first
+        instruction.
+        """
+        sizes, held = self.graph.value_bytes, dict[int, tuple[int, ...]]()
+        parts: dict[int, list[int]] = {int(v): [] for v in self.parameters}
+        for v in self.users:
+            if v not in parts and self.born[v] != NEVER:
+                parts[int(self.argument[v])].append(v)
+        for v, own in parts.items():
+            held[v] = (max(int(self.first_use[v]), 0),)
+            if v not in self.users and own and sizes[own].sum() <= sizes[v]:
+                held |= {part: (int(self.born[part]), *self.users[part][1:]) for part in own}
+            else:
+                users = sorted(set(self.users.get(v, ())).union(*(self.users[part] for part in own)))
+                held[v] += tuple(users[1:])
+        return held
+
+    def first_using(self, sizes: FloatArray) -> FloatArray:
+        """[m] total of the sizes, [v], of the parameters, or parts of them, that each forward instruction counts."""
+        whole, total = self.graph.value_bytes, np.zeros(self.forward.size)
+        left = {v: float(sizes[v]) for v in self.parameters.tolist()}
+        for v, (first, *_) in self.held.items():
+            parameter = int(self.argument[v])
+            if v != parameter:
+                part = sizes[parameter] * whole[v] / whole[parameter]
+                left[parameter] -= part
+                total[first] += part
+        for v, rest in left.items():
+            total[self.held[v][0]] += max(0.0, rest)
+        return total
 
     @cached_property
     def shared_parameters(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Parameters that several forward instructions use: their value ids, and the positions of the users, ascending.
-
-        The first position is that of the first use, where the parameter counts; from there on, views are no users.
-        """
-        graph = self.graph
-        is_view = np.array([opcode in VIEWS for opcode in graph.opcodes])
-        shown, users = self.storage[graph.operands], self.position[graph.consumers]
-        trainable = np.isin(shown, self.parameters) & (users != NEVER) & ~is_view[graph.consumers]
-        shared = []
-        for v in np.unique(shown[trainable]).tolist():
-            positions = np.unique(users[trainable & (shown == v)]).tolist()
-            if len(positions) > 1:
-                shared.append((v, (int(self.first_use[v]), *positions[1:])))
-        return tuple(shared)
+        """Parameters, or parts of them, that several forward instructions use: value ids, and `held` of each."""
+        return tuple((v, positions) for v, positions in sorted(self.held.items()) if len(positions) > 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend.mlir import ir
@@ -101,13 +101,13 @@ class EntryReader:
 
 def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """A module whose entry is this operation alone, and the types of its arguments and of its results."""
-    outer = [value for value in _unique_operands(op) if not (op.name == _LOOP and _is_constant(value))]
+    outer = [value for value in read_from_outside(op) if not (op.name == _LOOP and _is_constant(value))]
     module = ir.Module.create(ir.Location.unknown())
     with ir.InsertionPoint(module.body), ir.Location.unknown():
         entry: Any = func.FuncOp("main", ([value.type for value in outer], [result.type for result in op.results]))
         with ir.InsertionPoint(entry.add_entry_block()):
             inner = dict(zip(outer, entry.arguments, strict=True))
-            for value in _unique_operands(op):
+            for value in read_from_outside(op):
                 if value not in inner:
                     inner[value] = value.owner.operation.clone().results[0]
             copy = op.clone()
@@ -115,6 +115,14 @@ def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
             func.ReturnOp(list(copy.results))
     read, returned = ([_tensor(value.type, "") for value in values] for values in (outer, op.results))
     return module, tuple(read), tuple(returned)
+
+
+def is_in_one_piece(op: Any) -> bool:
+    """Whether what a `stablehlo.slice` takes lies in one piece of memory, in the order of the dimensions."""
+    sizes = zip(op.results[0].type.shape, op.operands[0].type.shape, strict=True)
+    taken = list(sizes)
+    last = max((dim for dim, (size, whole) in enumerate(taken) if size != whole), default=0)
+    return all(size == 1 for size, _ in taken[:last]) and set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}
 
 
 def inner_loops(op: Any) -> Iterator[Any]:
@@ -173,7 +181,7 @@ def _captured(op: Any, known: dict[Any, int]) -> list[Any]:
     return list(dict.fromkeys(value for inner in nested_operations(op) for value in inner.operands if value in known))
 
 
-def _unique_operands(op: Any) -> list[Any]:
+def read_from_outside(op: Any) -> list[Any]:
     """Everything from outside that an operation reads, each value once."""
     inside = {result for inner in nested_operations(op) for result in inner.results}
     for region_op in [op, *nested_operations(op)]:
@@ -214,20 +222,35 @@ def rounds(op: Any) -> int:
     """
     if op.name != _LOOP:
         return 1
-    condition, body = (region.blocks[0] for region in op.regions)
+    counter = loop_counter(op)
+    return UNKNOWN if counter is None else counter.rounds
+
+
+class LoopCounter(NamedTuple):
+    """The counter of a loop: its position among the loop's operands, its first value, what a round adds, the rounds."""
+
+    position: int
+    start: int
+    step: int
+    rounds: int
+
+
+def loop_counter(loop: Any) -> LoopCounter | None:
+    """The counter of a `stablehlo.while`; None for a loop of another form than `rounds` knows, or without a round."""
+    condition, body = (region.blocks[0] for region in loop.regions)
     test = _producer(_returned(condition)[0])
     if test is None or test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
-        return UNKNOWN
+        return None
     counter, limit = test.operands
     position = _position(counter, condition)
     if position is None:
-        return UNKNOWN
-    start = _integer(op.operands[position])
-    stop = _integer(_from_outside(limit, condition, op))
+        return None
+    start = constant_integer(loop.operands[position])
+    stop = constant_integer(_from_outside(limit, condition, loop))
     step = _increment(_returned(body)[position], body.arguments[position])
-    if start is None or stop is None or not step or step < 0:
-        return UNKNOWN
-    return max(0, -(-(stop - start) // step)) or UNKNOWN
+    if start is None or stop is None or not step or step < 0 or stop <= start:
+        return None
+    return LoopCounter(position, start, step, -(-(stop - start) // step))
 
 
 def _returned(block: Any) -> list[Any]:
@@ -260,10 +283,10 @@ def _increment(after: Any, before: Any) -> int | None:
     if add is None or add.name != "stablehlo.add":
         return None
     first, second = add.operands
-    return _integer(second) if first == before else _integer(first) if second == before else None
+    return constant_integer(second) if first == before else constant_integer(first) if second == before else None
 
 
-def _integer(value: Any) -> int | None:
+def constant_integer(value: Any) -> int | None:
     """The number in a constant of one element."""
     constant = _producer(value)
     if constant is None or constant.name != "stablehlo.constant":

@@ -31,7 +31,8 @@ def profile_from_graph(
 
     Added to the graph's and the caller's meta: `forward_s`, `backward_s`, `update_per_step_s`; `unattributed_s` and
     `unattributed_share`, of C; `parameter_dtype`, the element type of most of the parameters' bytes;
-    `unused_parameters`, counted with the first instruction; `long_lived_values`, alive across more than an eighth of
+    `loops`, in the forward pass, each one instruction that no cut divides; `unused_parameters`, counted with the first
+    instruction; `long_lived_values`, alive across more than an eighth of
     all cuts.
 
     Args:
@@ -63,7 +64,7 @@ def profile_from_graph(
         layers=[graph.layers[i] for i in liveness.forward],
         meta={"model": graph.model} | dict(graph.meta) | dict(meta or {}) | reported | _reported(liveness),
         shared_parameters=[
-            SharedParameter(graph.arguments[v].name, float(graph.value_bytes[v]), users)
+            SharedParameter(graph.arguments[liveness.argument[v]].name, float(graph.value_bytes[v]), users)
             for v, users in liveness.shared_parameters
         ],
         source=graph.model,
@@ -105,6 +106,7 @@ def _reported(liveness: Liveness) -> dict[str, object]:
         nbytes[dtype] = nbytes.get(dtype, 0.0) + float(graph.value_bytes[v])
     return {
         "parameter_dtype": max(nbytes, key=lambda dtype: nbytes[dtype]),
+        "loops": [graph.names[i] for i in liveness.forward if graph.opcodes[i] == "while"],
         "unused_parameters": [graph.arguments[v].name for v in parameters if liveness.first_use[v] == NEVER],
         "long_lived_values": _long_lived(liveness),
     }

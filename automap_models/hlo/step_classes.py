@@ -234,7 +234,7 @@ class StepClasses:
         """The values that more than the update of the parameters needs, directly or moved or added."""
         waited: set[int] = set()
         for use in reversed(self.sharding.rules.uses):
-            moved = use.opcode in _MOVED | {"add"} and not waited.intersection(_results(use))
+            moved = use.opcode in _MOVED | {"add", "concatenate"} and not waited.intersection(_results(use))
             if not moved and self.graph.phases[use.operation] != Phase.UPDATE:
                 waited.update(_operands(use))
         return waited

@@ -8,14 +8,15 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import Unit
 from automap_models.errors import BadInput
-from automap_models.planners.options import AUTO
+from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ ARGUMENTS: Mapping[str, str] = {
     **{
         name: flag(name)
         for name in (
-            *("batch", "beam", "communication", "cpus", "device", "dtype", "framework", "global_batch", "granularity"),
-            *("max_stages", "measure", "mesh", "micro_batches", "microbatch_size", "nodes", "objective", "pieces"),
+            *("batch", "beam", "communication", "cpus", "cut_at", "device", "dtype", "equal_replicas", "framework"),
+            *("global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "microbatch_size"),
+            *("min_gain", "nodes", "objective", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
         )
@@ -211,10 +213,29 @@ def number_or_auto(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
+class ListClusters(argparse.Action):
+    """Prints the shipped clusters and ends the command, as --help does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the shipped clusters and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the table.
+
+        Raises:
+            SystemExit: it is printed.
+        """
+        from ..reports.text import print_clusters
+
+        print_clusters()
+        parser.exit()
+
+
 def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """--topo: which cluster is meant."""
-    shown = "a shipped cluster (A, B, C, …) or a YAML file"
+    """--topo: which cluster is meant; --list-clusters: which are known by name."""
+    shown = "a shipped cluster (A, B, C, …; see --list-clusters) or a YAML file"
     parser.add_argument("--topo", metavar="NAME|FILE", type=name_argument, required=required, help=shown)
+    parser.add_argument("--list-clusters", action=ListClusters)
 
 
 def add_step_arguments(group: argparse._ArgumentGroup) -> None:
@@ -243,6 +264,42 @@ def add_state_factor(group: argparse._ArgumentGroup) -> None:
         metavar="X",
         type=float,
         help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
+    )
+
+
+def add_objective(group: argparse._ArgumentGroup) -> None:
+    """--schedule, --objective, --min-gain: what a plan shall make small."""
+    group.add_argument(
+        "--schedule",
+        metavar="NAME",
+        choices=SCHEDULES,
+        help=f"under which the step runs that plans are compared by: {', '.join(SCHEDULES)} "
+        f"(default {DEFAULT_SCHEDULE}); also that of plot and trace",
+    )
+    group.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default=DEFAULT_OBJECTIVE,
+        help="what plans are compared by: the simulated step under the schedule (default), or the length L of the "
+        "Auto-MAP paper, which no schedule undercuts",
+    )
+    group.add_argument(
+        "--min-gain",
+        metavar="SHARE",
+        type=float,
+        help="how much shorter a further stage has to make the step (default 0.005, half a percent)",
+    )
+
+
+def add_restrictions(group: argparse._ArgumentGroup) -> None:
+    """--equal-replicas, --cut-at: what frameworks may ask of a plan's stages."""
+    group.add_argument(
+        "--equal-replicas", action="store_true", help="every stage gets equally many devices, as a device mesh has"
+    )
+    group.add_argument(
+        "--cut-at",
+        metavar="PATTERN|blocks",
+        help="cut only where a layer ends that matches, such as 'model.layers.*'; blocks: where a repeated block ends",
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +20,7 @@ WIDTH_WITHOUT_A_TERMINAL = 100
 
 
 def console() -> Console:
-    """Standard output; 100 columns wide where it is no terminal."""
+    """Standard output: as wide as the terminal, else as COLUMNS says, else 100 columns; no line ends in spaces."""
     from rich.console import Console
 
     class QuietConsole(Console):
@@ -26,8 +29,17 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
+        def print(self, *objects: Any, **options: Any) -> None:
+            """Print; tables fill their last column with spaces, which nobody wants in a file."""
+            if self.is_terminal:
+                super().print(*objects, **options)
+                return
+            with self.capture() as captured:
+                super().print(*objects, **options)
+            self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
     screen = QuietConsole(highlight=False)
-    if not screen.is_terminal:
+    if not screen.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         screen.width = WIDTH_WITHOUT_A_TERMINAL
     return screen
 
@@ -59,6 +71,22 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
     for note in notes:
         table.add_row("[yellow]note[/yellow]", plain(note))
     return table
+
+
+def print_clusters() -> None:
+    """The shipped clusters: how many devices they have, how these are linked, and their memory."""
+    from automap_models.formats.hardware_yaml import known_clusters, read_cluster
+
+    table = columns()
+    table.add_column("cluster")
+    for heading in ("nodes × devices", "inside a node", "between nodes", "memory"):
+        table.add_column(heading, justify="right")
+    for name in known_clusters():
+        cluster = read_cluster(name)
+        between = f"{size(cluster.inter)}/s" if cluster.nodes > 1 else ""
+        shape = f"{cluster.nodes} × {cluster.devices_per_node}"
+        table.add_row(name, shape, f"{size(cluster.intra)}/s", between, size(cluster.memory))
+    console().print(table)
 
 
 class Steps:

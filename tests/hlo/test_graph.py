@@ -50,6 +50,8 @@ def test_every_instruction_but_shared_ones_has_a_layer(transformer_graph: Instru
 
 
 def scanned(length: int, inner: int) -> TrainingStep:
+    """A loop over matrices of the batch, which are no layers."""
+
     def step(p: Any, x: Any) -> Any:
         def round_(c: Any, w: Any) -> Any:
             return jax.lax.fori_loop(0, inner, lambda _, c: jnp.sin(c @ w), c), None
@@ -57,7 +59,7 @@ def scanned(length: int, inner: int) -> TrainingStep:
         return jax.lax.scan(round_, x, p)[0].sum()
 
     p = jax.ShapeDtypeStruct((length, 64, 64), jnp.float32)
-    return TrainingStep("scan", step, (p, jax.ShapeDtypeStruct((32, 64), jnp.float32)), 0, (1,), 32)
+    return TrainingStep("scan", step, (p, jax.ShapeDtypeStruct((32, 64), jnp.float32)), 1, (0,), 32)
 
 
 @pytest.mark.parametrize(("length", "inner"), [(1, 1), (5, 1), (5, 3)])

@@ -118,3 +118,36 @@ def test_a_residual_counts_beside_the_branch_and_a_view_as_what_it_shows(
     assert liveness.crossing_bytes.tolist() == [100, 100, 140, 140, 140, 0]
     assert liveness.kept_bytes.tolist() == [0, 0, 40, 0, 0, 100]
     assert np.array_equal(liveness.first_use, [0, 0])
+
+
+def test_parts_of_a_parameter_count_where_they_are_used_and_cross_nothing(
+    by_hand: Callable[..., InstructionGraph],
+) -> None:
+    """Two layers of 8 of a stack of three; the first runs twice, so that it is shared, and nothing uses the third."""
+    graph = by_hand(
+        [
+            ("part", "a", F, [0], 8),
+            ("dot", "a", F, [1, 2], 4),
+            ("part", "b", F, [0], 8),
+            ("dot", "b", F, [3, 4], 4),
+            ("dot", "c", F, [5, 2], 4),
+            ("mul", "c", B, [6, 2], 4),
+        ],
+        [("parameter", 24), ("input", 4)],
+    )
+    liveness = Liveness(graph)
+    assert liveness.first_using(graph.value_bytes).tolist() == [8 + 8, 0, 8, 0, 0]
+    assert liveness.first_using(graph.value_bytes / 2).tolist() == [4 + 4, 0, 4, 0, 0]
+    assert liveness.shared_parameters == ((2, (0, 4)),)
+    assert liveness.crossing_bytes.tolist() == [0, 4, 4, 4, 0]
+    assert liveness.kept_bytes.tolist() == [0, 0, 0, 0, 4]
+
+
+def test_overlapping_parts_are_held_as_the_whole_parameter(by_hand: Callable[..., InstructionGraph]) -> None:
+    graph = by_hand(
+        [("part", "a", F, [0], 8), ("dot", "a", F, [1], 4), ("part", "b", F, [0], 8), ("dot", "b", F, [2, 3], 4)],
+        [("parameter", 12)],
+    )
+    liveness = Liveness(graph)
+    assert liveness.first_using(graph.value_bytes).tolist() == [12, 0, 0, 0]
+    assert liveness.shared_parameters == ((0, (0, 3)),)

@@ -131,6 +131,21 @@ def test_a_class_that_meets_itself_cannot_be_sharded() -> None:
 
 
 def test_what_a_loop_passes_on_is_tied_from_round_to_round() -> None:
+    def step(w: Any, xs: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jax.lax.scan(lambda y, x: (jnp.tanh((x + y) @ w), None), xs[0], xs)[0].sum()
+
+        return jax.grad(loss)(w)
+
+    module, classes = sharded(step, f32(8, 8), f32(3, 4, 8))
+    assert any(op.opcode == "while" for op in module.operations)
+    rows, columns, rounds, batch, features = classes.dim_classes.tolist()
+    assert rows == columns == features
+    assert classes.divisors[[rounds, rows, batch]].tolist() == [1, 1, 4]
+    assert inserted(module, classes.dims([batch])) <= {"all_reduce"}
+
+
+def test_layers_of_stacked_parameters_are_tied_to_each_other() -> None:
     def step(ws: Any, x: Any) -> Any:
         def loss(ws: Any) -> Any:
             return jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, ws)[0].sum()
@@ -138,7 +153,7 @@ def test_what_a_loop_passes_on_is_tied_from_round_to_round() -> None:
         return jax.grad(loss)(ws)
 
     module, classes = sharded(step, f32(3, 8, 8), f32(4, 8))
-    assert any(op.opcode == "while" for op in module.operations)
+    assert not any(op.opcode == "while" for op in module.operations)
     rounds, rows, columns, batch, features = classes.dim_classes.tolist()
     assert rows == columns == features
     assert classes.divisors[[rounds, rows, batch]].tolist() == [1, 1, 4]  # y @ w ties w's dimensions to each other

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.mesh import AXES
+from automap_models.formats.hardware_yaml import known_clusters
 from automap_models.infer import app
 from automap_models.infer.commands.parsing import MESH_AXES, mesh_argument
 from automap_models.infer.runner import Command
@@ -181,3 +182,20 @@ def test_a_file_without_an_end_is_refused_from_its_beginning(command: str, capsy
     more = {"infer": ["--topo", "A"], "profile": ["--show"], "plan": ["--topo", "A", "--no-cache"], "place": []}
     assert app.main([command, "/dev/zero", *more[command]]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["infer"], ["plan"], ["search", "opp"], ["search", "pp"]])
+def test_the_shipped_clusters_are_listed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any other argument; Table 2 of Auto-MAP has A, B and C."""
+    assert app.main([*command, "--list-clusters"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    assert rows["C"] == ["4", "×", "8", "130", "GB/s", "3.12", "GB/s", "32.0", "GB"]
+    assert rows["dgx-1"] == ["1", "×", "8", "150", "GB/s", "32.0", "GB"]  # no link between nodes
+    assert set(rows) == set(known_clusters())
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_the_list_of_clusters_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["plan", "--list-clusters=A"]) == 2
+    assert "--list-clusters: ignored explicit argument 'A'" in capsys.readouterr().err

@@ -1,0 +1,460 @@
+"""Loops over layers become their iterations, so that a model written with `jax.lax.scan` can be cut between them.
+
+`lax.scan` over stacked parameters is one `while` in the forward pass and one in the backward pass. A round of the first
+reads the parameters at its counter and stacks what the backward pass needs; a round of the second reads both at the
+mirrored counter and stacks gradients:
+
+    while i < L:   w_i = W[i]   x = f(x, w_i)   R[i] = x          while i < L:   j = L-1-i   dx, dw = df(dx, W[j], R[j])
+                                                                                 G[j] = dw
+
+They become L copies of their bodies in the entry function, in which the counter is a number. A slice at that number of
+an array that the rounds themselves stacked is what was stacked there; of another array it is a slice with constant
+bounds, and one for all its readers. A stack that something else reads as a whole, such as the gradients G, is put
+together by one concatenation. The module computes what it computed before.
+
+A loop is over layers if it runs a constant number of rounds and reads, at its counter, an array made of parameters and
+of no input, or one that an unrolled loop stacked. All others stay: a recurrent network's loop over time, a loop over
+chunks of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from automap_models.core.instruction_graph import Argument
+from automap_models.hlo.flat_module import nested_operations
+from automap_models.hlo.hlo_text import order_mark, read_marks, with_label
+from automap_models.hlo.locations import scopes
+from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_from_outside
+
+MOST_OPERATIONS = 200_000
+"""Of all rounds of a loop: one that would become more stays a loop."""
+
+_LOOP = "stablehlo.while"
+_BODY = "/body"
+_IMPURE = frozenset({"custom_call", "infeed", "outfeed", "recv", "rng", "send"})
+_PARAMETER, _INPUT = 1, 2
+_INTEGERS: Mapping[str, Callable[..., int]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "maximum": max,
+    "minimum": min,
+    "negate": lambda a: -a,
+    "convert": lambda a: a,
+    "reshape": lambda a: a,
+    "select": lambda p, a, b: a if p else b,
+    "clamp": lambda low, a, high: min(max(a, low), high),
+}
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    "LT": lambda a, b: a < b,
+    "LE": lambda a, b: a <= b,
+    "GT": lambda a, b: a > b,
+    "GE": lambda a, b: a >= b,
+    "EQ": lambda a, b: a == b,
+    "NE": lambda a, b: a != b,
+}
+_THROUGH = frozenset({"convert", "negate", "multiply", "add", "subtract", "divide"})
+"""Elementwise: a slice of their result is what they make of slices."""
+_LAYOUT = frozenset({"result_layout", "xla_shape"})
+"""Attributes that tell how XLA lays out a result of one shape."""
+
+_Key = tuple[tuple[str, ...], int]
+"""A loop: the scopes that it stands in, and how many other forward loops stood there before it."""
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """An array into which rounds have written slices, all of one size along one dimension.
+
+    Attributes:
+        base: what it was before.
+        dim, size: the dimension, and how much of it a slice takes.
+        written: where a slice starts → the slice, with all of the array's dimensions.
+        loop: that writes it.
+    """
+
+    base: Any
+    dim: int
+    size: int
+    written: Mapping[int, Any]
+    loop: _Key
+
+
+_Term = Any
+"""What a value of the body is in one round: an `ir.Value`, an int or a `_Stack`."""
+
+
+def unroll(block: Any, arguments: Sequence[Argument]) -> bool:
+    """Unroll the loops over layers of a flat module's entry, in place; without any, nothing is changed.
+
+    Args:
+        block: of the entry function.
+        arguments: what its arguments are.
+
+    Returns:
+        Whether there was any.
+    """
+    if not any(op.operation.name == _LOOP for op in block.operations):
+        return False
+    unroller = _Unroller(block, arguments)
+    with ir.Location.unknown():
+        for op in [op.operation for op in block.operations]:
+            unroller.visit(op)
+        return unroller.finish()
+
+
+class _Unroller:
+    """The entry, operation by operation.
+
+    Attributes:
+        depends: value → whether parameters and inputs made it, _PARAMETER | _INPUT.
+        stacks: results of unrolled loops → what rounds wrote into them.
+    """
+
+    def __init__(self, block: Any, arguments: Sequence[Argument]) -> None:
+        self.block = block
+        kinds = {"parameter": _PARAMETER, "input": _INPUT, "state": 0}
+        self.depends = {value: kinds[a.kind] for value, a in zip(block.arguments, arguments, strict=True)}
+        self.stacks: dict[Any, _Stack] = {}
+        self._unrolled: list[tuple[Any, list[_Term]]] = []
+        self._same: list[tuple[Any, Any]] = []
+        self._slices: dict[tuple[Any, tuple[int, ...], tuple[int, ...]], Any] = {}
+        self._loops: Counter[tuple[str, ...]] = Counter()
+        self._loop_of: dict[Any, _Key] = {}
+
+    def visit(self, op: Any) -> list[_Term] | None:
+        """Unroll a loop over layers and tell what its results are; of any other operation note what it depends on."""
+        if op.name == _LOOP:
+            sources = [op.operands[i] for i in _sliced_arguments(op)]
+            if any(map(self._is_layered, sources)) and _is_small(op):
+                return self._unroll(op, sources)
+        self.note(op)
+        if _opcode(op) == "slice" and set(_integers(op, "strides")) == {1}:
+            key = op.operands[0], _integers(op, "start_indices"), _shape(op.results[0])
+            known = self._slices.setdefault(key, op.results[0])
+            if known != op.results[0]:
+                self._same.append((op.results[0], known))
+        return None
+
+    def note(self, op: Any) -> None:
+        """Note what an operation's results depend on."""
+        depends = 0
+        for value in read_from_outside(op):
+            depends |= self.depends.get(value, 0)
+        for result in op.results:
+            self.depends[result] = depends
+
+    def finish(self) -> bool:
+        """Put together the stacks that are still read, and drop the loops and what only they read."""
+        for loop, terms in self._unrolled:
+            with ir.InsertionPoint(loop), loop.location:
+                for result, term in zip(loop.results, terms, strict=True):
+                    if any(True for _ in result.uses):
+                        result.replace_all_uses_with(self.value(term, result.type))
+        for loop, _ in reversed(self._unrolled):
+            loop.erase()
+        if self._unrolled:
+            for value, other in self._same:
+                value.replace_all_uses_with(other)
+            _drop_unused(self.block)
+        return bool(self._unrolled)
+
+    def _is_layered(self, value: Any) -> bool:
+        return value in self.stacks or self.depends.get(value, 0) == _PARAMETER
+
+    def _unroll(self, loop: Any, sources: Sequence[Any]) -> list[_Term]:
+        counter, body = loop_counter(loop), loop.regions[1].blocks[0]
+        assert counter is not None  # _is_small
+        *operations, returned = [op.operation for op in body.operations]
+        terms: list[_Term] = [self.stacks.get(value, value) for value in loop.operands]
+        key = self._key(loop, sources)
+        for number in range(counter.rounds):
+            terms[counter.position] = counter.start + number * counter.step
+            one_round = _Round(self, loop, dict(zip(body.arguments, terms, strict=True)), key, number)
+            terms = one_round.run(operations, list(returned.operands))
+        self._unrolled.append((loop, terms))
+        for result, term in zip(loop.results, terms, strict=True):
+            if isinstance(term, _Stack):
+                self.stacks[result] = term
+            elif not isinstance(term, int):
+                result.replace_all_uses_with(term)
+        return terms
+
+    def _key(self, loop: Any, sources: Sequence[Any]) -> _Key:
+        """A backward loop is its forward loop, whose stacks or whose arrays it reads."""
+        known = [stack.loop for value in sources if (stack := self.stacks.get(value))]
+        known += [self._loop_of[value] for value in sources if value in self._loop_of]
+        if known:
+            return known[0]
+        where = scopes(_path(loop))
+        key = where, self._loops[where]
+        self._loops[where] += 1
+        self._loop_of |= dict.fromkeys(filter(self._is_layered, sources), key)
+        return key
+
+    def sliced(self, source: _Term, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any | None:
+        """A slice with constant bounds, made in front of the loop; None where rounds wrote into it in another way."""
+        if not isinstance(source, _Stack):
+            key = source, starts, sizes
+            if key not in self._slices:
+                self._slices[key] = self._slice(source, starts, sizes, loop)
+            return self._slices[key]
+        cut = _divided(sizes, _shape(source.base))
+        if cut != [source.dim] or sizes[source.dim] != source.size or starts[source.dim] % source.size:
+            return None
+        written = source.written.get(starts[source.dim])
+        return self.sliced(source.base, starts, sizes, loop) if written is None else written
+
+    def _slice(self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any:
+        """A new slice; where the source is an elementwise function of parameters, that function of their slices."""
+        maker = None if _is_argument(source) else source.owner.operation
+        piece = _piece(maker, starts, sizes)
+        if piece is not None:
+            return piece
+        kind = ir.RankedTensorType.get(list(sizes), source.type.element_type)
+        parts: list[Any] | None = None
+        if maker is not None and not self.depends.get(source, 0) & _INPUT:
+            if _opcode(maker) in _THROUGH:
+                parts = [self.sliced(value, starts, sizes, loop) for value in maker.operands]
+            elif _opcode(maker) == "broadcast_in_dim" and not _shape(maker.operands[0]):
+                parts = list(maker.operands)
+        with ir.InsertionPoint(loop):
+            if maker is not None and parts is not None:
+                kept = {name: maker.attributes[name] for name in maker.attributes if name not in _LAYOUT}
+                op = ir.Operation.create(maker.name, results=[kind], operands=parts, attributes=kept)
+            else:
+                limits = [start + size for start, size in zip(starts, sizes, strict=True)]
+                op = stablehlo.SliceOp(source, list(starts), limits, [1] * len(starts)).operation
+        self.note(op)
+        return op.results[0]
+
+    def value(self, term: _Term, kind: Any) -> Any:
+        """A term as a value of that type, made at the current insertion point where it is none yet."""
+        if isinstance(term, int):
+            return _number(term, kind)
+        if not isinstance(term, _Stack):
+            return term
+        whole, parts = _shape(term.base), [part for _, part in sorted(term.written.items())]
+        if len(parts) * term.size == whole[term.dim]:
+            joined = stablehlo.ConcatenateOp(parts, term.dim)
+            self.note(joined.operation)
+            return joined.result
+        value, index = term.base, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        for start, part in term.written.items():
+            starts = [_number(start if dim == term.dim else 0, index) for dim in range(len(whole))]
+            updated = stablehlo.DynamicUpdateSliceOp(value, part, starts)
+            self.note(updated.operation)
+            value = updated.result
+        return value
+
+
+class _Round:
+    """One round of a loop, copied in front of it.
+
+    Attributes:
+        terms: what each value of the body is in this round.
+    """
+
+    def __init__(self, unroller: _Unroller, loop: Any, terms: dict[Any, _Term], key: _Key, number: int) -> None:
+        self._unroller, self._loop, self.terms, self._key, self._number = unroller, loop, terms, key, number
+
+    def run(self, operations: Sequence[Any], returned: Sequence[Any]) -> list[_Term]:
+        """Copy the operations of the body; what each value is that it returns."""
+        index = self._index(operations)
+        ordinal = self._key[1]
+        label = f"scan{ordinal + 1 if ordinal else ''}_{self._number if index is None else index}"
+        for op in operations:
+            if not self._is_known(op):
+                self._copy(op, label)
+        return [self.terms.get(value, value) for value in returned]
+
+    def _index(self, operations: Sequence[Any]) -> int | None:
+        """Which slice of the stacked arrays this round reads."""
+        numbers = dict(self.terms)
+        for op in operations:
+            terms = [numbers.get(value, value) for value in op.operands]
+            if _opcode(op) == "dynamic_slice" and _is_counted(op):
+                sizes, whole = _integers(op, "slice_sizes"), _shape(op.operands[0])
+                if not _are_numbers(terms[1:]):
+                    continue
+                starts = _clamped(terms[1:], sizes, whole)
+                return next((starts[dim] // sizes[dim] for dim in _divided(sizes, whole)), None)
+            number = _folded(op, terms)
+            if number is not None:
+                numbers[op.results[0]] = number
+        return None
+
+    def _is_known(self, op: Any) -> bool:
+        """Whether a result needs no operation: it is a number, a slice that is known, or a stack with one more."""
+        opcode = _opcode(op)
+        terms = [self.terms.get(value, value) for value in op.operands]
+        if opcode == "dynamic_slice" and _are_numbers(terms[1:]):
+            sizes = _integers(op, "slice_sizes")
+            starts = _clamped(terms[1:], sizes, _shape(op.operands[0]))
+            term: _Term | None = self._unroller.sliced(terms[0], starts, sizes, self._loop)
+        elif opcode == "slice" and set(_integers(op, "strides")) == {1}:
+            starts, sizes = _integers(op, "start_indices"), _shape(op.results[0])
+            term = self._unroller.sliced(terms[0], starts, sizes, self._loop)
+        elif opcode == "dynamic_update_slice" and _are_numbers(terms[2:]):
+            term = self._stacked(op, terms)
+        elif opcode == "reshape" and isinstance(terms[0], ir.Value):
+            term = _before_reshape(terms[0], op.results[0].type)
+        else:
+            term = _folded(op, terms)
+        if term is not None:
+            self.terms[op.results[0]] = term
+        return term is not None
+
+    def _stacked(self, op: Any, terms: Sequence[_Term]) -> _Stack | None:
+        """A stack with one slice more; None where that does not fit to the others."""
+        whole, part = _shape(op.operands[0]), _shape(op.operands[1])
+        cut = _divided(part, whole)
+        if len(cut) != 1 or isinstance(terms[1], _Stack | int):
+            return None
+        dim, size = cut[0], part[cut[0]]
+        start = _clamped(terms[2:], part, whole)[dim]
+        before = terms[0] if isinstance(terms[0], _Stack) else _Stack(terms[0], dim, size, {}, self._key)
+        if start % size or (before.dim, before.size) != (dim, size):
+            return None
+        return _Stack(before.base, dim, size, {**before.written, start: terms[1]}, self._key)
+
+    def _copy(self, op: Any, label: str) -> None:
+        with ir.InsertionPoint(self._loop), op.location:
+            read = [value for value in read_from_outside(op) if value in self.terms]
+            values = {value: self._unroller.value(self.terms[value], value.type) for value in read}
+            copy = op.clone()
+        for reader in [copy, *nested_operations(copy)]:
+            for i, value in enumerate(list(reader.operands)):
+                if value in values:
+                    reader.operands[i] = values[value]
+        self._relocate(copy, label)
+        results = self._unroller.visit(copy) or list(copy.results)
+        self.terms |= dict(zip(op.results, results, strict=True))
+
+    def _relocate(self, copy: Any, label: str) -> None:
+        """Say in the locations of an operation and of what is in it which round it is of."""
+        prefix = _path(self._loop) + _BODY
+        for op in [copy, *nested_operations(copy)]:
+            op.location = ir.Location.name(with_label(_name(op), prefix, label))
+        order = read_marks(_name(self._loop))[1]
+        if order:
+            marks = "".join(map(order_mark, (*order, self._number)))
+            copy.location = ir.Location.name(marks + _name(copy))
+
+
+def _is_small(loop: Any) -> bool:
+    """Whether a loop has a known number of rounds, and not too many operations in all of them."""
+    counter = loop_counter(loop)
+    return counter is not None and counter.rounds * sum(1 for _ in nested_operations(loop)) <= MOST_OPERATIONS
+
+
+def _sliced_arguments(loop: Any) -> list[int]:
+    """The positions of the arrays that a loop only reads, and of which a round takes slices at no constant place."""
+    body = loop.regions[1].blocks[0]
+    *operations, returned = [op.operation for op in body.operations]
+    constant = {i for i, value in enumerate(returned.operands) if value == body.arguments[i]}
+    read = {op.operands[0] for op in operations if _opcode(op) == "dynamic_slice" and _is_counted(op)}
+    return [i for i in sorted(constant) if body.arguments[i] in read]
+
+
+def _is_counted(op: Any) -> bool:
+    """Whether a dynamic slice is taken at a place that is no constant of the body, though it may be a number by now."""
+    return any(constant_integer(index) is None for index in list(op.operands)[1:])
+
+
+def _folded(op: Any, terms: Sequence[_Term]) -> int | None:
+    """The number that an operation makes of numbers; None where it makes none, or not of numbers."""
+    if len(op.results) != 1 or not _is_index(op.results[0].type):
+        return None
+    if _opcode(op) == "constant":
+        return constant_integer(op.results[0])
+    if not terms or not _are_numbers(terms):
+        return None
+    if _opcode(op) == "compare":
+        name = str(op.attributes["comparison_direction"])
+        return next((int(holds(*terms)) for word, holds in _COMPARISONS.items() if f" {word}>" in name), None)
+    function = _INTEGERS.get(_opcode(op))
+    return None if function is None else int(function(*terms))
+
+
+def _piece(maker: Any | None, starts: Sequence[int], sizes: Sequence[int]) -> Any | None:
+    """The operand of a concatenation that a slice of its result is; None if it is none."""
+    if maker is None or _opcode(maker) != "concatenate":
+        return None
+    dim, at = ir.IntegerAttr(maker.attributes["dimension"]).value, 0
+    for value in maker.operands:
+        if (at, _shape(value)) == (starts[dim], tuple(sizes)):
+            return value
+        at += _shape(value)[dim]
+    return None
+
+
+def _before_reshape(value: Any, kind: Any) -> Any | None:
+    """What a value is a reshape of, if that is of this type: slices lose the dimension that stacking gave them."""
+    maker = None if _is_argument(value) else value.owner.operation
+    before = maker.operands[0] if maker is not None and _opcode(maker) == "reshape" else None
+    return before if before is not None and before.type == kind else None
+
+
+def _is_index(kind: Any) -> bool:
+    """Whether a type is one integer or truth value, of a width that never wraps in a loop's counter."""
+    return isinstance(kind, ir.RankedTensorType) and not kind.rank and str(kind.element_type) in {"i1", "i32", "i64"}
+
+
+def _are_numbers(terms: Sequence[_Term]) -> bool:
+    return all(isinstance(term, int) for term in terms)
+
+
+def _number(value: int, kind: Any) -> Any:
+    """A constant of one element."""
+    attribute = ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(kind.element_type, value))
+    return stablehlo.ConstantOp(attribute).result
+
+
+def _integers(op: Any, attribute: str) -> tuple[int, ...]:
+    return tuple(ir.DenseI64ArrayAttr(op.attributes[attribute]))
+
+
+def _clamped(starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+    """Where a slice starts: StableHLO moves it into the array."""
+    return tuple(min(max(at, 0), most - size) for at, size, most in zip(starts, sizes, whole, strict=True))
+
+
+def _divided(sizes: Sequence[int], whole: Sequence[int]) -> list[int]:
+    """The dimensions of which a slice is not all."""
+    return [dim for dim, (size, most) in enumerate(zip(sizes, whole, strict=True)) if size != most]
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.type.shape)
+
+
+def _opcode(op: Any) -> str:
+    return str(op.name).rpartition(".")[2]
+
+
+def _name(op: Any) -> str:
+    return str(getattr(op.location, "name_str", ""))
+
+
+def _path(op: Any) -> str:
+    return read_marks(_name(op))[2]
+
+
+def _is_argument(value: Any) -> bool:
+    return not hasattr(getattr(value.owner, "operation", None), "operands")
+
+
+def _drop_unused(block: Any) -> None:
+    """Erase what nothing reads any more."""
+    *operations, _ = [op.operation for op in block.operations]
+    for op in reversed(operations):
+        if _opcode(op) not in _IMPURE and not any(True for result in op.results for _ in result.uses):
+            op.erase()
