@@ -1,4 +1,5 @@
-"""What people ask of a plan beside being short: layers pinned to stages or kept together, fewer stages, no technique.
+"""What people ask of a plan beside being short: layers pinned to stages or kept together, fewer or equal stages, cuts
+between blocks, no technique.
 
 All that says where the model may be cut becomes, for each stage, a window of instructions with which it may begin, and
 places where no stage may begin. The windows are as narrow as they can be, so that constraints contradict one another
@@ -15,12 +16,14 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from automap_models.core.layers import matches, no_such_layer, scopes_of_instructions
+from automap_models.core.layers import block_boundaries, boundaries, matches, no_such_layer, scopes_of_instructions
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
 IntArray = NDArray[np.int64]
 Technique = Literal["data", "operator", "pipeline"]
+BLOCKS = "blocks"
+"""In place of a pattern to cut at: the ends of the blocks that repeat (core.layers.block_boundaries)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ class Constraints:
         max_stages: so many at most.
         forbidden: "operator": no stage partitions operators; "data": no stage has more than one replica;
             "pipeline": there is one stage.
+        equal_replicas: every stage has equally many devices, as the device meshes of frameworks do.
+        cut_at: the model is cut only where a module ends that matches this pattern, or with BLOCKS where a block ends;
+            None is anywhere.
 
     Raises:
         BadInput: no stage at all, or a technique that does not exist.
@@ -109,6 +115,8 @@ class Constraints:
     together: tuple[str, ...] = ()
     max_stages: int | None = None
     forbidden: frozenset[Technique] = frozenset()
+    equal_replicas: bool = False
+    cut_at: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_stages is not None and self.max_stages < 1:
@@ -121,7 +129,21 @@ class Constraints:
     @property
     def restrict_cuts(self) -> bool:
         """Whether they say anything about where the model may be cut."""
-        return bool(self.pins or self.together)
+        return bool(self.pins or self.together or self.cut_at is not None)
+
+    def check_devices(self, devices: int, stages: int) -> None:
+        """Nothing, where so many stages can share out the devices as asked.
+
+        Raises:
+            BadInput: they cannot have equally many.
+        """
+        if self.equal_replicas and devices % stages:
+            numbers = [str(number) for number in range(1, devices + 1) if devices % number == 0]
+            raise BadInput(
+                f"{devices} devices do not make {stages} stages of equally many",
+                where="`equal_replicas`",
+                do=f"take one of {', '.join(numbers)} stages, or leave it out",
+            )
 
     def check(self, profile: Profile) -> None:
         """Nothing, where some number of stages allows plans of the profile that satisfy them.
@@ -133,13 +155,15 @@ class Constraints:
         if isinstance(_narrowed(demands, profile), str):
             raise _conflict(demands, profile)
 
-    def allow(self, profile: Profile, stages: int) -> bool:
-        """Whether there are plans of so many stages that satisfy them, whatever the devices.
+    def allow(self, profile: Profile, devices: int, stages: int) -> bool:
+        """Whether there are plans of so many stages that satisfy them, as far as cuts and equal stages go.
 
         Raises:
             BadInput: as `check`.
         """
         self.check(profile)
+        if self.equal_replicas and devices % stages:
+            return False
         return isinstance(_narrowed((*self._demands(profile), _exactly(stages)), profile), Windows)
 
     def windows(self, profile: Profile, stages: int) -> Windows:
@@ -176,6 +200,10 @@ class Constraints:
                 yield _together(pattern)
         if self.max_stages is not None and len(degrees) > self.max_stages:
             yield f"`max_stages={self.max_stages}`"
+        if self.cut_at is not None and not set(cuts) <= set(self._places(profile, self.cut_at)):
+            yield _cut_at(self.cut_at)
+        if self.equal_replicas and len({d * t for d, t in degrees}) > 1:
+            yield "`equal_replicas`"
         replicas, shared = zip(*degrees, strict=True)
         used = {"data": max(replicas) > 1, "operator": max(shared) > 1, "pipeline": len(degrees) > 1}
         yield from (f"`forbidden='{technique}'`" for technique in sorted(self.forbidden) if used[technique])
@@ -189,16 +217,31 @@ class Constraints:
         for pattern in self.together:
             kept = _matching(profile, pattern, _together(pattern))
             demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
+        if self.cut_at is not None:
+            demands.append(_Demand(_cut_at(self.cut_at), places=self._places(profile, self.cut_at)))
         if self.max_stages is not None:
             demands.append(_Demand(f"`max_stages={self.max_stages}`", most_stages=self.max_stages))
         if "pipeline" in self.forbidden:
             demands.append(_Demand("`forbidden='pipeline'`", most_stages=1))
         return tuple(demands)
 
+    @staticmethod
+    def _places(profile: Profile, cut_at: str) -> tuple[int, ...]:
+        """The instructions after which the model may be cut.
+
+        Raises:
+            BadInput: no module matches, or nothing repeats.
+        """
+        if cut_at == BLOCKS:
+            return block_boundaries(profile)
+        return boundaries(profile, cut_at)
+
 
 @dataclass(frozen=True)
 class _Demand:
-    """That the instructions first … last run in one stage, in `stage` if that is given; or a number of stages."""
+    """That the instructions first … last run in one stage, in `stage` if that is given; or that the model is cut after
+    some of the instructions `places` only; or a number of stages.
+    """
 
     text: str
     first: int = 0
@@ -206,9 +249,23 @@ class _Demand:
     stage: int | None = None
     least_stages: int = 1
     most_stages: int | None = None
+    places: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
+        if self.places is not None:
+            return f"{self.text} (which allows {len(self.places)} cuts)"
         return self.text if self.most_stages else f"{self.text} (instructions {self.first}…{self.last})"
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Instructions with which a stage should be able to begin."""
+        if self.places is not None:
+            return tuple(place + 1 for place in self.places)
+        return () if self.most_stages else (self.first, self.last + 1)
+
+
+def _cut_at(pattern: str) -> str:
+    return f"`cut_at='{pattern}'`"
 
 
 def _exactly(stages: int) -> _Demand:
@@ -229,6 +286,10 @@ def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
     least, most = np.arange(stages), np.arange(stages) + n - stages
     most[0] = 0
     for demand in demands:
+        if demand.places is not None:
+            begin = np.array(demand.places, dtype=np.int64) + 1
+            allowed[np.setdiff1d(np.arange(1, n), begin)] = False
+            continue
         allowed[demand.first + 1 : demand.last + 1] = False
         if demand.stage is not None:
             most[demand.stage] = min(most[demand.stage], demand.first)
@@ -243,7 +304,7 @@ def _narrowed(demands: Sequence[_Demand], profile: Profile) -> Windows | str:
     empty = np.flatnonzero(least > most)
     if empty.size:
         return _why(profile, int(empty[0]), int(least[empty[0]]), int(most[empty[0]]))
-    edges = [edge for demand in demands if not demand.most_stages for edge in (demand.first, demand.last + 1)]
+    edges = [edge for demand in demands for edge in demand.edges]
     return Windows(least, most, allowed[:n], np.array(edges, dtype=np.int64))
 
 

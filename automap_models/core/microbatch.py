@@ -8,7 +8,8 @@ that small micro-batches look better than they run: profile the model at the siz
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from automap_models.core.profile import Profile, require_magnitudes
@@ -103,12 +104,35 @@ def profiled_fingerprint(profile: Profile) -> str:
     return origin["fingerprint"] if isinstance(origin, Mapping) else profile.fingerprint
 
 
-def rescaling_notes(profile: Profile, replicas: int) -> Iterator[str]:
+def whole_sample_notes(samples: int | None, replicas: Sequence[int]) -> Iterator[str]:
+    """How many samples the replicas of a plan's stages get, where they get whole ones and cannot get equally many.
+
+    Args:
+        samples: of a micro-batch; None where the profile does not say.
+        replicas: [S] of each stage.
+    """
+    if samples is None:
+        if max(replicas) > 1:
+            yield (
+                "the profile does not say how many samples a micro-batch has: replicas are taken to share them evenly "
+                "(give `microbatch_size`)"
+            )
+        return
+    for count in dict.fromkeys(count for count in replicas if samples % count):
+        stages = [str(s) for s, held in enumerate(replicas) if held == count]
+        where = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
+        most = math.ceil(samples / count)
+        idle = count - math.ceil(samples / most)
+        yield f"{where}: {count} replicas of {samples} samples: {most} each{f', {idle} of them none' if idle else ''}"
+
+
+def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> Iterator[str]:
     """What the cost model takes for granted about the micro-batches of a plan whose size was not that profiled.
 
     Args:
         profile: as planned.
         replicas: of the stage that has the most.
+        whole: whether replicas get whole samples.
     """
     samples, profiled = microbatch_size(profile), profiled_size(profile)
     if samples is None or samples == profiled:
@@ -117,5 +141,5 @@ def rescaling_notes(profile: Profile, replicas: int) -> Iterator[str]:
         f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
         "though small micro-batches run less efficiently: profile the model at the size chosen"
     )
-    if samples < replicas:
+    if samples < replicas and not whole:
         yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"

@@ -80,12 +80,14 @@ class Result(Generic[ProblemT_co, PlanT_co]):
 class PlanReport:
     """A planner's result, held against what one gets without planning; seconds.
 
+    Baselines run by the same clock as the plan: the step under the problem's schedule, or without one the length L.
+
     Attributes:
         result: with a plan.
         simulated_length_s: simulated length by schedule name.
         single_device_s: one global batch on one device.
-        data_parallel_s: length of plain data parallelism; None where it does not fit the memory.
-        uniform_s: length of uniform cuts; None where they do not fit.
+        data_parallel_s: step of plain data parallelism; None where it does not fit the memory.
+        uniform_s: step of uniform cuts; None where they do not fit.
         policy: the policy that made the plan, if one did.
         seed: the seed of a planner that draws.
 

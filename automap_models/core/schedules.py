@@ -63,6 +63,8 @@ micro-batches whose activations it holds at once."""
 
 
 DEFAULT_SCHEDULE = "1f1b"
+DEFAULT_MIN_GAIN = 0.005
+"""How much shorter, relatively, a further stage has to make the step under a schedule."""
 """What frameworks run unless they are told otherwise."""
 
 
@@ -76,6 +78,16 @@ def require_schedule(name: str) -> str:
         what, do = f"unknown schedule {name!r}", f"choose from {', '.join(SCHEDULES)}"
         raise BadInput(what, where="`schedule`", do=do)
     return name
+
+
+def require_gain(min_gain: float) -> None:
+    """Refuse what is no share.
+
+    Raises:
+        BadInput: it is below 0 or above 1, or no number.
+    """
+    if not 0.0 <= min_gain <= 1.0:
+        raise BadInput(f"a gain of {min_gain:g}", where="`min_gain`", do="give a share from 0 to 1, such as 0.005")
 
 
 def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> int:

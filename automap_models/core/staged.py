@@ -51,8 +51,8 @@ class StagedProblem:
         schedule: a key of `core.schedules.SCHEDULES`, whose step counts; None for the length L.
 
     Raises:
-        BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, a sharding of another
-            profile or of degree 1.
+        BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, devices that do not make S
+            equal stages where these are asked for, a sharding of another profile or of degree 1.
     """
 
     profile: Profile
@@ -95,6 +95,7 @@ class StagedProblem:
                 where="`stages`",
                 do=f"give at most {cut_points + 1}",
             )
+        self.constraints.check_devices(self.cluster.devices, self.stages)
         for sharding in self.shardings:
             require_alike(self.profile, sharding)
             if sharding.degree < 2:
@@ -158,7 +159,7 @@ class SearchLogEntry:
         stages, micro_batches: S and M.
         microbatch_size: samples in a micro-batch; None where the profile does not say.
         planner: who made its best plan on the grid; None where there is none.
-        length_s: length L of that plan, seconds.
+        step_s: what its step takes, seconds: simulated under the schedule, or without one the length L.
         bound_s: no plan of it on the grid is shorter; None where no plan fits.
         outcome: `planned`, `does not fit`, or that it is out of the question that it has a shorter plan on the grid
             than the best of all: `discarded` by a relaxation, `proven` by the exact search.
@@ -169,7 +170,7 @@ class SearchLogEntry:
     micro_batches: int
     microbatch_size: int | None
     planner: str | None
-    length_s: float | None
+    step_s: float | None
     bound_s: float | None
     outcome: Outcome
     chosen: bool

@@ -31,11 +31,12 @@ from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
-from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_text
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
+from automap_models.simulate.step import step_cost
 from automap_models.version import __version__
 
 SCHEMA = 1
@@ -47,8 +48,16 @@ TOLERANCE = 1e-6
 STALE = "plan again for this profile and cluster"
 
 
+Objective = Literal["step", "length"]
+"""What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""
+
+
 class StageDocument(Document):
-    """A row of the stages table; the last four are there where stages shard operators."""
+    """A row of the stages table.
+
+    `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; the last four
+    where stages shard operators.
+    """
 
     index: int
     first: int
@@ -63,6 +72,7 @@ class StageDocument(Document):
     transfer_s: float | None
     all_reduce_s: float
     memory_bytes: float
+    samples: int | UnsetType = UNSET
     data: int | UnsetType = UNSET
     tensor: int | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
@@ -70,7 +80,7 @@ class StageDocument(Document):
 
 
 class BaselinesDocument(Document):
-    """Lengths without planning."""
+    """What a step takes without planning, by the same clock as the plan's."""
 
     single_device_s: float
     data_parallel_s: float | None
@@ -90,16 +100,20 @@ class OptimalityDocument(Document):
 
 
 class TriedDocument(Document):
-    """A number of stages and micro-batches among which the planner chose (core.staged.SearchLogEntry)."""
+    """A number of stages and micro-batches among which the planner chose (core.staged.SearchLogEntry).
+
+    Older files call `step_s` `length_s`.
+    """
 
     stages: int
     micro_batches: int
     microbatch_size: int | None
     planner: str | None
-    length_s: float | None
     bound_s: float | None
     outcome: str
     chosen: bool
+    step_s: float | None = None
+    length_s: float | UnsetType | None = UNSET
 
 
 class ProvenanceDocument(Document):
@@ -171,6 +185,9 @@ class PlanDocument(Document):
     microbatch_size: Count | None = None
     global_batch: int | None = None
     state_factor: float = DEFAULT_STATE_FACTOR
+    objective: Objective = "length"
+    schedule: str | None = None
+    step_s: float | None = None
     simulated_length_s: dict[str, float] | None = None
     baselines: BaselinesDocument | None = None
     planning_s: float = 0.0
@@ -246,13 +263,16 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "length_s": float(cost.length_s),
         "span_s": float(cost.span_s),
         "pivot": int(cost.pivot),
+        "objective": "length" if problem.schedule is None else "step",
+        "schedule": problem.schedule,
+        "step_s": None if problem.schedule is None else float(cost.step_s),
         "simulated_length_s": {name: float(value) for name, value in report.simulated_length_s.items()},
         "baselines": msgspec.to_builtins(
             BaselinesDocument(
                 float(report.single_device_s), _float_or_none(report.data_parallel_s), _float_or_none(report.uniform_s)
             )
         ),
-        "optimality": _optimality(report.bound, float(cost.length_s), on_grid=points is not None),
+        "optimality": _optimality(report.bound, float(cost.step_s), on_grid=points is not None),
         "planning_s": float(report.planning_s),
         "notes": list(report.notes),
         "tried": [msgspec.to_builtins(entry) for entry in report.search_log],
@@ -295,6 +315,8 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
             all_reduce_s=float(cost.all_reduce_s[s]),
             memory_bytes=float(cost.memory_bytes[s]),
         )
+        if problem.samples is not None:
+            document.samples = -(-problem.samples // int(replicas))
         if any(plan.shardings):
             document.data, document.tensor = int(replicas), int(tensor)
             document.sharding = problem.all_shardings[plan.shardings[s]].name
@@ -314,13 +336,13 @@ def _sharding_documents(problem: StagedProblem, plan: StagedPlan) -> dict[str, A
     return {"launch_s": float(problem.launch_s), "shardings": used}
 
 
-def _optimality(bound: Bound | None, length_s: float, *, on_grid: bool) -> dict[str, Any] | None:
+def _optimality(bound: Bound | None, step_s: float, *, on_grid: bool) -> dict[str, Any] | None:
     if bound is None:
         return None
     grid_bound_s = float(bound.value)
-    bound_s = grid_bound_s if on_grid else min(grid_bound_s, length_s)
+    bound_s = grid_bound_s if on_grid else min(grid_bound_s, step_s)
     document: dict[str, Any] = msgspec.to_builtins(
-        OptimalityDocument(bound_s, bound.proof, length_s / bound_s - 1.0, grid_bound_s)
+        OptimalityDocument(bound_s, bound.proof, step_s / bound_s - 1.0, grid_bound_s)
     )
     return document
 
@@ -375,7 +397,7 @@ def read_plan(
     valid, objection = plan.check_valid(problem)
     if not valid:
         raise BadInput(objection, where=where, do=STALE)
-    cost = plan_cost(problem, plan)
+    cost = step_cost(problem, plan)
     _require_same_cost(document, problem, plan, cost, where)
     return Result(problem, plan, cost, "feasible", _bound(document, where))
 
@@ -406,6 +428,9 @@ def _cluster(document: PlanDocument, cluster: Cluster | None, where: str) -> Clu
 def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | None, where: str) -> StagedProblem:
     """The problem that the plan solves, with the shardings of the model that it uses."""
     profile, cluster = _profile(document, model.profile, where), _cluster(document, cluster, where)
+    if (document.schedule is None) == (document.objective == "step"):
+        expected = "a schedule where the objective is step, else null"
+        raise wrong(where, "$.schedule", document.schedule, expected, STALE)
     try:
         problem = StagedProblem(
             profile,
@@ -414,6 +439,7 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
             micro_batches=document.micro_batches,
             state_factor=document.state_factor,
             granularity=document.granularity,
+            schedule=document.schedule,
         )
     except BadInput as error:
         raise BadInput(error.what, where=where, do=STALE) from None
@@ -471,6 +497,8 @@ def _require_same_cost(
             _require_same(getattr(stage, _former(key, document)), value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
     _require_same(document.span_s, cost.span_s, "$.span_s", where)
+    if problem.schedule is not None:
+        _require_same(document.step_s, cost.step_s, "$.step_s", where)
     if document.pivot >= 2 * plan.stages - 1:
         raise wrong(where, "$.pivot", document.pivot, f"one of the {2 * plan.stages - 1} pseudo-stages", STALE)
     if not cost.feasible:
@@ -508,8 +536,9 @@ def _bound(document: PlanDocument, where: str) -> Bound | None:
     if written is None:
         return None
     bound_s, gap = written.bound_s, written.gap
-    if not math.isclose(document.length_s, bound_s * (1.0 + gap), rel_tol=TOLERANCE) or gap < -TOLERANCE:
-        raise wrong(where, "$.optimality.gap", gap, "length_s over bound_s less 1", STALE)
+    own_s, name = (document.length_s, "length_s") if document.step_s is None else (document.step_s, "step_s")
+    if not math.isclose(own_s, bound_s * (1.0 + gap), rel_tol=TOLERANCE) or gap < -TOLERANCE:
+        raise wrong(where, "$.optimality.gap", gap, f"{name} over bound_s less 1", STALE)
     on_grid = bound_s if isinstance(written.grid_bound_s, UnsetType) else written.grid_bound_s
     if on_grid < bound_s * (1.0 - TOLERANCE) or (on_grid > bound_s * (1.0 + TOLERANCE) and gap > TOLERANCE):
         expected = "bound_s, or more where the plan is shorter than all on the grid"

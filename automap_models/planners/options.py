@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import require_schedule
+from automap_models.core.schedules import DEFAULT_SCHEDULE, require_gain, require_schedule
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it. Also the planner that may."""
+OBJECTIVES = ("step", "length")
+"""What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
+DEFAULT_OBJECTIVE = "length"
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,10 @@ class PlanOptions:
     """One plan of pipeline stages: `automap-infer`, `automap_models.plan`.
 
     Attributes:
-        stages: S; None is one stage a node, or one stage where that is shorter; "auto" is the best number.
-        micro_batches: M; None is what the global batch makes of the profiled micro-batch, or 16; "auto" is the best
-            divisor of the global batch.
+        stages: S; None or "auto" is the best number. With the objective "length" None is one stage a node, or one stage
+            where that is shorter.
+        micro_batches: M; "auto" is the best divisor of the global batch. None is the same where there is one, else 16;
+            with the objective "length" it is what the global batch makes of the profiled micro-batch.
         global_batch: samples between two updates.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         state_factor: bytes of training state a byte of parameters.
@@ -40,7 +44,11 @@ class PlanOptions:
         beam: first cuts from which the policy goes on.
         policy: an exported policy in place of the shipped one.
         certify_s, refine_s: how long the proof and the refinement may take, seconds; 0 leaves them out.
-        schedule: whose simulated length is refined, and drawn.
+        schedule: under which the step runs; None is DEFAULT_SCHEDULE. With the objective "length" it is only drawn.
+        objective: one of OBJECTIVES.
+        min_gain: how much shorter, relatively, a further stage has to make the step; None is 0.005.
+        equal_replicas: whether every stage gets equally many devices.
+        cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
 
     Raises:
         BadInput: a value that cannot be meant, or one that the planner does not read.
@@ -58,6 +66,10 @@ class PlanOptions:
     certify_s: float | None = None
     refine_s: float | None = None
     schedule: str | None = None
+    objective: str = DEFAULT_OBJECTIVE
+    min_gain: float | None = None
+    equal_replicas: bool = False
+    cut_at: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("stages", "micro_batches"):
@@ -76,8 +88,7 @@ class PlanOptions:
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise BadInput(f"{seconds:g} seconds", where=f"`{name}`", do="give 0 or more")
-        if self.schedule is not None:
-            require_schedule(self.schedule)
+        _require_objective(self.objective, self.schedule, self.min_gain)
         self._require_read()
 
     def _require_read(self) -> None:
@@ -91,11 +102,25 @@ class PlanOptions:
             unread |= dict.fromkeys(("policy", "beam"), f"planner {planner} uses none")
         if planner != AUTO and self.refine_s:
             unread["refine_s"] = f"planner {planner} is not refined"
+        if planner != AUTO:
+            unread["min_gain"] = f"planner {planner} takes the stages that it is given"
         if planner in ("exact", "data-parallel"):
             unread["certify_s"] = f"a plan of planner {planner} needs no proof"
         for name, why in unread.items():
             if getattr(self, name) is not None:
                 raise BadInput(why, where=f"`{name}`", do="leave it out")
+
+    @property
+    def step_schedule(self) -> str | None:
+        """The schedule whose step counts; None with the objective "length"."""
+        return _step_schedule(self.objective, self.schedule)
+
+    @property
+    def constraints(self) -> Constraints:
+        """What every plan must satisfy."""
+        from automap_models.core.constraints import Constraints
+
+        return Constraints(equal_replicas=self.equal_replicas, cut_at=self.cut_at)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the named options that are not left open."""
@@ -113,7 +138,7 @@ class PlanOptions:
         if name not in planner_names("staged"):
             do = f"choose from {', '.join(planner_names('staged'))}"
             raise BadInput(f"unknown planner {name!r}", where="`planner`", do=do)
-        config = self.given("policy", "beam", "certify_s", "refine_s", "schedule")
+        config = self.given("policy", "beam", "certify_s", "refine_s", "min_gain")
         if "policy" in config:
             config["policy"] = Path(config["policy"])
         known = config_names(name)
@@ -130,11 +155,19 @@ class ExploreOptions:
         pins: layers with the stage that each shall run in, as "layer=stage".
         together: patterns of layers that no cut may part.
         max_stages: of the deepest pipeline.
+        equal_replicas: whether every stage gets equally many devices.
+        cut_at: pattern of the layers after which the model may be cut, or "blocks"; None is anywhere.
         memory_bytes: of a device that plans may use; None is all.
         forbidden: kinds of parallelism: "data", "operator", "pipeline".
         budget_s: processor time of the exact search.
         thorough: whether everything is searched to the end, and an agent trained.
         seed: of random draws.
+        schedule: under which the step runs; None is DEFAULT_SCHEDULE.
+        objective: one of OBJECTIVES.
+        min_gain: how much shorter, relatively, a further stage has to make the step; None is 0.005.
+
+    Raises:
+        BadInput: a value that cannot be meant.
     """
 
     global_batch: int | None = None
@@ -142,13 +175,21 @@ class ExploreOptions:
     pins: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
     max_stages: int | None = None
+    equal_replicas: bool = False
+    cut_at: str | None = None
     memory_bytes: float | None = None
     forbidden: tuple[Technique, ...] = ()
     budget_s: float | None = None
     thorough: bool = False
     seed: int = 0
+    schedule: str | None = None
+    objective: str = DEFAULT_OBJECTIVE
+    min_gain: float | None = None
 
     def __post_init__(self) -> None:
+        _require_objective(self.objective, self.schedule, self.min_gain)
+        if self.objective == "length" and self.schedule is not None:
+            raise BadInput("is not that of a length", where="`schedule`", do="leave it out, or take the step")
         for name in ("global_batch", "max_stages"):
             if getattr(self, name) is not None:
                 _set_whole(self, name)
@@ -162,6 +203,11 @@ class ExploreOptions:
                 raise BadInput(f"is {value!r}", where=f"`{name}`", do="give a positive number")
 
     @property
+    def step_schedule(self) -> str | None:
+        """The schedule whose step counts; None with the objective "length"."""
+        return _step_schedule(self.objective, self.schedule)
+
+    @property
     def constraints(self) -> Constraints:
         """What every plan must satisfy.
 
@@ -171,7 +217,8 @@ class ExploreOptions:
         from automap_models.core.constraints import Constraints, Pin
 
         pins = tuple(map(Pin.parse, self.pins))
-        return Constraints(pins, self.together, self.max_stages, frozenset(self.forbidden))
+        forbidden = frozenset(self.forbidden)
+        return Constraints(pins, self.together, self.max_stages, forbidden, self.equal_replicas, self.cut_at)
 
     def limited(self, cluster: Cluster) -> Cluster:
         """The cluster, perhaps with less memory.
@@ -186,6 +233,28 @@ class ExploreOptions:
             what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
             raise BadInput(what, where="`memory_bytes`", do="give less, or another cluster")
         return replace(cluster, memory=memory_bytes)
+
+
+def _require_objective(objective: str, schedule: str | None, min_gain: float | None) -> None:
+    """Refuse an objective, a schedule or a gain that cannot be meant.
+
+    Raises:
+        BadInput: there is none of that name, the gain is no share, or it is given for the length L.
+    """
+    if objective not in OBJECTIVES:
+        raise BadInput(
+            f"unknown objective {objective!r}", where="`objective`", do=f"choose from {', '.join(OBJECTIVES)}"
+        )
+    if schedule is not None:
+        require_schedule(schedule)
+    if min_gain is not None:
+        require_gain(min_gain)
+        if objective == "length":
+            raise BadInput("is about the step", where="`min_gain`", do="leave it out, or take the step as objective")
+
+
+def _step_schedule(objective: str, schedule: str | None) -> str | None:
+    return None if objective == "length" else schedule or DEFAULT_SCHEDULE
 
 
 def _set_whole(options: object, name: str, other: str = "") -> None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from automap_models.core.sharding import CANDIDATES
 from automap_models.core.units import counted, seconds, shortened, size, size_unit, time_unit
-from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.simulate.breakdown import Breakdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,7 @@ TIMES: Mapping[str, tuple[Part, str]] = {
     "transfers": (lambda parts: parts.transfers_s, "#009E73"),
     "bubble": (lambda parts: parts.bubble_s, "#BBBBBB"),
     "gradient all-reduce": (lambda parts: parts.gradients_s, "#D55E00"),
+    "sum of tied weights": (lambda parts: parts.tied_s, "#F0E442"),
 }
 """What a step consists of → its part, its colour (Okabe and Ito's palette)."""
 SIZES: Mapping[str, tuple[Part, str]] = {
@@ -53,8 +54,8 @@ def draw_candidates(exploration: Exploration) -> Figure:
     figure = Figure(figsize=(13.0, 2.2 + 0.5 * len(plans)), layout="constrained")
     times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
     figure.suptitle(title(exploration), fontsize=13, parse_math=False)
-    unit_s, unit = time_unit(max(plan.length_s for plan in plans))
-    _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.length_s))
+    unit_s, unit = time_unit(max(plan.step_s for plan in plans))
+    _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
     times.set_xlabel(f"a step, {unit}")
     times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))

@@ -1,4 +1,4 @@
-"""A sweep as a picture of small multiples: the length L over one quantity, a line and a panel for the others.
+"""A sweep as a picture of small multiples: the step over one quantity, a line and a panel for the others.
 
 What varies decides: the quantity with the most values lies along the axis (a number of the cluster's, where the
 clusters differ in that alone; else micro-batches or stages), the next one gives the lines, the clusters or what is left
@@ -76,7 +76,7 @@ def layout(rows: Sequence[Row]) -> tuple[Quantity, Quantity, Quantity]:
 
 
 def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
-    """The figure; `same_batch` says that all rows are of one global batch: their lengths compare as they are."""
+    """The figure; `same_batch` says that all rows are of one global batch: their steps compare as they are."""
     from matplotlib.figure import Figure
 
     along, lines, panels = layout(rows)
@@ -94,7 +94,7 @@ def draw_sweep(model: str, rows: Sequence[Row], *, same_batch: bool) -> Figure:
             axis.set_title(f"{name}{panels.text(value)}", fontsize=10, parse_math=False)
     for axis in list(axes.flat)[len(chosen) :]:
         axis.set_visible(False)
-    what = "length L over M: one micro-batch" if several else "length L: one global batch"
+    what = "step over M: one micro-batch" if several else "step: one global batch"
     figure.supylabel(f"{what}, {drawing.unit_name}", fontsize=10)
     figure.supxlabel(along.name, fontsize=10)
     more = f" (the {len(chosen)} fastest of {len(chosen) + left_out} panels)" if left_out else ""
@@ -122,7 +122,7 @@ class _Drawing:
     Args:
         at, lines: the values along the axis and of the lines.
         along, by: what these are.
-        single: whether a length is that of one micro-batch rather than of the global batch.
+        single: whether a step is that of one micro-batch rather than of the global batch.
         rows: all rows of the sweep.
     """
 
@@ -130,15 +130,15 @@ class _Drawing:
         self, at: list[Value], lines: list[Value], along: Quantity, by: Quantity, single: bool, rows: Sequence[Row]
     ) -> None:
         self.at, self.lines, self.along, self.by, self.single = at, lines, along, by, single
-        lengths_s = [self._length_s(row) for row in rows if row.outcome.ok]
-        self.unit, self.unit_name = time_unit(max(lengths_s, default=1.0))
-        self.logarithmic = bool(lengths_s) and max(lengths_s) > WIDE * min(lengths_s)
+        steps_s = [self._step_s(row) for row in rows if row.outcome.ok]
+        self.unit, self.unit_name = time_unit(max(steps_s, default=1.0))
+        self.logarithmic = bool(steps_s) and max(steps_s) > WIDE * min(steps_s)
 
-    def _length_s(self, row: Row) -> float:
-        return (row.length_s or 0.0) / (row.micro_batches if self.single else 1)
+    def _step_s(self, row: Row) -> float:
+        return (row.step_s or 0.0) / (row.micro_batches if self.single else 1)
 
     def _point(self, row: Row) -> tuple[int, float]:
-        return self.at.index(self.along.of(row)), self._length_s(row) / self.unit
+        return self.at.index(self.along.of(row)), self._step_s(row) / self.unit
 
     def panel(self, axis: Axes, rows: Sequence[Row]) -> None:
         """A line for each value, a ring round the fastest plan, a cross at the top where there is none."""
@@ -150,7 +150,7 @@ class _Drawing:
             best = min(planned, key=lambda row: row.pace_s)
             at = self._point(best)
             axis.plot(*at, "o", markersize=12, markerfacecolor="none", markeredgecolor="black")
-            text = seconds(self._length_s(best))
+            text = seconds(self._step_s(best))
             axis.annotate(text, at, (0, -16), textcoords="offset points", ha="center", fontsize=8.5)
         else:
             axis.text(0.5, 0.5, "no plan", ha="center", va="center", transform=axis.transAxes)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, PlanOptions
@@ -21,6 +21,8 @@ from automap_models.planners.options import AUTO, PlanOptions
 from ..requests import InferRequest, ReplanRequest, SweepRequest
 from ..runner import Command, Output, Report
 from .parsing import (
+    add_objective,
+    add_restrictions,
     add_state_factor,
     add_topo,
     file_argument,
@@ -49,12 +51,14 @@ EPILOG = """examples:
   automap-infer bert.npz --topo C                            a plan for 4 nodes of 8 V100, printed
   automap-infer graph.txt --topo my-cluster.yaml --stages 8  PipeDream's profile, your cluster, 8 stages
   automap-infer bert.npz --topo C --out plan.json --plot plan.png --trace trace.json
-  automap-infer bert.npz --topo C --schedule 1f1b            cuts refined for 1F1B as torch runs it
-  automap-infer bert.npz --topo C --stages auto --micro-batches auto --global-batch 256 --verbose
+  automap-infer bert.npz --topo C --schedule gpipe           the shortest step under GPipe instead of 1F1B
+  automap-infer bert.npz --topo C --global-batch 256 --verbose  all numbers of stages and micro-batches compete
+  automap-infer bert.npz --topo C --equal-replicas --cut-at blocks  equal stages of whole blocks
+  automap-infer bert.npz --topo C --objective length --stages 4  Auto-MAP's length L, as in its paper
   automap-infer bert.npz --topo C --planner exact            the proven optimum on the 128 grid
   automap-infer bert.npz --topo C --planner policy --beam 1  the bare greedy policy
   automap-infer bert.npz --sweep sweep.yaml --plot sweep.png  what if: other clusters, stages, micro-batches
-  automap-infer bert.npz --topo C --json | jq .length_s      for machines
+  automap-infer bert.npz --topo C --json | jq .step_s        for machines
   automap-infer bert.npz --plan plan.json                    cost and show a plan made before
   automap-infer bert.npz --plan plan.json --observed times.json --out next.json --corrected bert-measured.npz
 
@@ -64,10 +68,10 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 
 OF_PLANNING = (
     *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
-    *("beam", "policy", "certify_budget", "refine_budget"),
+    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "equal_replicas", "cut_at"),
 )
 """Options that a plan made before has no use for."""
-NOT_OF_SWEEPS = ("plan", "trace", "schedule", "observed", "attribute", "restart", "corrected")
+NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "observed", "attribute", "restart", "corrected")
 """Options about one plan."""
 IN_SWEEP_FILE = ("topo", "stages", "micro_batches", "global_batch")
 """Options that a sweep's file has in their place."""
@@ -88,19 +92,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stages",
         metavar="S|auto",
         type=number_or_auto,
-        help="number of stages; auto: the best one (default: one a node, or 1 where that is faster)",
+        help="number of stages; auto: the best one (default: auto; with --objective length one a node, or 1 where that "
+        "is shorter)",
     )
     problem.add_argument(
         "--micro-batches",
         metavar="M|auto",
         type=number_or_auto,
-        help="micro-batches in a global batch (default 16); auto: the best number for --global-batch",
+        help="micro-batches in a global batch (default 16, or auto with --global-batch); auto: the best number for it",
     )
     problem.add_argument(
         "--global-batch",
         metavar="B",
         type=whole_number,
-        help="samples between two updates; alone it makes B / (samples of the profiled micro-batch) micro-batches",
+        help="samples between two updates; with --objective length alone it makes B / (samples of the profiled "
+        "micro-batch) micro-batches",
     )
     problem.add_argument(
         "--microbatch-size", metavar="N", type=whole_number, help="samples in the profiled micro-batch"
@@ -109,7 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--granularity", metavar="N", type=whole_number, help="points at which the model may be cut (default 128)"
     )
+    add_restrictions(problem)
     how = parser.add_argument_group("how to plan")
+    add_objective(how)
     how.add_argument(
         "--planner",
         metavar="NAME",
@@ -135,18 +143,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default 100 ms)",
     )
     how.add_argument("--no-refine", action="store_true", help="leave the cuts on the grid")
-    how.add_argument(
-        "--schedule",
-        choices=SCHEDULES,
-        help="refine for the simulated length under this schedule instead of the length; also that of plot and trace "
-        f"(default {DEFAULT_SCHEDULE})",
-    )
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="an .onnx policy instead of the shipped one")
     how.add_argument(
         "--sweep",
         metavar="FILE",
         type=file_argument,
-        help="what if: lengths over the clusters, stages and micro-batches of a YAML file; --out writes .csv or .json, "
+        help="what if: steps over the clusters, stages and micro-batches of a YAML file; --out writes .csv or .json, "
         "--plot draws them",
     )
     how.add_argument("--plan", metavar="FILE", type=file_argument, help="plan nothing: cost and show this plan.json")
@@ -276,15 +278,22 @@ def _read_back(request: InferRequest, path: Path) -> PlanReport:
 
 def _swept(request: SweepRequest) -> Sweep:
     """Read the file, plan every combination in it."""
+    from automap_models.core.constraints import Constraints
     from automap_models.formats.sweep_yaml import read_sweep
     from automap_models.planners.portfolio.sweep import Sweep, combinations, sweep
 
     from ..reports.text import Steps
 
     options = request.options
-    quick = options.planner == AUTO and options.certify_s is None and options.refine_s is None
+    unlimited = options.planner == AUTO and options.certify_s is None and options.refine_s is None
+    quick = unlimited and options.constraints == Constraints()
     spec, profile = read_sweep(request.sweep), sized_profile(request.profile, options.microbatch_size)
-    policy, of_problems = options.make_planner("policy"), options.given("state_factor", "granularity")
+    policy = options.make_planner("policy")
+    of_problems = {
+        **options.given("state_factor", "granularity"),
+        "schedule": options.step_schedule,
+        "constraints": options.constraints,
+    }
     chosen = combinations(spec, profile, of_problems, policy.out_of_range, str(request.sweep))
     with Steps() as steps:
         steps.begin(f"planning {len(chosen)} combinations")
@@ -315,7 +324,8 @@ def _plan_report(request: InferRequest, plan: PlanReport) -> Report:
     def timeline() -> Timeline:
         from automap_models.simulate.step import timeline
 
-        return timeline(plan.cost, plan.plan.micro_batches, request.options.schedule or DEFAULT_SCHEDULE)
+        drawn = request.options.schedule or plan.problem.schedule or DEFAULT_SCHEDULE
+        return timeline(plan.cost, plan.plan.micro_batches, drawn)
 
     def draw() -> Figure:
         from automap_models.plots.pipeline import draw

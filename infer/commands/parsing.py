@@ -13,9 +13,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import Unit
 from automap_models.errors import BadInput
-from automap_models.planners.options import AUTO
+from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
 from automap_models.workloads.source import MODELS, STEPS, Source, SourceKind, require_no_model, source_kind
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ ARGUMENTS: Mapping[str, str] = {
     **{
         name: flag(name)
         for name in (
-            *("batch", "beam", "communication", "cpus", "device", "dtype", "framework", "global_batch", "granularity"),
-            *("max_stages", "measure", "mesh", "micro_batches", "microbatch_size", "nodes", "objective", "pieces"),
+            *("batch", "beam", "communication", "cpus", "cut_at", "device", "dtype", "equal_replicas", "framework"),
+            *("global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "microbatch_size"),
+            *("min_gain", "nodes", "objective", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
         )
@@ -263,6 +265,42 @@ def add_state_factor(group: argparse._ArgumentGroup) -> None:
         type=float,
         help="bytes of training state per byte of parameters (default: Adam's by the precision of the parameters, 4 in "
         "fp32, 8 in bf16 and fp16 with fp32 master weights; 2 for Adafactor or SGD in fp32)",
+    )
+
+
+def add_objective(group: argparse._ArgumentGroup) -> None:
+    """--schedule, --objective, --min-gain: what a plan shall make small."""
+    group.add_argument(
+        "--schedule",
+        metavar="NAME",
+        choices=SCHEDULES,
+        help=f"under which the step runs that plans are compared by: {', '.join(SCHEDULES)} "
+        f"(default {DEFAULT_SCHEDULE}); also that of plot and trace",
+    )
+    group.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default=DEFAULT_OBJECTIVE,
+        help="what plans are compared by: the simulated step under the schedule (default), or the length L of the "
+        "Auto-MAP paper, which no schedule undercuts",
+    )
+    group.add_argument(
+        "--min-gain",
+        metavar="SHARE",
+        type=float,
+        help="how much shorter a further stage has to make the step (default 0.005, half a percent)",
+    )
+
+
+def add_restrictions(group: argparse._ArgumentGroup) -> None:
+    """--equal-replicas, --cut-at: what frameworks may ask of a plan's stages."""
+    group.add_argument(
+        "--equal-replicas", action="store_true", help="every stage gets equally many devices, as a device mesh has"
+    )
+    group.add_argument(
+        "--cut-at",
+        metavar="PATTERN|blocks",
+        help="cut only where a layer ends that matches, such as 'model.layers.*'; blocks: where a repeated block ends",
     )
 
 

@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from automap_models.core.units import BYTES, SECONDS
@@ -18,6 +19,8 @@ from ..requests import PlanRequest
 from ..runner import Command, Output, Report
 from .parsing import (
     add_device,
+    add_objective,
+    add_restrictions,
     add_seed,
     add_state_factor,
     add_step_arguments,
@@ -25,6 +28,7 @@ from .parsing import (
     at_least,
     file_argument,
     filled,
+    in_options,
     name_argument,
     positive,
     refuse,
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
-    from automap_models.planners.portfolio.explore import Exploration
+    from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
     from automap_models.planners.portfolio.space import PlanningSpace
 
     from ..reports.exploration import Explored
@@ -46,10 +50,16 @@ if TYPE_CHECKING:
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
+    *("schedule", "min_gain", "equal_replicas", "cut_at"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
 """Options that a plan made before has no use for."""
+SAME_NAMES = (
+    *("global_batch", "state_factor", "max_stages", "thorough"),
+    *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
+)
+"""Options that the library's functions call the same."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
@@ -63,7 +73,7 @@ examples:
   automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4
   automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
-  automap-plan t5_3b --topo B --json | jq .best.length_s
+  automap-plan t5_3b --topo B --json | jq .best.step_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
@@ -119,6 +129,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a kind of parallelism that is not to be used; may be repeated",
     )
+    add_restrictions(limits)
+    add_objective(parser.add_argument_group("what to make small"))
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
@@ -154,7 +166,7 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
         namespace,
         source=source_of(vars(namespace)),
         options=ExploreOptions(
-            **{name: getattr(namespace, name) for name in ("global_batch", "state_factor", "max_stages", "thorough")},
+            **{name: getattr(namespace, name) for name in SAME_NAMES},
             pins=namespace.pin,
             together=namespace.keep_together,
             memory_bytes=namespace.memory,
@@ -201,8 +213,21 @@ def _explored(request: PlanRequest) -> Explored:
             result = ExplorePlanner(config).solve(space, watch=lambda news: steps.begin(news.what))
             result.required_plan()
             exploration = result.facts["exploration"]
+            exploration = replace(exploration, notes=(*exploration.notes, *_restriction_notes(exploration, config)))
             cache.write(key, exploration_to_json(exploration))
     return Explored(exploration, config, time.perf_counter() - begun, cached)
+
+
+def _restriction_notes(exploration: Exploration, config: ExploreConfig) -> Iterator[str]:
+    """What equal stages and given places to cut cost: the same explored without them."""
+    from automap_models.planners.portfolio.explore import ExplorePlanner
+    from automap_models.planners.portfolio.planning import restriction, restriction_note
+
+    space = exploration.space
+    what, constraints = restriction(space.constraints)
+    if what:
+        free = ExplorePlanner(config).solve(replace(space, constraints=constraints))
+        yield in_options(restriction_note(what, exploration.best.step_s, free.cost.step_s if free.plan else None))
 
 
 def _read_back(request: PlanRequest) -> Candidate:

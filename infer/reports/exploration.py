@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.microbatch import microbatch_size, rescaling_notes
+from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
+from automap_models.planners.portfolio.planning import sample_notes
 from automap_models.planners.staged.evaluate import evaluate
+from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
 from .pipeline import heading, layers
@@ -84,7 +85,7 @@ def ranking(exploration: Exploration) -> Table:
             str(candidate.plan.stages),
             degrees_in_words(candidate),
             str(candidate.plan.micro_batches),
-            seconds(candidate.length_s),
+            seconds(candidate.step_s),
             size(candidate.memory_bytes),
             exploration.why(candidate),
         )
@@ -157,7 +158,9 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
 
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     """Label and sentence for what is said about any plan."""
-    yield "step", f"{seconds(plan.length_s)}: {parts_in_words(plan)}"
+    schedule = plan.problem.schedule
+    under = "" if schedule is None else f" under {schedule} (length {seconds(plan.cost.length_s)})"
+    yield "step", f"{seconds(plan.step_s)}{under}: {parts_in_words(plan)}"
     yield "memory", memory_in_words(plan)
     state = state_in_words(plan.problem.profile, plan.problem.state_factor)
     if state is not None:
@@ -174,9 +177,10 @@ def parts_in_words(candidate: Candidate) -> str:
         "transfers": parts.transfers_s,
         "bubble": parts.bubble_s,
         "gradient all-reduce": parts.gradients_s,
+        "sum of tied weights": parts.tied_s,
     }
     largest = sorted(named.items(), key=lambda item: -item[1])
-    return ", ".join(f"{what} {percent(part_s / candidate.length_s)}" for what, part_s in largest if part_s > 0)
+    return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
 
 
 def memory_in_words(candidate: Candidate) -> str:
@@ -210,23 +214,22 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
         if not fitting:
             yield f"{name} does not fit" if any(c.kind == kind for c in exploration.candidates) else f"no {name}"
         elif fitting[0] is not best:
-            yield f"{name} {fitting[0].length_s / best.length_s:.2f}×"
+            yield f"{name} {fitting[0].step_s / best.step_s:.2f}×"
 
 
 def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
-    proven, length_s = exploration.proven, exploration.best.length_s
+    proven, step_s = exploration.proven, exploration.best.step_s
     where = "plan of any kind on the grid, with these shardings,"
-    gap = length_s / proven.value - 1.0
+    gap = step_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"
     return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.value)})"
 
 
 def _about_samples(candidate: Candidate) -> Iterator[str]:
-    """What is taken for granted about micro-batches of another size than the profiled one."""
-    pipeline = candidate.problem
-    yield from rescaling_notes(pipeline.profile, max(d for d, _ in candidate.degrees))
+    """What a reader should know about the micro-batches of a plan and the samples of its replicas."""
+    yield from map(in_options, sample_notes(candidate.problem, candidate.plan))
 
 
 def explored_document(explored: Explored) -> dict[str, Any]:
@@ -238,6 +241,8 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "model": exploration.space.model.profile.model,
         "cluster": cluster_document(exploration.space.cluster),
         "global_batch": exploration.space.global_batch,
+        "objective": "length" if exploration.space.schedule is None else "step",
+        "schedule": exploration.space.schedule,
         "best": best_document(explored),
         "candidates": [
             {**candidate_document(candidate), "why": exploration.why(candidate)} for candidate in exploration.candidates
@@ -245,7 +250,7 @@ def explored_document(explored: Explored) -> dict[str, Any]:
         "absent": [
             {"kind": absent.kind, "name": absent.name, "why": in_options(absent.why)} for absent in exploration.absent
         ],
-        "optimality": _proven_document(exploration.proven, exploration.best.length_s),
+        "optimality": _proven_document(exploration.proven, exploration.best.step_s),
         "batch_dims": _plain(exploration.space.model.batch_dims),
         "notes": list(exploration.notes),
         "exploring_s": exploration.exploring_s,
@@ -285,30 +290,32 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
         "device_cuts": [int(cut) for cut in plan.device_cuts],
         "degrees": [{"data": d, "tensor": t} for d, t in candidate.degrees],
         "partitionings": [candidate.problem.all_shardings[way].name for way in candidate.plan.shardings],
-        "length_s": float(candidate.length_s),
+        "step_s": float(candidate.step_s),
+        "length_s": float(candidate.cost.length_s),
         "memory_bytes": candidate.memory_bytes,
         "fits": candidate.fits,
         "breakdown": breakdown_document(candidate.parts),
-        "optimality": candidate.proven and _proven_document(candidate.proven, candidate.length_s),
+        "optimality": candidate.proven and _proven_document(candidate.proven, candidate.step_s),
     }
 
 
 def breakdown_document(parts: Breakdown) -> dict[str, float]:
-    """The parts of a step's length and of the fullest device's memory."""
+    """The parts of a step and of the fullest device's memory."""
     return {
         "compute_s": float(parts.compute_s),
         "activation_all_reduce_s": float(parts.activations_s),
         "transfers_s": float(parts.transfers_s),
         "bubble_s": float(parts.bubble_s),
         "gradient_all_reduce_s": float(parts.gradients_s),
+        "tied_sum_s": float(parts.tied_s),
         "state_bytes": float(parts.state_bytes),
         "activation_bytes": float(parts.stash_bytes),
     }
 
 
-def _proven_document(proven: Bound, length_s: float) -> dict[str, Any]:
-    bound_s = float(min(proven.value, length_s))  # a plan off the grid may be shorter than all on it
-    return {"bound_s": bound_s, "proof": proven.proof, "gap": length_s / bound_s - 1.0}
+def _proven_document(proven: Bound, step_s: float) -> dict[str, Any]:
+    bound_s = float(min(proven.value, step_s))  # a plan off the grid may be shorter than all on it
+    return {"bound_s": bound_s, "proof": proven.proof, "gap": step_s / bound_s - 1.0}
 
 
 def _plain(mapping: Mapping[str, int] | None) -> dict[str, int] | None:

@@ -18,6 +18,7 @@ from automap_models.core.units import counted, percent, rounds, seconds, shorten
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
 
+from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
@@ -46,7 +47,7 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     if verbose and report.search_log:
         screen.print(search_log_table(report.search_log))
         screen.print()
-    screen.print(fact_table(facts(report), report.notes))
+    screen.print(fact_table(facts(report), map(in_options, report.notes)))
 
 
 def heading(profile: Profile, cluster: Cluster) -> str:
@@ -109,7 +110,13 @@ def layers(profile: Profile, first: int, last: int, width: int) -> str:
 def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the table."""
     cost = report.cost
-    yield "length", f"{seconds(cost.length_s)} for one global batch, by the cost model (span {seconds(cost.span_s)})"
+    length, schedule = f"{seconds(cost.length_s)}", report.problem.schedule
+    if schedule is None:
+        yield "length", f"{length} for one global batch, by the cost model (span {seconds(cost.span_s)})"
+    else:
+        yield "step", f"{seconds(cost.step_s)} for one global batch, simulated under {schedule}"
+        below = percent(1.0 - cost.length_s / cost.step_s)
+        yield "length", f"{length} by the cost model (span {seconds(cost.span_s)}), {below} below the step"
     yield "pivot", pivot_in_words(report)
     yield "simulated", ", ".join(_simulated(report))
     state = state_in_words(report.problem.profile, report.problem.state_factor)
@@ -133,26 +140,27 @@ def pivot_in_words(report: PlanReport) -> str:
 
 def _simulated(report: PlanReport) -> Iterator[str]:
     for schedule, length_s in report.simulated_length_s.items():
-        yield f"{schedule} {seconds(length_s)} ({100 * (length_s / report.cost.length_s - 1):+.1f} %)"
+        if schedule != report.problem.schedule:
+            yield f"{schedule} {seconds(length_s)} ({100 * (length_s / report.cost.step_s - 1):+.1f} %)"
 
 
 def _speed_ups(report: PlanReport) -> Iterator[str]:
-    length_s, devices = report.cost.length_s, report.problem.cluster.devices
-    over_one = report.single_device_s / length_s
+    step_s, devices = report.cost.step_s, report.problem.cluster.devices
+    over_one = report.single_device_s / step_s
     yield f"{over_one:.2f}× over one device ({percent(over_one / devices)} of {counted(devices, 'device')})"
     for name, baseline_s in (("data parallelism", report.data_parallel_s), ("uniform cuts", report.uniform_s)):
         if baseline_s is None:
             yield f"{name} does not fit the memory" if name == "data parallelism" else f"{name} do not fit the memory"
         else:
-            yield f"{baseline_s / length_s:.2f}× over {name}"
+            yield f"{baseline_s / step_s:.2f}× over {name}"
 
 
 def optimality_in_words(report: PlanReport) -> str:
-    """How far the length can be from the best one on the grid."""
+    """How far the step can be from the best one on the grid."""
     proven, plans = report.bound, field_in_words(report)
     if proven is None:
         return "nothing is proven"
-    grid, gap = f"on the {report.problem.granularity} grid", report.cost.length_s / proven.value - 1.0
+    grid, gap = f"on the {report.problem.granularity} grid", report.cost.step_s / proven.value - 1.0
     if report.plan.stages == 1 and not report.search_log and proven.proof == "exact" and gap <= ROUNDING:
         return "data parallelism is the only plan with one stage"
     if gap < -ROUNDING:
@@ -175,12 +183,12 @@ def field_in_words(report: PlanReport) -> str:
 
 
 def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
-    """A row for each number of stages and micro-batches: its best plan's length on the grid, and what came of it."""
+    """A row for each number of stages and micro-batches: its best plan's step on the grid, and what came of it."""
     table = columns()
     table.add_column("stages", justify="right", no_wrap=True)
     table.add_column("micro-\nbatches", justify="right", no_wrap=True)
     table.add_column("samples\neach", justify="right", no_wrap=True)
-    table.add_column("length", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
     table.add_column("no plan on the\ngrid is below", justify="right", no_wrap=True)
     table.add_column("planner", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -189,7 +197,7 @@ def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
             str(attempt.stages),
             str(attempt.micro_batches),
             "" if attempt.microbatch_size is None else str(attempt.microbatch_size),
-            "" if attempt.length_s is None else seconds(attempt.length_s),
+            "" if attempt.step_s is None else seconds(attempt.step_s),
             "" if attempt.bound_s is None else seconds(attempt.bound_s),
             plain(attempt.planner or ""),
             "[bold]chosen[/bold]" if attempt.chosen else _outcome(attempt),
@@ -199,7 +207,7 @@ def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
 
 
 def _outcome(attempt: SearchLogEntry) -> str:
-    return "longer" if attempt.stages == 1 and attempt.length_s is not None else _OUTCOMES[attempt.outcome]
+    return "longer" if attempt.stages == 1 and attempt.step_s is not None else _OUTCOMES[attempt.outcome]
 
 
 ReplanResult = Result[ReplanProblem, PlacedPlan]
@@ -232,8 +240,8 @@ def adjustment_document(result: ReplanResult, report: PlanReport) -> dict[str, A
             "slowdown_error": speeds.error.tolist(),
             "device_order": list(after.device_order),
             "idle": list(after.idle),
-            "running_length_s": float(facts["running_cost"].length_s),
-            "length_s": float(result.cost.length_s),
+            "running_length_s": float(facts["running_cost"].step_s),
+            "length_s": float(result.cost.step_s),
             "moving": {
                 "received_bytes": moved.received_bytes,
                 "between_nodes_bytes": moved.between_nodes_bytes,
@@ -262,7 +270,7 @@ def print_adjustment(outcome: Replanned, *, names_corrected: bool) -> None:
 
 def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]]:
     facts, after = result.facts, result.required_plan()
-    speeds, moved, running_s = facts["speeds"], facts["migration"], facts["running_cost"].length_s
+    speeds, moved, running_s = facts["speeds"], facts["migration"], facts["running_cost"].step_s
     yield "measured", f"{counted(len(observed.forward_s), observed.unit)}, times of one micro-batch"
     both = zip(speeds.forward_scale.tolist(), speeds.backward_scale.tolist(), strict=True)
     scales = ", ".join(f"{s}: × {forward:.3f} and × {backward:.3f}" for s, (forward, backward) in enumerate(both))
@@ -273,7 +281,7 @@ def _facts(result: ReplanResult, observed: Observed) -> Iterator[tuple[str, str]
         yield "new plan", "none is shorter: stay"
         return
     share = percent(facts["saved_s"] / running_s)
-    yield "new plan", f"{seconds(result.cost.length_s)}, {share} shorter"
+    yield "new plan", f"{seconds(result.cost.step_s)}, {share} shorter"
     if after.device_order != tuple(range(len(after.device_order))):
         yield "positions", "hold devices " + ", ".join(_runs(after.device_order))
     if after.idle:

@@ -68,7 +68,7 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
     """A row for each combination; the best of each cluster in bold, with an arrow."""
     table = columns()
     table.add_column("cluster", no_wrap=True)
-    for heading in ("devices", "stages", "micro-\nbatches", "samples\neach", "length", "of ideal\nspeed"):
+    for heading in ("devices", "stages", "micro-\nbatches", "samples\neach", "step", "of ideal\nspeed"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("planner", no_wrap=True)
     before = None
@@ -85,7 +85,7 @@ def _cells(row: Row, is_best: bool) -> Iterator[str]:
     yield str(row.stages)
     yield str(row.micro_batches)
     yield "" if row.microbatch_size is None else str(row.microbatch_size)
-    yield "" if row.length_s is None else seconds(row.length_s)
+    yield "" if row.step_s is None else seconds(row.step_s)
     yield "" if row.efficiency is None else percent(row.efficiency)
     if row.outcome.plan is None:
         yield plain(why_not(row))
@@ -103,12 +103,12 @@ def why_not(row: Row) -> str:
 
 
 def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
-    planned = [row for row in rows if row.length_s is not None]
+    planned = [row for row in rows if row.step_s is not None]
     if best:
         shortest = min(best.values(), key=lambda row: row.pace_s)
         yield (
             "fastest",
-            f"{seconds(shortest.length_s or 0.0)} on {shortest.cluster.name} with {counted(shortest.stages, 'stage')} "
+            f"{seconds(shortest.step_s or 0.0)} on {shortest.cluster.name} with {counted(shortest.stages, 'stage')} "
             f"and M = {shortest.micro_batches}; ← marks the best of each cluster",
         )
     if len(planned) < len(rows):
@@ -132,7 +132,7 @@ def _notes(rows: list[Row], global_batch: int | None, profiled: int | None) -> I
 
 
 def sweep_document(profile: Profile, rows: list[Row]) -> dict[str, Any]:
-    """The sweep as plain Python numbers, lists and dictionaries; lengths in seconds."""
+    """The sweep as plain Python numbers, lists and dictionaries; steps and lengths in seconds."""
     best = best_rows(rows)
     return {
         "schema": SCHEMA,
@@ -155,7 +155,9 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
         "stages": row.stages,
         "micro_batches": row.micro_batches,
         "microbatch_size": row.microbatch_size,
-        "length_s": None if row.length_s is None else float(row.length_s),
+        "schedule": outcome.problem.schedule if outcome.problem else None,
+        "step_s": row.step_s if outcome.problem and outcome.problem.schedule is not None else None,
+        "length_s": float(outcome.result.cost.length_s) if outcome.result and plan else None,
         "efficiency": row.efficiency,
         "best_of_cluster": best,
         "planner": plan.planner if plan else None,

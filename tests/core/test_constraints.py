@@ -58,7 +58,7 @@ def test_windows_hold_exactly_the_plans_that_satisfy_the_constraints(data):
         with pytest.raises(BadInput, match="`"):
             constraints.windows(profile_of(layers), stages)
         return
-    assert constraints.allow(profile_of(layers), stages)
+    assert constraints.allow(profile_of(layers), 64, stages)
     windows = constraints.windows(profile_of(layers), stages)
     np.testing.assert_array_equal(windows.least, np.min(list(expected), axis=0))
     np.testing.assert_array_equal(windows.most, np.max(list(expected), axis=0))
@@ -192,7 +192,7 @@ def test_constraints_that_contradict_one_another_are_refused_naming_them(constra
 def test_what_fails_in_some_numbers_of_stages_only_is_not_refused_without_one():
     constraints, profile = Constraints((Pin("block_1", 1),)), profile_of(MODEL)
     constraints.check(profile)
-    assert [constraints.allow(profile, stages) for stages in range(1, 7)] == [False, True, True, True, False, False]
+    assert [constraints.allow(profile, 8, stages) for stages in range(1, 7)] == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("text", ["block_1", "block_1=", "=1", "block_1=one", "block_1=-1"])

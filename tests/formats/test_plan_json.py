@@ -69,7 +69,19 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     assert list(document) == [
         *("schema", "kind", "model", "planner", "granularity", "cluster", "micro_batches", "microbatch_size"),
         *("global_batch", "state_factor", "cuts", "coarse_cuts", "device_cuts", "stages", "length_s", "span_s"),
-        *("pivot", "simulated_length_s", "baselines", "optimality", "planning_s", "notes", "tried", "provenance"),
+        *(
+            "pivot",
+            "objective",
+            "schedule",
+            "step_s",
+            "simulated_length_s",
+            "baselines",
+            "optimality",
+            "planning_s",
+            "notes",
+            "tried",
+            "provenance",
+        ),
     ]
     assert document["stages"] == [
         {

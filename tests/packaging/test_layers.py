@@ -1,6 +1,6 @@
 """Imports point downwards only, wherever they stand: in functions, under TYPE_CHECKING, in a registry's text.
 
-errors → core → {cost, formats} → simulate → hlo → workloads; {envs, rl} stand on cost and hlo; planners on all
+errors → core → cost → {simulate, formats} → hlo → workloads; {envs, rl} stand on cost and hlo; planners on all
 of them; run and export on plans; apps on the library, never on each other.
 """
 
@@ -21,7 +21,7 @@ RANK = {
     "user_code": 0,
     "core": 1,
     "cost": 2,
-    "formats": 2,
+    "formats": 3,
     "simulate": 3,
     "hlo": 4,
     "torch_export": 4,

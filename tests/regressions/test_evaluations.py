@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,9 @@ def test_every_plan_of_a_run_is_costed_once(
 ) -> None:
     seen: Counter[object] = Counter()
 
-    def counted(problem: StagedProblem, plan: StagedPlan) -> StagedCost:
+    def counted(problem: StagedProblem, plan: StagedPlan, *devices: Any) -> StagedCost:
         seen[plan.cuts, plan.device_cuts, plan.shardings, problem.micro_batches] += 1
-        return plan_cost(problem, plan)
+        return plan_cost(problem, plan, *devices)
 
     import automap_models.formats.plan_json
     import automap_models.planners.portfolio.auto  # noqa: F401  (all modules that evaluate are imported now)

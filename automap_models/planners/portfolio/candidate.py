@@ -8,8 +8,8 @@ from functools import cached_property
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, stage_weights_bytes
+from automap_models.simulate.breakdown import Breakdown, breakdown
 
 KINDS: dict[PlanKind, str] = {
     "data": "data parallelism",
@@ -66,9 +66,9 @@ class Candidate:
         return tuple(factor * held for held in stage_weights_bytes(self.problem, self.plan))
 
     @property
-    def length_s(self) -> float:
-        """L of a global batch."""
-        return self.cost.length_s
+    def step_s(self) -> float:
+        """What a global batch takes: simulated under the problem's schedule, or the length L."""
+        return self.cost.step_s
 
     @property
     def memory_bytes(self) -> float:
@@ -105,5 +105,5 @@ def rank(candidates: list[Candidate]) -> list[Candidate]:
     order = list(KINDS)
     return sorted(
         candidates,
-        key=lambda candidate: (not candidate.fits, candidate.length_s, order.index(candidate.kind), candidate.name),
+        key=lambda candidate: (not candidate.fits, candidate.step_s, order.index(candidate.kind), candidate.name),
     )

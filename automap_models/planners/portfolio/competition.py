@@ -2,9 +2,12 @@
 
     problems (S, M, shardings) ──► baselines and the policy ──► exact search where these have no plan
                                                      │
-        shortest plan, proof about all ◄── refine ◄── prove: one length bounds every search
+        shortest plan, proof about all ◄── refine ◄── prove: one step bounds every search
 
-Each problem is a `Contender`. A contender whose relaxation cannot reach the best length is out, proven ("discarded");
+What is compared is the step (cost.staged.StagedCost.step_s): simulated under the problems' schedule, or without one
+the length L. All problems of a portfolio have the same schedule.
+
+Each problem is a `Contender`. A contender whose relaxation cannot reach the best step is out, proven ("discarded");
 the exact search closes the others ("proven"), the most promising first, as far as the time allows. A shorter plan that
 it comes across is the new best. `prove` begins at the plans that the contenders have; `search_space` (space_search)
 begins at nothing. All parts of the time are parts of one deadline."""
@@ -27,7 +30,7 @@ from automap_models.planners.staged.baselines import DataParallelPlanner, Unifor
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
-from automap_models.planners.staged.refine import objective_s, refine
+from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
 from automap_models.planners.staged.search import anytime_search
 
@@ -35,8 +38,10 @@ StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
-NEAR, NEAR_AS_SIMULATED = 0.02, 0.10
-"""How much longer than the best, relatively, a plan may be to be refined: by its length, by its simulated length."""
+NEAR = 0.02
+"""How much longer than the best, relatively, a plan may be to be refined."""
+AT_MOST = 4
+"""Several problems share so many times the time that one of them may take."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,17 @@ class Makers:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long the parts of a portfolio may take; each is a part of the deadline, too.
+    """How long the parts of a portfolio may take for one problem; several share AT_MOST times as much.
+
+    Each is a part of the deadline, too.
 
     Attributes:
         prove_s: to prove that no plan is shorter, or to correct that; with 0 there are only relaxations.
         refine_s: to move the cuts off the grid.
-        schedule: whose simulated length refinement makes shorter; None is the length L.
     """
 
     prove_s: float
     refine_s: float
-    schedule: str | None = None
 
 
 @dataclass(eq=False)
@@ -77,7 +82,7 @@ class Contender:
         problem: one of those that compete.
         first: the best plan before the exact search looked at it; None where none fits.
         plan: the best plan; None where none fits.
-        length_s: its length L; inf without one.
+        step_s: what its step takes; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
         outcome: see core.staged.SearchLogEntry.
         nothing: why nothing fits.
@@ -87,7 +92,7 @@ class Contender:
     problem: StagedProblem
     first: StagedPlan | None = None
     plan: StagedPlan | None = None
-    length_s: float = np.inf
+    step_s: float = np.inf
     bound_s: float = 0.0
     outcome: Outcome = "planned"
     nothing: Infeasible | None = None
@@ -116,8 +121,8 @@ class Contender:
     def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Take a plan if none so far is shorter."""
         self.costs.learn(plan, cost)
-        if cost.length_s <= self.length_s:
-            self.plan, self.length_s = plan, cost.length_s
+        if cost.step_s <= self.step_s:
+            self.plan, self.step_s = plan, cost.step_s
 
     def close(self, outcome: Outcome, bound_s: float) -> None:
         """The proof is complete."""
@@ -130,7 +135,7 @@ class Contender:
             micro_batches=self.problem.micro_batches,
             microbatch_size=microbatch_size(self.problem.profile),
             planner=self.plan.planner if self.plan else None,
-            length_s=self.length_s if self.plan else None,
+            step_s=self.step_s if self.plan else None,
             bound_s=None if self.outcome == "does not fit" else self.bound_s,
             outcome=self.outcome,
             chosen=chosen,
@@ -143,6 +148,7 @@ def compete(
     budget: Budget,
     deadline: Deadline,
     watch: Watch = SILENT,
+    min_gain: float = 0.0,
 ) -> StagedResult:
     """The best plan that fits the memory, for whichever of the problems it is, with what is proven about all.
 
@@ -151,31 +157,35 @@ def compete(
     Args:
         problems: at least one; the first of those whose plans tie wins.
         makers: where plans come from.
-        budget: its times are for all problems together.
+        budget: how long the parts may take.
         deadline: when to stop in any case.
         watch: is told how far it is.
+        min_gain: the plan of the fewest stages wins whose step is, relatively, no more than this above the shortest.
     """
     watch(Progress(f"planning {len(problems)} combination(s) of stages and micro-batches", 0, len(problems)))
     baselines: list[StagedResult] = []
-    contenders, left = _begin(problems, makers, baselines, deadline)
+    contenders = [Contender(problem) for problem in problems]
+    left = _begin(contenders, makers, baselines, deadline, min_gain)
     if left:
         watch(Progress(f"searching {len(left)} combination(s) that the policy has no plan for", 0, len(left)))
         _search(left, contenders, makers.exact, deadline)
     if all(contender.plan is None for contender in contenders):
         return _nothing_fits(contenders, makers)
     watch(Progress("proving the best plan, or correcting it"))
-    bound = _prove(contenders, budget.prove_s, deadline)
+    bound = _prove(contenders, budget.prove_s, deadline, min_gain)
     watch(Progress("refining the best plans"))
-    winner, plan = _refined(contenders, budget, deadline)
+    refined = _refined(contenders, budget.refine_s, deadline)
+    winner, plan = fewest_stages(refined, min_gain)
     cost = winner.costs(plan)
     notes = (
+        *_what_fewer_stages_cost(winner, plan, refined),
         *_who_stood_in(winner, contenders),
         *_what_was_corrected(winner, plan),
-        *_what_was_refined(winner, plan, budget.schedule),
-        *_what_is_faster(winner.problem, cost.length_s, contenders, makers, baselines),
+        *_what_was_refined(winner, plan),
+        *_what_is_faster(winner.problem, cost.step_s, contenders, makers, baselines),
     )
     log = tuple(contender.log_entry(contender is winner) for contender in contenders)
-    optimal = bound.proof == "exact" and cost.length_s <= bound.value * (1.0 + LENGTH_ROUNDING)
+    optimal = bound.proof == "exact" and cost.step_s <= bound.value * (1.0 + LENGTH_ROUNDING)
     return Result(
         winner.problem,
         plan,
@@ -189,23 +199,50 @@ def compete(
 
 
 def _begin(
-    problems: Sequence[StagedProblem], makers: Makers, baselines: list[StagedResult], deadline: Deadline
-) -> tuple[list[Contender], list[Contender]]:
-    """Every problem with the best of uniform cuts, data parallelism and the policy's plan.
+    contenders: Sequence[Contender],
+    makers: Makers,
+    baselines: list[StagedResult],
+    deadline: Deadline,
+    min_gain: float,
+) -> list[Contender]:
+    """The best of uniform cuts, data parallelism and the policy's plan for every problem that is not out of reach.
+
+    Plans of one stage come first, then those of one stage a node: what no plan of another problem can reach below the
+    best of these is discarded before anybody plans it.
 
     Returns:
-        The contenders, and those of them that the policy has no plan for.
+        Those problems in reach that the policy has no plan for.
     """
-    contenders = [Contender(problem) for problem in problems]
+    single = [contender for contender in contenders if contender.problem.stages == 1]
     several = [contender for contender in contenders if contender.problem.stages > 1]
-    for contender in contenders:
-        baseline = makers.uniform if contender.problem.stages > 1 else makers.data_parallel
-        result = baseline.solve(contender.problem)
+    for contender in single:
+        result = makers.data_parallel.solve(contender.problem)
         baselines.append(result)
         contender.take(result)
-        if contender.problem.stages == 1:
-            contender.close("proven" if contender.plan else "does not fit", contender.length_s)
-    return contenders, _ask_the_policy(several, makers.policy, deadline) if several else []
+        contender.close("proven" if contender.plan else "does not fit", contender.step_s)
+    nodes = contenders[0].problem.cluster.nodes
+    nearest = min((abs(contender.problem.stages - nodes) for contender in several), default=0)
+    first = [contender for contender in several if abs(contender.problem.stages - nodes) == nearest]
+    others = [contender for contender in several if abs(contender.problem.stages - nodes) > nearest]
+    left: list[Contender] = []
+    for group in (first, others):
+        if len(several) > 1:
+            for contender in group:
+                _discard(contender, contenders, min_gain)
+        reachable = [contender for contender in group if not contender.closed]
+        for contender in reachable:
+            result = makers.uniform.solve(contender.problem)
+            baselines.append(result)
+            contender.take(result)
+        left += _ask_the_policy(reachable, makers.policy, deadline) if reachable else []
+    return left
+
+
+def _discard(contender: Contender, contenders: Sequence[Contender], min_gain: float) -> None:
+    """Close a contender all of whose plans are longer than the best one, or do not fit."""
+    limit_s = best_of(contenders).step_s * (1.0 + min_gain)
+    if out_of_reach(contender.problem, limit_s):
+        contender.close("discarded" if np.isfinite(limit_s) else "does not fit", limit_s)
 
 
 def _ask_the_policy(contenders: list[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
@@ -231,8 +268,8 @@ def _ask_the_policy(contenders: list[Contender], policy: StagedPlanner, deadline
 
 def best_of(contenders: Sequence[Contender]) -> Contender:
     """The contender with the shortest plan, the first of those that tie."""
-    least_s = min(contender.length_s for contender in contenders)
-    return next(contender for contender in contenders if contender.length_s <= least_s * (1.0 + LENGTH_ROUNDING))
+    least_s = min(contender.step_s for contender in contenders)
+    return next(contender for contender in contenders if contender.step_s <= least_s * (1.0 + LENGTH_ROUNDING))
 
 
 def _search(
@@ -253,7 +290,7 @@ def _search(
         return
     together = deadline.part(SEARCH_S)
     for contender in left:
-        _search_below(contender, best_of(contenders).length_s, together)
+        _search_below(contender, best_of(contenders).step_s, together)
 
 
 def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> None:
@@ -273,26 +310,32 @@ def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> No
             contender.bound_s = search.bound_s
 
 
-def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline) -> Bound:
-    """Prove that no plan is shorter than the best, or correct that, or bound the length of all.
+def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, min_gain: float) -> Bound:
+    """Prove that no plan is shorter than the best, or correct that, or bound the step of all.
+
+    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer.
 
     Args:
         contenders: at least one of which has a plan.
-        budget_s: time for all of them; with 0 there is only the relaxation's bound for each.
+        budget_s: time for one of them; with 0 there is only the relaxation's bound for each.
         deadline: when to stop in any case.
+        min_gain: see `compete`.
     """
-    together = deadline.part(budget_s)
+    together = deadline.part(AT_MOST * budget_s)
     for contender in contenders:
         contender.first = contender.plan
-    for contender in sorted(contenders, key=lambda contender: contender.length_s):
+    for contender in sorted(contenders, key=lambda contender: contender.step_s):
         if not contender.closed:
-            _prove_one(contender, best_of(contenders).length_s, together if budget_s else None)
+            best = best_of(contenders)
+            fewer = contender.problem.stages < best.problem.stages
+            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
+            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     return bound_of(contenders)
 
 
 def bound_of(contenders: Sequence[Contender]) -> Bound:
     """What is proven about the plans of all contenders together."""
-    best_s = min(contender.length_s for contender in contenders)
+    best_s = min(contender.step_s for contender in contenders)
     if all(contender.closed for contender in contenders):
         return Bound(best_s, "exact")
     return Bound(min(best_s, *(contender.bound_s for contender in contenders)), "relaxation")
@@ -300,7 +343,7 @@ def bound_of(contenders: Sequence[Contender]) -> Bound:
 
 def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -> None:
     """Close one contender, or raise its bound; None is no time at all."""
-    if contender.length_s > best_s and out_of_reach(contender.problem, best_s):
+    if contender.step_s > best_s and out_of_reach(contender.problem, best_s):
         contender.close("discarded", best_s)
     elif contender.plan is None:
         contender.bound_s = max(contender.bound_s, lower_bound_s(contender.problem))
@@ -313,39 +356,52 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.outcome = "proven"
 
 
-def _refined(contenders: Sequence[Contender], budget: Budget, deadline: Deadline) -> tuple[Contender, StagedPlan]:
-    """The best contender with its plan moved off the grid; those nearly as good are refined, too, and may win.
+Rated = tuple[float, Contender, StagedPlan]
+"""A plan with its step and its problem."""
 
-    What counts is the length, or the simulated length under the schedule, for data parallelism as well.
+
+def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
+    """All plans, and the best ones once more with their cuts moved off the grid."""
+    rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
+    limit_s = min(step_s for step_s, _, _ in rated) * (1.0 + NEAR)
+    near = [(step_s, contender, plan) for step_s, contender, plan in rated if plan.stages > 1 and step_s <= limit_s]
+    together = deadline.part(AT_MOST * refine_s)
+    for _, contender, plan in sorted(near, key=lambda entry: entry[0]) if refine_s else ():
+        moved = refine(
+            contender.problem,
+            plan,
+            together.part(refine_s),
+            proven=contender.outcome == "proven",
+            costs=contender.costs,
+        )
+        if moved.check_valid(contender.problem)[0]:
+            rated.append((contender.costs(moved).step_s, contender, moved))
+    return rated
+
+
+def fewest_stages(rated: Sequence[Rated], min_gain: float) -> tuple[Contender, StagedPlan]:
+    """Of plans that are relatively no more than `min_gain` longer than the shortest one those of the fewest stages.
+
+    Of these the shortest, and of those that tie the first. With a gain of 0 it is the shortest of all.
     """
-    schedule = budget.schedule if budget.refine_s else None
+    tie = 1.0 + LENGTH_ROUNDING
+    limit_s = min(step_s for step_s, _, _ in rated) * tie
+    if min_gain:
+        limit_s *= 1.0 + min_gain
+        fewest = min(plan.stages for step_s, _, plan in rated if step_s <= limit_s)
+        rated = [entry for entry in rated if entry[2].stages == fewest]
+        limit_s = min(step_s for step_s, _, _ in rated) * tie
+    return next((contender, plan) for step_s, contender, plan in rated if step_s <= limit_s)
 
-    def rate(contender: Contender, plan: StagedPlan) -> float:
-        return objective_s(contender.costs(plan), plan.micro_batches, schedule)
 
-    rated = [
-        (rate(contender, contender.plan), contender, contender.plan)
-        for contender in contenders
-        if contender.plan is not None
-    ]
-    if budget.refine_s:
-        limit_s = min(own_s for own_s, _, _ in rated) * (1.0 + (NEAR if schedule is None else NEAR_AS_SIMULATED))
-        near = [
-            (contender, plan) for own_s, contender, plan in rated if contender.problem.stages > 1 and own_s <= limit_s
-        ]
-        for contender, plan in near:
-            moved = refine(
-                contender.problem,
-                plan,
-                deadline.part(budget.refine_s / len(near)),
-                schedule,
-                before_proof=contender.first,
-                proven=contender.outcome == "proven",
-                costs=contender.costs,
-            )
-            rated.append((rate(contender, moved), contender, moved))
-    least_s = min(own_s for own_s, _, _ in rated)
-    return next((contender, plan) for own_s, contender, plan in rated if own_s <= least_s * (1.0 + LENGTH_ROUNDING))
+def _what_fewer_stages_cost(winner: Contender, plan: StagedPlan, rated: Sequence[Rated]) -> Iterator[str]:
+    """That a plan of more stages would be a little shorter."""
+    step_s, _, shortest = min(rated, key=lambda entry: entry[0])
+    own_s = winner.costs(plan).step_s
+    if shortest.stages > plan.stages and step_s < own_s * (1.0 - LENGTH_ROUNDING):
+        saved = 100 * (1 - step_s / own_s)
+        stages = f"{shortest.stages} stages rather than {plan.stages}"
+        yield f"{stages} would shorten the step by {saved:.2g} % only, which is less than a stage has to"
 
 
 def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterator[str]:
@@ -357,22 +413,23 @@ def _who_stood_in(winner: Contender, contenders: Sequence[Contender]) -> Iterato
 def _what_was_corrected(winner: Contender, plan: StagedPlan) -> Iterator[str]:
     first = winner.first
     if first is not None and plan.planner == "exact" != first.planner:
-        shorter = 100 * (1 - winner.length_s / winner.costs(first).length_s)
+        shorter = 100 * (1 - winner.step_s / winner.costs(first).step_s)
         yield f"the exact search corrected the plan of planner {first.planner}: {shorter:.2g} % shorter"
 
 
-def _what_was_refined(winner: Contender, after: StagedPlan, schedule: str | None) -> Iterator[str]:
+def _what_was_refined(winner: Contender, after: StagedPlan) -> Iterator[str]:
     before = winner.plan
     if before is None or (before.cuts, before.device_cuts) == (after.cuts, after.device_cuts):
         return
-    before_s, after_s = (objective_s(winner.costs(plan), plan.micro_batches, schedule) for plan in (before, after))
-    what = "the length" if schedule is None else f"the simulated length under {schedule}"
+    before_s, after_s = (winner.costs(plan).step_s for plan in (before, after))
+    schedule = winner.problem.schedule
+    what = "the length" if schedule is None else f"the step under {schedule}"
     yield f"refined by single instructions: {what} is {100 * (1 - after_s / before_s):.2g} % shorter"
 
 
 def _what_is_faster(
     problem: StagedProblem,
-    length_s: float,
+    step_s: float,
     contenders: Sequence[Contender],
     makers: Makers,
     baselines: list[StagedResult],
@@ -382,8 +439,8 @@ def _what_is_faster(
         return
     result = makers.data_parallel.solve(replace(problem, stages=1))
     baselines.append(result)
-    if result.plan is not None and result.cost.length_s < length_s:
-        saved = 100 * (1 - result.cost.length_s / length_s)
+    if result.plan is not None and result.cost.step_s < step_s:
+        saved = 100 * (1 - result.cost.step_s / step_s)
         yield f"plain data parallelism would be {saved:.1f} % shorter"
 
 
@@ -391,8 +448,8 @@ def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResu
     """Why there is no plan: of the problem with the most stages and the smallest micro-batches, and what would help."""
     last = contenders[-1]
     proven = all(contender.outcome == "does not fit" for contender in contenders)
-    nothing = last.nothing or Infeasible("no plan was found that fits the memory", where="planner auto")
     uniform = makers.uniform.solve(last.problem).reason
+    nothing = last.nothing or uniform or Infeasible("no plan was found that fits the memory", where="planner auto")
     if len(contenders) > 2:
         what = f"no plan {'' if proven else 'that was found '}fits in any of {len(contenders)} combinations tried"
         least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"

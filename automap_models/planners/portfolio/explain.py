@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
-from automap_models.cost.breakdown import stage_weights_bytes
 from automap_models.cost.collectives import devices_per_node
+from automap_models.cost.staged import stage_weights_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
 from automap_models.planners.portfolio.candidate import Candidate
@@ -49,7 +49,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
     """Why a plan loses: about the memory if it does not fit, else about what it has most more of than the best one."""
     if not loser.fits:
         return _does_not_fit(loser)
-    if loser.length_s <= best.length_s * (1.0 + SLIGHT):
+    if loser.step_s <= best.step_s * (1.0 + SLIGHT):
         return f"within {100 * SLIGHT:g} % of the best"
     ours, theirs = loser.parts, best.parts
     excess = {
@@ -57,6 +57,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
         _activations: ours.activations_s - theirs.activations_s,
         _bubble: ours.bubble_s - theirs.bubble_s,
         _transfers: ours.transfers_s - theirs.transfers_s,
+        _tied: ours.tied_s - theirs.tied_s,
         _compute: ours.compute_s - theirs.compute_s,
     }
     largest = max(excess, key=excess.__getitem__)
@@ -82,7 +83,7 @@ def _gradients(loser: Candidate) -> str:
 
 
 def _activations(loser: Candidate) -> str:
-    stage = loser.cost.pivot // 2
+    stage = loser.parts.bottleneck // 2
     sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
     first, last = loser.plan.stage_instructions(len(sharding))[stage]
     own = slice(first, last + 1)
@@ -94,6 +95,10 @@ def _activations(loser: Candidate) -> str:
 
 def _bubble(loser: Candidate) -> str:
     return f"bubble: {_share(loser, loser.parts.bubble_s)}"
+
+
+def _tied(loser: Candidate) -> str:
+    return f"sum of tied weights' gradients: {_share(loser, loser.parts.tied_s)}"
 
 
 def _transfers(loser: Candidate) -> str:
@@ -112,7 +117,7 @@ def _compute(loser: Candidate) -> str:
 
 
 def _share(loser: Candidate, part_s: float) -> str:
-    return f"{100 * part_s / loser.length_s:.0f} % of the step"
+    return f"{100 * part_s / loser.step_s:.0f} % of the step"
 
 
 def _size(value_bytes: float) -> str:
@@ -153,7 +158,7 @@ def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSea
 def _why_not_in_one_stage(space: PlanningSpace) -> str:
     constraints = space.constraints
     devices = space.cluster.devices
-    if not constraints.allow(space.model.profile, 1):
+    if not space.allows(1):
         return _STAGES_ASKED
     if "data" in constraints.forbidden:
         return f"no dimension divides by all {devices} devices, and `forbidden='data'` allows no replicas"

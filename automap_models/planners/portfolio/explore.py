@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import ClassVar, get_args
@@ -20,8 +20,8 @@ from automap_models.core.constraints import Constraints, Technique
 from automap_models.core.mesh import PlanKind
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
+from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.portfolio.auto import AutoConfig
@@ -33,6 +33,7 @@ from automap_models.planners.portfolio.space_search import SpaceSearch, one_stag
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
 from automap_models.planners.staged.stage_tables import device_tables
+from automap_models.simulate.step import step_cost
 
 DEFAULT_BUDGET_S = 20.0
 PIPELINE_SHARE = 0.3
@@ -48,11 +49,19 @@ class ExploreConfig:
             else the machine does.
         thorough: whether these come to their ends instead, and an agent is trained on the model, too.
         seed: of every random draw.
+        min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
+
+    Raises:
+        BadInput: the gain is below 0 or above 1.
     """
 
     budget_s: float = DEFAULT_BUDGET_S
     thorough: bool = False
     seed: int = 0
+    min_gain: float = DEFAULT_MIN_GAIN
+
+    def __post_init__(self) -> None:
+        require_gain(self.min_gain)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +100,9 @@ class Exploration:
         """The best plan as a planner's result; its facts have the exploration."""
         best = self.best
         # No plan on the grid is shorter than the best one if that is on the grid.
-        value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.length_s)
+        value = self.proven.value if best.plan.coarse_cuts is None else min(self.proven.value, best.step_s)
         bound = Bound(value, self.proven.proof)
-        optimal = bound.proof == "exact" and best.length_s <= value * (1.0 + LENGTH_ROUNDING)
+        optimal = bound.proof == "exact" and best.step_s <= value * (1.0 + LENGTH_ROUNDING)
         return Result(
             best.problem,
             best.plan,
@@ -137,7 +146,7 @@ class ExplorePlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, ExploreC
             reason, out = nothing_fits(space, deadline), "infeasible" if proven.proof == "exact" else "stopped"
             taken_s = time.perf_counter() - begun_s
             return Result(space.whole, None, None, out, search_log=portfolio.log, taken_s=taken_s, reason=reason)  # type: ignore[arg-type]
-        candidates = tuple(rank(list(portfolio.best.values())))
+        candidates = tuple(fewest_stages_first(rank(list(portfolio.best.values())), portfolio.min_gain))
         absent, notes = tuple(portfolio.absent()), tuple(portfolio.notes)
         taken_s = time.perf_counter() - begun_s
         return Exploration(space, candidates, absent, proven, notes, taken_s, portfolio.log).result
@@ -170,6 +179,7 @@ class _Portfolio:
 
     def __init__(self, space: PlanningSpace, config: ExploreConfig, deadline: Deadline, watch: Watch) -> None:
         self.space, self.config, self.deadline, self.watch = space, config, deadline, watch
+        self.min_gain = config.min_gain if space.schedule is not None else 0.0
         self.best: dict[str, Candidate] = {}
         self.notes: list[str] = list(space.model.notes)
         self.log: tuple[SearchLogEntry, ...] = ()
@@ -183,11 +193,11 @@ class _Portfolio:
     def best_s(self, *kinds: PlanKind) -> float:
         """Length of the shortest plan that fits, of these kinds or of all; inf without one."""
         fitting = [plan for plan in self.best.values() if plan.fits and (not kinds or plan.kind in kinds)]
-        return min((plan.length_s for plan in fitting), default=math.inf)
+        return min((plan.step_s for plan in fitting), default=math.inf)
 
     def _offer(self, plan: Candidate | None) -> None:
         held = None if plan is None else self.best.get(plan.name)
-        if plan is not None and (held is None or rank([plan, held])[0] is plan):
+        if plan is not None and (held is None or fewest_stages_first(rank([plan, held]), self.min_gain)[0] is plan):
             self.best[plan.name] = plan
 
     def add_plans_of_one_stage(self) -> None:
@@ -200,7 +210,7 @@ class _Portfolio:
         """Pipelines without partitioned operators; the exact search gets so many seconds."""
         if not self.space.several or "pipeline" in self.constraints.forbidden:
             return
-        if not (self.constraints.restrict_cuts or self.constraints.forbidden):
+        if not (self.constraints.restrict_cuts or self.constraints.forbidden or self.constraints.equal_replicas):
             self._add_learned_pipelines()
         forbidden: frozenset[Technique] = self.constraints.forbidden | {"operator"}
         plain = replace(self.space, constraints=replace(self.constraints, forbidden=forbidden))
@@ -209,7 +219,7 @@ class _Portfolio:
     def _add_learned_pipelines(self) -> None:
         """Those of the policy, and of online training where it is thorough."""
         self.watch(Progress("planning pipelines by the policy"))
-        plan, notes = chosen_pipeline(self.space, self.deadline)
+        plan, notes = chosen_pipeline(self.space, self.deadline, self.min_gain)
         self.notes += notes
         self._offer(plan)
         if self.config.thorough and plan is not None and can_train():
@@ -251,23 +261,41 @@ class _Portfolio:
                 yield Absent(kind, name, why_absent(kind, self.space, self._searched.get(kind)))
 
 
-def chosen_pipeline(space: PlanningSpace, deadline: Deadline = NEVER) -> tuple[Candidate | None, tuple[str, ...]]:
+def fewest_stages_first(ranked: Sequence[Candidate], min_gain: float) -> list[Candidate]:
+    """Plans that fit, ranked, with that one first that has the fewest stages of those nearly as short as the first.
+
+    Args:
+        ranked: see `rank`.
+        min_gain: how much longer than the first one, relatively, it may be.
+    """
+    limit_s = ranked[0].step_s * (1.0 + min_gain)
+    near = [plan for plan in ranked if plan.fits and plan.step_s <= limit_s] if min_gain else []
+    if not near:
+        return list(ranked)
+    best = min(near, key=lambda plan: plan.plan.stages)
+    return [best, *(plan for plan in ranked if plan is not best)]
+
+
+def chosen_pipeline(
+    space: PlanningSpace, deadline: Deadline = NEVER, min_gain: float = 0.0
+) -> tuple[Candidate | None, tuple[str, ...]]:
     """The default planner's plan of two stages or more, refined, None if it finds none; and notes for people.
 
-    That planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan has more of them
-    than samples, it chooses again among the problems whose micro-batches have as many.
+    Without a schedule that planner takes any micro-batch for evenly split over the replicas of a stage. Where its plan
+    has more of them than samples, it chooses again among the problems whose micro-batches have as many.
     """
     defaults = AutoConfig()
     makers = Makers.with_policy(PolicyConfig(defaults.policy, defaults.beam))
-    budget = Budget(defaults.certify_s, defaults.refine_s, defaults.schedule)
+    budget = Budget(defaults.certify_s, defaults.refine_s)
+    out_of_range = makers.policy.out_of_range if space.schedule is None else None
     try:
-        competition = space.pipelines(makers.policy.out_of_range, space.several)
+        competition = space.pipelines(out_of_range, space.several)
     except BadInput:  # too few samples for any number of stages
         return None, ()
     problems = competition.problems
     while problems:
         try:
-            result = compete(problems, makers, budget, deadline)
+            result = compete(problems, makers, budget, deadline, min_gain=min_gain)
         except BadInput:  # beyond the policy
             break
         if result.plan is None:
@@ -309,5 +337,5 @@ def trained_pipeline(space: PlanningSpace, start: Candidate, seed: int, deadline
         return None
     plan = replace(plan, coarse_cuts=start.problem.grid.to_points(plan.cuts))
     problem = space.split(plan.stages, plan.micro_batches)
-    trained = Candidate(problem, plan, plan_cost(problem, plan))
-    return trained if trained.length_s < start.length_s else None
+    trained = Candidate(problem, plan, step_cost(problem, plan))
+    return trained if trained.step_s < start.step_s else None

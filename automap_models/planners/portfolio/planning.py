@@ -6,19 +6,25 @@ And what `automap-plan` and Python's `explore` are asked, as a space of plans an
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.microbatch import rescaling_notes, sized
+from automap_models.core.constraints import Constraints
+from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.result import PlanReport
-from automap_models.planners.base import SILENT, Progress, Watch
+from automap_models.core.result import TIE, PlanReport
+from automap_models.core.schedules import DEFAULT_MIN_GAIN
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.planners.base import SILENT, Planner, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.portfolio.explore import DEFAULT_BUDGET_S, ExploreConfig
-from automap_models.planners.portfolio.space import PlanningSpace, default_batch, planning_problem
+from automap_models.planners.portfolio.space import PlanningProblem, PlanningSpace, default_batch, planning_problem
+from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.evaluate import evaluate
 from automap_models.planners.staged.policy import SHIPPED
 from automap_models.resources import zoo_dir
@@ -38,6 +44,9 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         options.stages,
         options.micro_batches,
         options.global_batch,
+        choose=options.planner == AUTO,
+        schedule=options.step_schedule,
+        constraints=options.constraints,
         **options.given("state_factor", "granularity"),
     )
     if options.planner == AUTO:
@@ -48,20 +57,59 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         one = options.planner == "data-parallel"
         result = planner.solve(replace(problem.problem, stages=1) if one else problem.problem)
     solved, plan = result.problem, result.required_plan()
-    replicas = max(last - first + 1 for first, last in plan.stage_devices(solved.cluster.devices))
     notes = (
         *(problem.notes if options.stages is None else ()),
         *result.notes,
-        *rescaling_notes(solved.profile, replicas),
+        *(_restriction_notes(result, problem, planner) if options.planner == AUTO else ()),
+        *sample_notes(solved, plan),
     )
     certify_s = options.certify_s
-    chosen = options.stages == AUTO and solved.stages > 1
+    chosen = solved.stages > 1 and (options.stages == AUTO or len(problem.stages) > 2)
     return evaluate(
         replace(result, notes=notes),
         certify_s=AutoConfig().certify_s if certify_s is None else certify_s,
         uniform_stages=solved.stages if chosen else problem.problem.stages,
         policy=_policy_label(options.policy) if plan.planner == "policy" else None,
     )
+
+
+def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
+    """What a reader should know about the micro-batches of a plan and the samples of its replicas."""
+    replicas = [replicas for replicas, _ in plan.degrees(problem)]
+    whole = problem.schedule is not None
+    if whole:
+        yield from whole_sample_notes(problem.samples, replicas)
+    yield from rescaling_notes(problem.profile, max(replicas), whole=whole)
+
+
+def restriction(constraints: Constraints) -> tuple[str, Constraints]:
+    """What restricts the cuts and the devices of stages, as text, empty where nothing does; and the same without it."""
+    named = [f"`cut_at='{constraints.cut_at}'`"] if constraints.cut_at is not None else []
+    named += ["`equal_replicas`"] if constraints.equal_replicas else []
+    return " and ".join(named), replace(constraints, cut_at=None, equal_replicas=False)
+
+
+def restriction_note(what: str, restricted_s: float, free_s: float | None) -> str:
+    """What a restriction costs.
+
+    Args:
+        what: it is.
+        restricted_s, free_s: the step with and without it; None where no plan was found without it.
+    """
+    if free_s is None or free_s >= restricted_s * (1.0 - TIE):
+        return f"{what} costs nothing: no shorter plan was found without it"
+    longer = 100 * (restricted_s / free_s - 1)
+    return f"{what} makes the step {longer:.2g} % longer: a plan without it takes {free_s:.4g} s"
+
+
+def _restriction_notes(
+    result: StagedResult, problem: PlanningProblem, planner: Planner[Any, StagedPlan, Any]
+) -> Iterator[str]:
+    """What equal stages and given places to cut cost: the same planned without them."""
+    what, constraints = restriction(problem.problem.constraints)
+    if what:
+        free = planner.solve(replace(problem.space, constraints=constraints))
+        yield restriction_note(what, result.cost.step_s, free.cost.step_s if free.plan else None)
 
 
 def _policy_label(policy: Path | str | None) -> str:
@@ -82,9 +130,11 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
         global_batch=default_batch(model.profile) if options.global_batch is None else options.global_batch,
         state_factor=options.state_factor,
         constraints=options.constraints,
+        schedule=options.step_schedule,
     )
 
 
 def explore_config(options: ExploreOptions) -> ExploreConfig:
     """How long and how to search."""
-    return ExploreConfig(options.budget_s or DEFAULT_BUDGET_S, options.thorough, options.seed)
+    min_gain = DEFAULT_MIN_GAIN if options.min_gain is None else options.min_gain
+    return ExploreConfig(options.budget_s or DEFAULT_BUDGET_S, options.thorough, options.seed, min_gain)

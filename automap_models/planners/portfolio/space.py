@@ -49,8 +49,12 @@ def default_batch(profile: Profile) -> int | None:
 
 
 def stage_numbers(problem: StagedProblem) -> range:
-    """Every S from 1 (plain data parallelism) to as many as devices, cut points and MAX_STAGES allow."""
-    return range(1, min(problem.cluster.devices, problem.grid.cut_points.size + 1, MAX_STAGES) + 1)
+    """Every S from 1 (plain data parallelism) to as many as devices and cut points allow.
+
+    It is at most MAX_STAGES, or under a schedule two a node where these are more.
+    """
+    most = MAX_STAGES if problem.schedule is None else max(MAX_STAGES, 2 * problem.cluster.nodes)
+    return range(1, min(problem.cluster.devices, problem.grid.cut_points.size + 1, most) + 1)
 
 
 def divisors(number: int) -> list[int]:
@@ -74,6 +78,7 @@ class PlanningSpace:
         granularity: points that the instructions are coarsened to.
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
+        schedule: whose step counts; None for the length L.
 
     Raises:
         BadInput: a number out of range, or a batch for a profile that does not say how many samples it describes.
@@ -88,6 +93,7 @@ class PlanningSpace:
     granularity: int = DEFAULT_GRANULARITY
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         if self.global_batch is not None:
@@ -107,6 +113,7 @@ class PlanningSpace:
             granularity=problem.granularity,
             max_replicas=problem.max_replicas,
             constraints=problem.constraints,
+            schedule=problem.schedule,
         )
 
     @cached_property
@@ -124,6 +131,7 @@ class PlanningSpace:
             launch_s=self.model.launch_s,
             max_replicas=self.max_replicas,
             constraints=self.constraints,
+            schedule=self.schedule,
         )
 
     @cached_property
@@ -150,14 +158,24 @@ class PlanningSpace:
         """The numbers of stages that are more than one."""
         return tuple(stages for stages in self.stage_numbers if stages > 1)
 
+    def allows(self, stages: int) -> bool:
+        """Whether plans of so many stages can satisfy the constraints, as far as cuts and equal stages go."""
+        constraints = self.constraints
+        return constraints == UNCONSTRAINED or constraints.allow(self.model.profile, self.cluster.devices, stages)
+
     def split(self, stages: int, micro_batches: int) -> StagedProblem:
-        """The problem of that many stages and micro-batches; each replica of a stage needs a sample."""
+        """The problem of that many stages and micro-batches.
+
+        Each replica of a stage needs a sample; under a schedule it costs what it is to have none.
+        """
         problem = self.whole if stages == 1 else self.inside_nodes
-        most = self.max_replicas if self.global_batch is None else self.global_batch // micro_batches
+        most = self.max_replicas
+        if self.global_batch is not None and self.schedule is None:
+            most = self.global_batch // micro_batches
         return replace(problem.with_split(stages, micro_batches, self.global_batch), max_replicas=most)
 
     def one_stage(self) -> Iterator[tuple[StagedProblem, int]]:
-        """Problems of one stage, each with the shardings of which every replica gets a sample at a time."""
+        """Problems of one stage, each with the shardings that have no more replicas than the problem allows."""
         for micro_batches in self.counts:
             problem = self.split(1, micro_batches)
             for index, sharding in enumerate(problem.all_shardings):
@@ -167,8 +185,8 @@ class PlanningSpace:
     def pipelines(self, out_of_range: OutOfRange | None = None, stages: tuple[int, ...] | None = None) -> Competition:
         """The problems without shardings, one for each number of stages and of micro-batches.
 
-        A micro-batch is taken for evenly split over the replicas of a stage, however many samples it has, but it needs
-        at least D / S samples: some stage has at least so many replicas, and each needs a sample.
+        Without a schedule a micro-batch is taken for evenly split over the replicas of a stage, however many samples it
+        has, but it needs at least D / S samples: some stage has at least so many replicas, and each needs a sample.
 
         Args:
             out_of_range: says why a planner is not made for a problem; such problems are left out, plain data
@@ -180,11 +198,14 @@ class PlanningSpace:
         """
         plain = replace(self.whole, shardings=(), launch_s=0.0, max_replicas=None)
         numbers = self.stage_numbers if stages is None else stages
-        if self.constraints != UNCONSTRAINED:
-            numbers = tuple(S for S in numbers if self.constraints.allow(plain.profile, S))
+        allowed = tuple(S for S in numbers if self.allows(S))
+        if numbers and not allowed:
+            self.constraints.check_devices(self.cluster.devices, numbers[0])
+            self.constraints.windows(plain.profile, numbers[0])  # says what contradicts them
+        numbers = allowed
         problems = [replace(plain, stages=S, micro_batches=M) for S in numbers for M in self.counts]
         batch = self.global_batch
-        if batch is not None:
+        if batch is not None and self.schedule is None:
             problems = [p for p in problems if batch // p.micro_batches * p.stages >= self.cluster.devices]
             if not problems:
                 raise _too_small(batch, plain)
@@ -240,11 +261,15 @@ class PlanningProblem:
             self.stages,
             problem.state_factor,
             problem.granularity,
+            constraints=problem.constraints,
+            schedule=problem.schedule,
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """That the profile has too few cut points for one stage a node, where it has."""
+        """That the profile has too few cut points for one stage a node, where that was to be a choice."""
+        if len(self.stages) > 2:
+            return ()
         stages, nodes = self.problem.stages, self.problem.cluster.nodes
         if stages == nodes:
             return ()
@@ -260,15 +285,20 @@ def planning_problem(
     stages: int | str | None = None,
     micro_batches: int | str | None = None,
     global_batch: int | None = None,
+    *,
+    choose: bool = True,
     **fields: Any,
 ) -> PlanningProblem:
     """What is to be planned where numbers of stages and micro-batches are given, left open or to be chosen.
 
     Args:
-        stages: S; None is one stage a node, or one stage where that is shorter; "auto" is the best of all numbers.
-        micro_batches: M; None is what the global batch makes of the profiled micro-batch, or the default; "auto" is
-            the best of all divisors of the global batch.
+        stages: S; "auto" is the best of all numbers. None is the same under a schedule; without one it is one stage a
+            node, or one stage where that is shorter.
+        micro_batches: M; "auto" is the best of all divisors of the global batch. None is the same under a schedule,
+            where there is a global batch; without one it is what that makes of the profiled micro-batch. Without a
+            global batch it is the default.
         global_batch: samples between two updates.
+        choose: whether the planner can choose among several numbers at all.
         fields: others of StagedProblem.
 
     Raises:
@@ -276,6 +306,9 @@ def planning_problem(
     """
     if global_batch is not None:
         require_samples(global_batch, "`global_batch`")
+    by_step = choose and fields.get("schedule") is not None
+    if by_step and micro_batches is None and global_batch is not None:
+        micro_batches = "auto"
     if isinstance(micro_batches, str):
         if global_batch is None:
             raise BadInput(
@@ -289,9 +322,11 @@ def planning_problem(
         fields["micro_batches"] = micro_batches
     one_stage = StagedProblem(profile, cluster, stages=1, **fields)
     default = default_stages(profile, cluster, one_stage.granularity)
-    if stages is None:
+    while one_stage.constraints.equal_replicas and cluster.devices % default:
+        default -= 1
+    if stages is None and not by_step:
         number, numbers = default, tuple(sorted({1, default}))
-    elif isinstance(stages, str):
+    elif stages is None or isinstance(stages, str):
         number, numbers = default, tuple(stage_numbers(one_stage))
     else:
         number, numbers = stages, (stages,)

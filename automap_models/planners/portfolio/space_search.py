@@ -15,7 +15,6 @@ import numpy as np
 
 from automap_models.core.result import Bound
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
@@ -27,6 +26,7 @@ from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
+from automap_models.simulate.step import step_cost
 
 ONE_STAGE = "explorer"
 DATA_PARALLEL = "data-parallel"
@@ -63,7 +63,7 @@ def one_stage_plans(space: PlanningSpace) -> list[Candidate]:
 
     All plans are looked at: with one stage there is nothing to cut, so that each best one is proven.
     """
-    if 1 not in space.stage_numbers or not space.constraints.allow(space.model.profile, 1):
+    if 1 not in space.stage_numbers or not space.allows(1):
         return []
     best: dict[str, Candidate] = {}
     for problem, index in space.one_stage():
@@ -71,11 +71,11 @@ def one_stage_plans(space: PlanningSpace) -> list[Candidate]:
         plan = StagedPlan((), (), problem.micro_batches, planner, coarse_cuts=(), shardings=(index,))
         if not plan.check_valid(problem)[0]:
             continue
-        candidate = Candidate(problem, plan, plan_cost(problem, plan))
+        candidate = Candidate(problem, plan, step_cost(problem, plan))
         if candidate.name not in best or _better(candidate, best[candidate.name]):
             best[candidate.name] = candidate
     return [
-        replace(candidate, proven=Bound(candidate.length_s, "exact") if candidate.fits else None)
+        replace(candidate, proven=Bound(candidate.step_s, "exact") if candidate.fits else None)
         for candidate in best.values()
     ]
 
@@ -87,14 +87,14 @@ def _better(one: Candidate, other: Candidate) -> bool:
     """
     if one.fits != other.fits:
         return one.fits
-    ours, theirs = (one.length_s, other.length_s) if one.fits else (one.memory_bytes, other.memory_bytes)
+    ours, theirs = (one.step_s, other.step_s) if one.fits else (one.memory_bytes, other.memory_bytes)
     return ours < theirs * (1.0 - LENGTH_ROUNDING)
 
 
 def staged_problems(space: PlanningSpace) -> Iterator[StagedProblem]:
     """Every problem of several stages that has plans which satisfy the space's constraints."""
     for stages in space.several:
-        if space.constraints.allow(space.model.profile, stages):
+        if space.allows(stages):
             yield from (space.split(stages, micro_batches) for micro_batches in space.counts)
 
 
@@ -132,9 +132,9 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
             what = f"searching {i + 1} of {len(left)} combinations of stages and micro-batches"
             watch(Progress(what, i, len(left)))
             part_s = deadline.left_s if share == 1.0 else round_s / len(left)
-            length_s = _search(contender, best_s, deadline.part(part_s), granularity)
-            if length_s < best_s:
-                best, best_s = contender, length_s
+            step_s = _search(contender, best_s, deadline.part(part_s), granularity)
+            if step_s < best_s:
+                best, best_s = contender, step_s
     unfinished = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
     for contender in queue:
         if contender.bound_s >= best_s * (1.0 - LENGTH_ROUNDING) and not contender.closed:
@@ -188,7 +188,7 @@ def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:
 
 
 def _search(contender: Contender, best_s: float, deadline: Deadline, granularity: int | None) -> float:
-    """Search one problem for a shorter plan; returns the length of the best one found now, inf without one."""
+    """Search one problem for a shorter plan; returns the step of the best one found now, inf without one."""
     problem, upper_s = contender.problem, best_s if np.isfinite(best_s) else None
     on_grid = _on_grid(problem, granularity)
     costs = contender.costs  # of a plan they do not depend on the grid
@@ -205,7 +205,7 @@ def _search(contender: Contender, best_s: float, deadline: Deadline, granularity
         return np.inf
     points = problem.grid.to_points(search.plan.cuts)
     contender.offer(replace(search.plan, coarse_cuts=points), search.cost)
-    return search.cost.length_s
+    return search.cost.step_s
 
 
 def _on_grid(problem: StagedProblem, granularity: int | None) -> StagedProblem:

@@ -9,12 +9,12 @@ import msgspec
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
-from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Positive, decode_json
+from automap_models.formats.schema import Count, Document, Index, Positive, decode_json
 from automap_models.planners.portfolio.candidate import Absent, Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.simulate.step import step_cost
 
 
 class _Proof(Document):
@@ -27,9 +27,9 @@ class _Proof(Document):
 class _Candidate(Document):
     """A plan; shardings by name."""
 
-    cuts: list[int]
-    device_cuts: list[int]
-    micro_batches: int
+    cuts: list[Index]
+    device_cuts: list[Index]
+    micro_batches: Count
     planner: str
     shardings: list[str]
     proven: _Proof | None
@@ -116,7 +116,7 @@ def _candidate(document: _Candidate, space: PlanningSpace) -> Candidate:
     if not valid:
         raise _foreign()
     proven = None if document.proven is None else Bound(document.proven.bound_s, document.proven.proof)
-    return Candidate(problem, plan, plan_cost(problem, plan), proven)
+    return Candidate(problem, plan, step_cost(problem, plan), proven)
 
 
 def _foreign() -> BadInput:

@@ -40,27 +40,27 @@ class Row:
     outcome: Outcome
 
     @property
-    def length_s(self) -> float | None:
-        """The length L of its plan; None where there is none."""
-        return self.outcome.length_s
+    def step_s(self) -> float | None:
+        """What a step of its plan takes (StagedCost.step_s); None where there is no plan."""
+        return self.outcome.step_s
 
     @property
     def pace_s(self) -> float:
         """Seconds for a sample, or for a micro-batch where their size is unknown; inf without a plan.
 
-        Rows of one global batch are in the order of their lengths; others can be compared all the same.
+        Rows of one global batch are in the order of their steps; others can be compared all the same.
         """
-        if self.length_s is None:
+        if self.step_s is None:
             return math.inf
-        return self.length_s / self.micro_batches / (self.microbatch_size or 1)
+        return self.step_s / self.micro_batches / (self.microbatch_size or 1)
 
     @property
     def efficiency(self) -> float | None:
-        """How much of the devices' time computes: ideal / L with the ideal Σ C·M / D."""
-        if self.outcome.problem is None or self.length_s is None:
+        """How much of the devices' time computes: ideal / step with the ideal Σ C·M / D."""
+        if self.outcome.problem is None or self.step_s is None:
             return None
         work_s = float(self.outcome.problem.profile.C.sum()) * self.micro_batches
-        return work_s / self.cluster.devices / self.length_s
+        return work_s / self.cluster.devices / self.step_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +116,8 @@ def _on_cluster(
                 stages=stages,
                 state_factor=one_stage.state_factor,
                 granularity=one_stage.granularity,
+                constraints=one_stage.constraints,
+                schedule=one_stage.schedule,
             )
             problems = space.pipelines(out_of_range).problems
         except BadInput as error:
@@ -212,7 +214,7 @@ def _better(problems: list[StagedProblem], planned: Iterator[Outcome]) -> Iterat
     for problem, ours, theirs in zip(problems, planned, uniform, strict=True):
         if problem.stages == 1:
             yield from plan_batch([problem], "data-parallel")
-        elif theirs.length_s is not None and (ours.length_s is None or theirs.length_s < ours.length_s):
+        elif theirs.step_s is not None and (ours.step_s is None or theirs.step_s < ours.step_s):
             yield replace(theirs, outside=ours.outside)
         elif ours.ok or isinstance(ours.error, Infeasible):
             yield ours

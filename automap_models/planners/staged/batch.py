@@ -49,9 +49,9 @@ class Outcome:
         return self.result.plan if self.result else None
 
     @property
-    def length_s(self) -> float | None:
-        """Its length L in seconds."""
-        return self.result.cost.length_s if self.result and self.result.plan else None
+    def step_s(self) -> float | None:
+        """What its step takes in seconds: simulated under the problem's schedule, or without one the length L."""
+        return self.result.cost.step_s if self.result and self.result.plan else None
 
 
 def plan_batch(

@@ -16,7 +16,7 @@ from automap_models.simulate.step import timeline
 
 
 def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> float | None:
-    """The length of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
+    """The step of uniform cuts, or with one stage of data parallelism; None where that does not fit the memory.
 
     Args:
         problem: of the baseline.
@@ -24,12 +24,27 @@ def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> fl
     """
     for result in known:
         same = result.problem.profile is problem.profile and result.problem.cluster == problem.cluster
-        shape = (result.problem.stages, result.problem.micro_batches, result.problem.state_factor)
-        if same and shape == (problem.stages, problem.micro_batches, problem.state_factor):
-            return result.cost.length_s if result.plan else None
+        if same and _shape(result.problem) == _shape(problem):
+            return result.cost.step_s if result.plan else None
     planner = UniformPlanner() if problem.stages > 1 else DataParallelPlanner()
     result = planner.solve(problem)
-    return result.cost.length_s if result.plan else None
+    return result.cost.step_s if result.plan else None
+
+
+def _shape(problem: StagedProblem) -> tuple[object, ...]:
+    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule
+
+
+def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> float | None:
+    """The shortest step of data parallelism that was tried, in whatever number of micro-batches.
+
+    Args:
+        problem: of one stage, in as many micro-batches as the plan.
+        known: results of baselines, for the same global batch.
+    """
+    tried = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
+    own_s = baseline_s(problem, known)
+    return min([*tried, *([] if own_s is None else [own_s])], default=None)
 
 
 def evaluate(
@@ -69,7 +84,7 @@ def evaluate(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
         simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
-        data_parallel_s=baseline_s(replace(pipeline, stages=1), known),
+        data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known),
         uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),
         policy=policy,
         seed=seed,

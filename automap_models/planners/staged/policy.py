@@ -169,7 +169,10 @@ class PolicyConfig:
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
-    """Plans by the trained policy. It knows neither shardings nor constraints: it plans pipelines."""
+    """Plans by the trained policy. It knows neither shardings, constraints nor schedules: it plans pipelines for L.
+
+    What its plan costs is said under the problem's schedule all the same.
+    """
 
     name: ClassVar[str] = "policy"
     config_type: ClassVar[type[PolicyConfig]] = PolicyConfig
@@ -184,7 +187,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
         Of a cluster that is too large the groups of devices count that the policy sees in their place.
         """
-        problem = self._grouped(plain(problem)).problem
+        problem = self._grouped(problem).problem
         if problem.granularity != self.policy.points:
             return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
         cluster = problem.cluster
@@ -235,13 +238,13 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         Raises:
             BadInput: a problem is larger than the policy can express.
         """
-        groups = [self._grouped(plain(problem)) for problem in problems]
+        groups = [self._grouped(problem) for problem in problems]
         plans = self._plan_all([group.problem for group in groups], deadline)
         return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
         most_nodes, most_per_node = (int(self.policy.ranges[name][1]) for name in ("nodes", "devices_per_node"))
-        return grouped(problem, most_nodes, most_per_node)
+        return grouped(replace(plain(problem), schedule=None), most_nodes, most_per_node)
 
     def _plan_all(self, problems: Sequence[StagedProblem], deadline: Deadline) -> list[StagedPlan | None]:
         """A plan for each, None for those that the deadline kept it from."""

@@ -28,15 +28,15 @@ from automap_models.planners.staged.stage_tables import (
 )
 
 
-def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:
-    """Tables of all valid plans that cut on the grid, or at one of so many of its points.
+def tables_of(problem: StagedProblem, stride: int = 1, cut: IntArray | None = None) -> StageTables:
+    """Tables of all valid plans that cut on the grid, at one of so many of its points, or after given instructions.
 
     Places where the problem's constraints ask for a cut are added. Shardings keep their index among the problem's.
 
     Raises:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
     """
-    cut = coarse_cuts(problem, stride)
+    cut = coarse_cuts(problem, stride) if cut is None else cut
     if is_plain(problem):
         return stage_tables(problem, cut)
     constraints = problem.constraints
@@ -53,6 +53,8 @@ def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:
         shardings = tuple(
             replace(sharding, allowed=sharding.allowed & _replicas(sharding, most)) for sharding in shardings
         )
+    if constraints.equal_replicas:
+        shardings = tuple(replace(sharding, allowed=_equal(sharding, problem.stages)) for sharding in shardings)
     tables = replace(tables, shardings=shardings, windows=_in_boundaries(tables, windows))
     _require_devices(tables, constraints, most)
     return tables
@@ -128,6 +130,14 @@ def _replicas(sharding: ShardingTables, most: int) -> NDArray[np.bool_]:
     cut = np.arange(sharding.allowed.shape[0])
     few: NDArray[np.bool_] = cut - cut[:, None] <= most * sharding.degree
     return few
+
+
+def _equal(sharding: ShardingTables, stages: int) -> NDArray[np.bool_]:
+    """[D+1, D+1] whether devices a … q-1 may be one of so many equal stages in that sharding."""
+    cut = np.arange(sharding.allowed.shape[0])
+    share = cut[-1] // stages
+    equal: NDArray[np.bool_] = (cut[:, None] % share == 0) & (cut - cut[:, None] == share)
+    return sharding.allowed & equal
 
 
 def _require_devices(tables: StageTables, constraints: Constraints, max_replicas: int | None) -> None:

@@ -171,8 +171,8 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
     assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
     assert plan["provenance"]["profile_microbatch_size"] == 32
     assert plan["baselines"]["single_device_s"] == pytest.approx(3 * (0.0652 + 0.1298), rel=1e-3)  # examples/README.md
-    lengths = [attempt["length_s"] for attempt in plan["tried"] if attempt["length_s"] is not None]
-    assert plan["length_s"] <= min(lengths) * (1 + 1e-9)
+    steps = [attempt["step_s"] for attempt in plan["tried"] if attempt["step_s"] is not None]
+    assert plan["length_s"] <= min(steps) * (1 + 1e-9)
     again = document(capsys, "vgg.npz", "--plan", "plan.json")
     for key in ("length_s", "micro_batches", "microbatch_size", "global_batch", "cuts", "provenance"):
         assert again[key] == plan[key] or key == "provenance"

@@ -164,7 +164,7 @@ def test_a_sweep_without_any_plan_is_drawn_and_has_no_best() -> None:
         (("--global-batch", "64"), "--global-batch"),
         (("--trace", "trace.json"), "--trace"),
         (("--plan", "plan.json"), "--plan"),
-        (("--schedule", "gpipe"), "--schedule"),
+        (("--min-gain", "0.1"), "--min-gain"),
         (("--out", "rows.txt"), ".csv or .json"),
         (("--out", "sweep.yaml"), "input"),
         (("--plot", "sweep.bmp"), ".png"),

@@ -63,12 +63,12 @@ def test_no_plan_is_shorter_by_brute_force(forbidden, seed, memory, make_model, 
         return
     exploration = explore(space)
     assert exploration.best.fits
-    assert exploration.best.length_s == pytest.approx(expected["all"], rel=1e-9)
+    assert exploration.best.step_s == pytest.approx(expected["all"], rel=1e-9)
     assert exploration.proven.proof == "exact"
     assert exploration.proven.value == pytest.approx(expected["all"], rel=1e-9)
     for kind in ("data", "operator", "pipeline"):  # hybrids only matter where they win
         lengths = [
-            candidate.length_s for candidate in exploration.candidates if candidate.kind == kind and candidate.fits
+            candidate.step_s for candidate in exploration.candidates if candidate.kind == kind and candidate.fits
         ]
         assert min(lengths, default=math.inf) == pytest.approx(expected[kind], rel=1e-9)
     for candidate in exploration.candidates:
@@ -82,11 +82,11 @@ def test_every_figure_is_the_cost_model_s(seed, make_model, pair):
     for candidate in exploration.candidates:
         assert candidate.plan.check_valid(candidate.problem) == (True, "")
         again = plan_cost(candidate.problem, candidate.plan)
-        assert (candidate.length_s, candidate.memory_bytes) == (again.length_s, again.memory_bytes.max())
-        assert candidate.parts.length_s == pytest.approx(again.length_s)
+        assert (candidate.step_s, candidate.memory_bytes) == (again.length_s, again.memory_bytes.max())
+        assert candidate.parts.step_s == pytest.approx(again.length_s)
         assert candidate.parts.memory_bytes == pytest.approx(again.memory_bytes.max())
         if candidate.kind in ("data", "pipeline"):
-            assert plan_cost(candidate.problem, candidate.plan).length_s == pytest.approx(candidate.length_s)
+            assert plan_cost(candidate.problem, candidate.plan).length_s == pytest.approx(candidate.step_s)
 
 
 def test_data_parallelism_by_hand(make_model, pair):
@@ -96,7 +96,7 @@ def test_data_parallelism_by_hand(make_model, pair):
     profile = space.model.profile
     ring = 2 * 0.5 / 100e9 + 2 * 0.5 / 10e9
     assert data.plan.micro_batches == 1  # of equal lengths the largest micro-batches
-    assert data.length_s == pytest.approx(profile.C.sum() + ring * profile.W.sum())
+    assert data.step_s == pytest.approx(profile.C.sum() + ring * profile.W.sum())
     assert data.parts.gradients_s == pytest.approx(ring * profile.W.sum())
     assert data.parts.state_bytes == pytest.approx(4 * profile.W.sum())
     assert data.parts.stash_bytes == pytest.approx(profile.stash.sum())
@@ -125,7 +125,7 @@ def test_plans_are_ranked_by_length_those_that_do_not_fit_last(make_model, pair)
     fitting = [candidate.fits for candidate in exploration.candidates]
     assert fitting == sorted(fitting, reverse=True)
     assert not all(fitting)
-    lengths = [candidate.length_s for candidate in exploration.candidates if candidate.fits]
+    lengths = [candidate.step_s for candidate in exploration.candidates if candidate.fits]
     assert lengths == sorted(lengths)
 
 
@@ -164,7 +164,7 @@ def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_
     )
     exploration = explore(replace(space, constraints=constraints))
     assert exploration.best.plan.check_valid(exploration.best.problem) == (True, "")
-    assert exploration.best.length_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
+    assert exploration.best.step_s == pytest.approx(shortest(space, every_plan, constraints)["all"], rel=1e-9)
 
 
 def test_constraints_that_contradict_one_another_are_refused_with_the_pair(make_model, pair):
@@ -240,7 +240,7 @@ def test_a_search_without_time_claims_no_more_than_it_knows(make_model, pair):
     space = PlanningSpace(make_model(2), pair, 16)
     hasty, patient = explore(space, ExploreConfig(budget_s=1e-9)), explore(space, PATIENT)
     assert hasty.proven.proof == "relaxation"
-    assert hasty.proven.value <= patient.best.length_s <= hasty.best.length_s * (1 + 1e-9)
+    assert hasty.proven.value <= patient.best.step_s <= hasty.best.step_s * (1 + 1e-9)
 
 
 def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pair, monkeypatch):
@@ -255,7 +255,7 @@ def test_problems_that_were_not_bounded_in_time_may_have_no_plans(make_model, pa
     hasty = search_space(space, math.inf, Deadline(600.0))
     assert hasty.unfinished == 0
     assert hasty.best is not None and bounded.best is not None
-    assert hasty.best.length_s == bounded.best.length_s == hasty.proven.value
+    assert hasty.best.step_s == bounded.best.step_s == hasty.proven.value
 
 
 def test_clusters_beyond_the_tables_are_refused(make_model, pair):
@@ -280,7 +280,7 @@ def test_the_reason_names_the_largest_loss(make_model, pair):
     (data,) = (candidate for candidate in slow.candidates if candidate.kind == "data")
     assert slow.why(data).startswith("gradient all-reduce of ")
     assert "over 2 nodes" in slow.why(data)
-    share = round(100 * data.parts.gradients_s / data.length_s)
+    share = round(100 * data.parts.gradients_s / data.step_s)
     assert slow.why(data).endswith(f"{share} % of the step")
     assert slow.why(slow.best) == ""
 
@@ -299,8 +299,8 @@ def test_a_plan_that_does_not_fit_says_what_fills_it(make_model, pair):
 def test_an_exploration_survives_being_kept(seed, make_model, pair):
     exploration = explore(PlanningSpace(make_model(seed), pair, 16), PATIENT)
     again = exploration_from_json(exploration_to_json(exploration), exploration.space)
-    assert [candidate.length_s for candidate in again.candidates] == [
-        candidate.length_s for candidate in exploration.candidates
+    assert [candidate.step_s for candidate in again.candidates] == [
+        candidate.step_s for candidate in exploration.candidates
     ]
     assert (again.absent, again.proven, again.notes) == (exploration.absent, exploration.proven, exploration.notes)
 
@@ -331,5 +331,5 @@ def test_an_exploration_of_another_space_is_refused(make_model, pair):
 
 def test_lengths_are_finite(make_model, pair):
     assert np.isfinite(
-        [candidate.length_s for candidate in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
+        [candidate.step_s for candidate in explore(PlanningSpace(make_model(), pair, 16), PATIENT).candidates]
     ).all()

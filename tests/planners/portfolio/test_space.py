@@ -142,7 +142,7 @@ def test_what_is_said_about_each_candidate_holds(
         elif optimum is not None and entry.bound_s is not None:
             optimum_s = plan_cost(p, optimum).length_s
             assert entry.bound_s <= optimum_s * (1 + 1e-9)
-            assert entry.length_s is None or entry.length_s >= optimum_s * (1 - 1e-9)
+            assert entry.step_s is None or entry.step_s >= optimum_s * (1 - 1e-9)
 
 
 def test_without_time_every_bound_still_holds(random_problems: Callable[..., list[StagedProblem]]) -> None:
@@ -187,6 +187,6 @@ def test_refinement_never_loses_to_refined_single_runs_that_are_near() -> None:
         near = [
             own
             for own, t in zip(alone, together.search_log, strict=True)
-            if t.length_s and t.length_s <= on_grid.cost.length_s
+            if t.step_s and t.step_s <= on_grid.cost.length_s
         ]
         assert together.cost.length_s <= min(near) * (1 + 1e-9)

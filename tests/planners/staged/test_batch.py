@@ -41,7 +41,7 @@ def test_plans_are_those_of_single_calls_in_the_same_order(planner: str) -> None
         assert outcome.ok
         assert outcome.problem is not None
         assert outcome.plan == single.plan(problem)
-        assert outcome.length_s == pytest.approx(automap_models.plan_cost(problem, outcome.plan).length_s, rel=1e-12)
+        assert outcome.step_s == pytest.approx(automap_models.plan_cost(problem, outcome.plan).length_s, rel=1e-12)
 
 
 def test_a_tuple_is_a_problem() -> None:
@@ -84,7 +84,7 @@ def test_one_stage_is_data_parallelism() -> None:
         assert outcome.problem is not None
         assert outcome.plan is not None
         assert outcome.plan.check_valid(outcome.problem) == (True, "")
-        assert outcome.length_s == automap_models.plan_cost(one_stage, expected).length_s
+        assert outcome.step_s == automap_models.plan_cost(one_stage, expected).length_s
 
 
 def test_progress_is_told_after_every_chunk_up_to_the_end() -> None:
