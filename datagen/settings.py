@@ -247,6 +247,6 @@ def checked_weights(weights: list[object], where: str) -> tuple[float, ...]:
         BadInput: one that is no finite number ≥ 0, or nothing but zeros.
     """
     right = all(type(w) in (int, float) and 0 <= w < math.inf for w in weights)  # type: ignore[operator]
-    if not right or not any(weights):
-        raise BadInput(f"are {weights!r}", where=where, do="give numbers ≥ 0, not all zero")
+    if not right or not any(weights) or not math.isfinite(sum(weights)):  # type: ignore[arg-type]
+        raise BadInput(f"are {weights!r}", where=where, do="give numbers ≥ 0, not all zero, with a finite sum")
     return tuple(float(w) for w in weights)  # type: ignore[arg-type]
