@@ -26,8 +26,8 @@ from automap_models.torch_export.factors import Label, Labels, Roles
 
 aten = torch.ops.aten
 
-RESHAPE, COPY, ELEMENTWISE, CONSTANT = "reshape", "transpose", "map", "constant"
-"""What shows the same numbers in another shape; what moves them; what computes one from one; what reads nothing."""
+RESHAPE, COPY, ELEMENTWISE, RANDOM, CONSTANT = "reshape", "transpose", "map", "rng", "constant"
+"""What shows the same numbers in another shape; moves them; computes one from one; makes random ones; reads nothing."""
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -101,7 +101,7 @@ def pointwise(name: str, call: Call) -> list[Described]:
     """Each number of the results comes from one of each operand: dimensions are aligned at the last."""
     shape = call.results[0].shape
     operands: list[Labelled] = [(tensor, _aligned(tensor, shape)) for tensor in call.tensors()]
-    word = _WORDS.get(name, ELEMENTWISE)
+    word = RANDOM if name in _RANDOM else _WORDS.get(name, ELEMENTWISE)
     if word == "convert" and call.tensors()[0].dtype == call.results[0].dtype:
         word = COPY
     if word == "add" and len(operands) == 1:
