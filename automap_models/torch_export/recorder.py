@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
+from automap_models.torch_export.decompositions import DECOMPOSED
 from automap_models.torch_export.factors import (
     Mapped,
     Parts,
@@ -35,7 +36,6 @@ from automap_models.torch_export.factors import (
 from automap_models.torch_export.kernels import storage_id
 from automap_models.torch_export.operators import (
     CONSTANT,
-    DECOMPOSED,
     FACTORIES,
     RANDOM,
     RESHAPE,
