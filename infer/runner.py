@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -158,14 +159,15 @@ class Command(Generic[RequestT, OutcomeT]):
         from automap_models.formats.atomic import require_writable
 
         read = [getattr(namespace, name) for name in self.inputs]
-        inputs = {Path(path).resolve() for path in read if path is not None}
+        # Path.resolve raises where links lead in a circle
+        inputs = {os.path.realpath(path) for path in read if path is not None}
         files: dict[str, Path] = {}
-        taken: dict[Path, str] = {}
+        taken: dict[str, str] = {}
         for output in self.outputs:
             path = output.path(namespace)
             if path is None:
                 continue
-            real = path.resolve()
+            real = os.path.realpath(path)
             other = taken.get(real) or ("an input" if real in inputs and not output.over_input else None)
             if other:
                 where = f"{path} for the {output.what}"

@@ -104,7 +104,7 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
     best = explored.exploration.best
     assert (explored.plan, explored.cost.length_s) == (best.plan, best.length_s)
     assert explored.problem.micro_batches * explored.problem.profile.meta["microbatch_size"] == 64
-    assert {candidate.kind for candidate in explored.exploration.candidates} >= {"data", "pipeline"}
+    assert {candidate.kind for candidate in explored.exploration.candidates} >= {"data", "operator", "pipeline"}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ CANDIDATES: dict[PlanKind, ArgumentKind] = {"operator": "parameter", "data": "in
 """Kind of plan → kind of variables that it decides on: operator partitioning decides on trainable parameters, auto data
 parallelism on inputs (Auto-MAP §3.2, §3.3)."""
 
-_NUMBER = re.compile(r"(?<=_)\d+")
+_NUMBER = re.compile(r"(?<=_)\d+|(?<=\.)\d+(?=\.)")
+"""The index of a layer: `block_3/kernel`, `block.3.weight`."""
 
 UNUSED = -1
 """In place of an axis: the class is sharded by none."""
@@ -283,7 +284,7 @@ class VariableRow(NamedTuple):
     """Variables of one row.
 
     Attributes:
-        name: their common name: numbers after `_` that differ are `*`, and siblings stand in braces (`{k,q,v}`).
+        name: their common name: indices that differ are `*`, and siblings stand in braces (`{k,q,v}`).
         variables: all of them.
         dim: the partitioned dimension, -1 for none.
     """
@@ -311,16 +312,18 @@ def _siblings_together(numbered: Sequence[VariableRow]) -> Iterator[VariableRow]
     """Rows of equal shapes whose paths differ in the last name but one, and in nothing else, as one."""
     families: dict[tuple[str, str, int, frozenset[tuple[int, ...]], bool], list[tuple[str, VariableRow]]] = {}
     for row in numbered:
-        above, leaf = row.name.rpartition("/")[::2]
-        parents, parent = above.rpartition("/")[::2]
+        mark = "/" if "/" in row.name else "."
+        above, leaf = row.name.rpartition(mark)[::2]
+        parents, parent = above.rpartition(mark)[::2]
         shapes = frozenset(variable.shape for variable in row.variables)
         families.setdefault((parents, leaf, row.dim, shapes, not parent), []).append((parent, row))
     for (parents, leaf, dim, _, _), family in families.items():
+        mark = "/" if "/" in family[0][1].name else "."
         if len(family) == 1:
             yield family[0][1]
         else:
             siblings = f"{{{','.join(parent for parent, _ in family)}}}"
-            name = f"{parents}/{siblings}/{leaf}" if parents else f"{siblings}/{leaf}"
+            name = mark.join(filter(None, (parents, siblings, leaf)))
             yield VariableRow(name, tuple(variable for _, row in family for variable in row.variables), dim)
 
 

@@ -35,7 +35,7 @@ WINOGRAD_SAVING = 2.25
 DTYPE_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Names that devices and profiles use for StableHLO's floating-point types."""
 
-MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general"})
+MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general", "scaled_dot_product_attention"})
 VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
 PART_OPCODE = "part"
 """What an instruction graph calls a slice of an argument that lies in one piece of memory: it is read in place."""

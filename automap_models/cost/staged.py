@@ -260,6 +260,15 @@ def plan_cost(
     )
 
 
+def stage_weights_bytes(problem: StagedProblem, plan: StagedPlan) -> list[float]:
+    """[S] bytes of trainable parameters on each device of a stage, the copies of tied ones included."""
+    spans = plan.stage_instructions(len(problem.profile))
+    return [
+        float(_weights_held(problem, sharding, slice(first, last + 1)).sum())
+        for sharding, (first, last) in zip(plan.shardings, spans, strict=True)
+    ]
+
+
 def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
     """[k] bytes of the parameters that a stage of these instructions holds on each device, in that sharding."""
     return problem.all_shardings[index].weights_held(problem.profile.shared_parameters, own.start, own.stop)

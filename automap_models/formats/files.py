@@ -13,7 +13,7 @@ from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
 from automap_models.formats.piper_json import parse_piper
 from automap_models.formats.placement_json import parse_placement, profile_from_placement
-from automap_models.formats.schema import decode_json, read_bytes
+from automap_models.formats.schema import decode_json, open_file, read_bytes, unreadable
 
 _HEAD_BYTES = 1 << 16
 _NUMPY = (b"PK", b"\x93NUMPY")
@@ -63,12 +63,10 @@ def holds_module(path: str | os.PathLike[str]) -> bool:
 
 def _head(path: str | os.PathLike[str]) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             return file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror or error})", where=str(path), do="check the path and its permissions"
-        ) from None
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
 
 
 def _starts_module(head: bytes, text: str) -> bool:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import zipfile
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from automap_models.core.profile import MAX_INSTRUCTIONS, Profile, SharedParamet
 from automap_models.core.profiled_model import ProfiledModel, ShardedProfile
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
-from automap_models.formats.schema import Amount, Count, Document, Index, decode_json, unreadable
+from automap_models.formats.schema import Amount, Count, Document, Index, decode_json, open_file, unreadable
 from automap_models.version import __version__
 
 T = TypeVar("T")
@@ -144,7 +143,7 @@ def _is_single(file: str | os.PathLike[str] | BinaryIO) -> bool:
     try:
         if not isinstance(file, str | os.PathLike):
             return False
-        with Path(file).open("rb") as opened:
+        with open_file(file) as opened:
             return opened.read(6) == b"\x93NUMPY"
     except OSError:
         return False

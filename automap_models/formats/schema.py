@@ -25,14 +25,16 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import reprlib
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -66,6 +68,7 @@ Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(pattern=r"\S")]
 
+_KEY_TWICE = "a key stands there twice"
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 1  # YAML aliases make small files with values that would fill the screen
 _KINDS = {
@@ -98,13 +101,32 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_JSON_BYTES) 
         BadInput: the file cannot be read or is larger.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path, once=True) as file:
             content = file.read(largest + 1)
     except (OSError, ValueError) as error:  # a path with a null character is a ValueError
         raise unreadable(path, error) from None
     if len(content) > largest:
         raise BadInput(f"has more than {largest:,} bytes", where=str(path), do="give a smaller file")
     return content
+
+
+def open_file(path: str | os.PathLike[str], *, once: bool = False) -> BinaryIO:
+    """A file that a user named, open for reading.
+
+    A named pipe is refused: opening it waits for somebody who writes, and what is read of it is gone.
+
+    Args:
+        path: the file.
+        once: whether it is read only once, so that it can also be a shell's `<(…)`, which is /dev/fd/63.
+
+    Raises:
+        BadInput: it is a pipe.
+        OSError, ValueError: it cannot be opened.
+    """
+    pipe = stat.S_ISFIFO(Path(path).stat().st_mode)
+    if pipe and not (once and str(path).startswith("/dev/")):
+        raise BadInput("is a pipe", where=str(path), do="save what comes through it in a file and give that")
+    return Path(path).open("rb")
 
 
 def unreadable(path: str | os.PathLike[str], error: Exception) -> BadInput:
@@ -146,12 +168,29 @@ def decode_json(content: bytes | bytearray, kind: type[T], *, where: str, do: st
         document: object = msgspec.UNSET
         if len(content) <= _LARGEST_SHOWN_BYTES:
             try:
+                _require_keys_once(content, where, do)
                 document = msgspec.json.decode(content)
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 document = msgspec.UNSET
         raise _misfit(error, document, kind, where, do) from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadInput(f"is not valid JSON ({_reason(error)})", where=where, do=do) from None
+
+
+def _require_keys_once(content: bytes, where: str, do: str) -> None:
+    """No mapping in a JSON document that does not fit has a key twice: messages about one of them would mislead.
+
+    Raises:
+        BadInput: one has.
+    """
+
+    def mapping(pairs: list[tuple[str, object]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise BadInput(f"has the key {_SHORT.repr(twice)} twice in one mapping", where=where, do=do)
+
+    json.loads(content, object_pairs_hook=mapping)
 
 
 def convert(document: object, kind: type[T], *, where: str, do: str = "write the file again") -> T:
@@ -230,7 +269,8 @@ def load_yaml(path: str | os.PathLike[str], do: str) -> object:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
-        raise BadInput(f"is not valid YAML{place}", where=where, do=do) from None
+        why = f" ({_KEY_TWICE})" if getattr(error, "problem", None) == _KEY_TWICE else ""
+        raise BadInput(f"is not valid YAML{place}{why}", where=where, do=do) from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
         # PyYAML's constructors raise whatever Python raises for `!!int ""`, `!!bool maybe` and `!!timestamp foo`
         raise BadInput("is not valid YAML", where=where, do=do) from None
@@ -262,6 +302,13 @@ def _loader() -> type[yaml.SafeLoader]:
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            """The mapping; of a key that stands there twice YAML 1.2 allows none, and one of them would be ignored."""
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(keys)) < len(keys):
+                raise yaml.constructor.ConstructorError(None, None, _KEY_TWICE, node.start_mark)
+            return super().construct_mapping(node, deep)
 
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
             """Merge nothing: `<<` is a key like any other, as thirty lines of merged merges would fill the memory."""

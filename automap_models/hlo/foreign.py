@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from automap_models.errors import BadInput
+from automap_models.formats.schema import read_bytes
 from automap_models.hlo.hlo_text import Form, dynamic_shapes, recognise, without_marks
 
 FORMS: dict[Form, str] = {"hlo": "HLO text", "stablehlo": "StableHLO text", "bytecode": "StableHLO bytecode"}
@@ -40,6 +41,8 @@ LONGEST_S = 60.0
 """Time that a child has for a file, and in addition a second for each SECOND_BYTES of it. BERT-48's step, 2.8 MB
 of text, takes 5 s."""
 SECOND_BYTES = 100_000
+LARGEST_MODULE_BYTES = 1 << 28
+"""Of a file."""
 MEMORY_BYTES = 16 * 2**30
 """Address space of a child."""
 
@@ -56,13 +59,7 @@ def import_file(path: str | os.PathLike[str]) -> tuple[bytes, Form]:
     Raises:
         BadInput: the file cannot be read, is no HLO from before optimisation, or nothing that XLA can read.
     """
-    source = str(path)
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadInput(f"cannot be read ({reason})", where=source, do="check the path and its permissions") from None
-    return import_content(content, source)
+    return import_content(read_bytes(path, LARGEST_MODULE_BYTES), str(path))
 
 
 def import_content(content: bytes, source: str) -> tuple[bytes, Form]:

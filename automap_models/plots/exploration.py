@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from automap_models.core.sharding import CANDIDATES
 from automap_models.core.units import counted, seconds, shortened, size, size_unit, time_unit
-from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
+from automap_models.simulate.breakdown import Breakdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,7 @@ TIMES: Mapping[str, tuple[Part, str]] = {
     "transfers": (lambda parts: parts.transfers_s, "#009E73"),
     "bubble": (lambda parts: parts.bubble_s, "#BBBBBB"),
     "gradient all-reduce": (lambda parts: parts.gradients_s, "#D55E00"),
+    "sum of tied weights": (lambda parts: parts.tied_s, "#F0E442"),
 }
 """What a step consists of → its part, its colour (Okabe and Ito's palette)."""
 SIZES: Mapping[str, tuple[Part, str]] = {

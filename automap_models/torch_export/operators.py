@@ -86,7 +86,7 @@ _WORDS = {
     **{"eq": "compare", "ne": "compare", "lt": "compare", "le": "compare", "gt": "compare", "ge": "compare"},
     **{"relu": "maximum", "logical_and": "and", "bitwise_and": "and", "logical_or": "or", "bitwise_or": "or"},
     **{"logical_not": "not", "bitwise_not": "not", "isfinite": "is_finite", "log1p": "log_plus_one"},
-    **{"_to_copy": "convert", "clone": COPY, "copy": COPY, "contiguous": COPY},
+    **{"_to_copy": "convert", "convert_element_type": "convert", "clone": COPY, "copy": COPY, "contiguous": COPY},
 }
 """ATen's name → StableHLO's word; other operators that compute each number from one of each operand are `map`."""
 _WITHOUT_FLOP = frozenset(
@@ -128,7 +128,7 @@ def _regroup(call: Call) -> list[Described]:
 
 
 def _permute(call: Call) -> list[Described]:
-    dims = call.arguments["dims"]
+    dims = call.arguments.get("dims", call.arguments.get("permutation"))
     return _moved(call, [dim % len(dims) for dim in dims])
 
 
@@ -145,6 +145,13 @@ def _moved(call: Call, order: Sequence[int]) -> list[Described]:
     """A view with the dimensions in another order, which takes no time: strides say it."""
     (operand,), (result,) = call.tensors(), call.results
     return [Described(RESHAPE, ((operand, tuple(range(operand.dim()))),), ((result, tuple(order)),))]
+
+
+def _broadcast_in_dim(call: Call) -> list[Described]:
+    (operand,), (result,) = call.tensors(), call.results
+    to = call.arguments["broadcast_dimensions"]
+    own = tuple(None if size != result.shape[dim] else dim for size, dim in zip(operand.shape, to, strict=True))
+    return [Described("broadcast_in_dim", ((operand, own),), ((result, tuple(range(result.dim()))),))]
 
 
 def _expand(call: Call) -> list[Described]:
@@ -196,13 +203,23 @@ def _concatenate(call: Call) -> list[Described]:
     return [Described("concatenate", operands, ((result, tuple(labels)),), Roles(whole=whole))]
 
 
+def _stack(call: Call) -> list[Described]:
+    """Tensors side by side along a dimension of its own."""
+    (result,), parts = call.results, call.tensors()
+    dim = call.arguments.get("dim", 0) % result.dim()
+    labels = tuple(range(result.dim()))
+    own = tuple(label for label in labels if label != dim)
+    operands = tuple((part, own) for part in parts)
+    return [Described("concatenate", operands, ((result, labels),), Roles(whole=frozenset({dim})))]
+
+
 # ------------------------------------------------------------------------------------------------------- sums
 
 
 def _reduce(call: Call) -> list[Described]:
     """A sum, or another reduction whose results over slices are combined by one of its own kind."""
     operand = call.tensors()[0]
-    dims = _reduced_dims(call.arguments.get("dim"), operand.dim())
+    dims = _reduced_dims(call.arguments.get("dim", call.arguments.get("dims")), operand.dim())
     keep = bool(call.arguments.get("keepdim", False))
     labels = tuple(range(operand.dim()))
     kept = tuple(None if dim in dims else dim for dim in labels if keep or dim not in dims)
@@ -222,8 +239,9 @@ def _along(name: str, call: Call) -> list[Described]:
     operand = call.tensors()[0]
     if not operand.dim():
         return [Described(name, ((operand, ()),), tuple((result, ()) for result in call.results))]
-    dim = call.arguments.get("dim", -1)
+    dim = call.arguments.get("dim", call.arguments.get("dims", -1))
     along = {d % operand.dim() for d in (dim if isinstance(dim, Iterable) else [-1 if dim is None else dim])}
+    along = along or set(range(operand.dim()))
     labels = tuple(range(operand.dim()))
     made = tuple(("along", label) if label in along else label for label in labels)
     whole = frozenset({*along, *(("along", label) for label in along)})
@@ -280,9 +298,8 @@ def _convolution_backward(call: Call) -> list[Described]:
     a = call.arguments
     gradient, images, kernel = a["grad_output"], a["input"], a["weight"]
     described = []
-    for kind, result, wanted in zip(("images", "kernel", "bias"), call.results, a["output_mask"], strict=True):
-        if not wanted:
-            continue
+    wanted = [kind for kind, asked in zip(("images", "kernel", "bias"), a["output_mask"], strict=True) if asked]
+    for kind, result in zip(wanted, call.results, strict=True):
         if kind == "bias":
             labels = tuple(range(gradient.dim()))
             roles = Roles(reduced=frozenset(labels) - {1})
@@ -382,6 +399,54 @@ def _attention_backward(call: Call) -> list[Described]:
 _ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e", "lse"}))
 
 
+def _grouped_product(call: Call) -> list[Described]:
+    """Rows of a matrix, grouped by expert, times the matrix of their expert; or the gradient of these matrices.
+
+    What partitions rows, or experts, would break the groups apart: these stay whole.
+    """
+    left, right = call.tensors()[:2]
+    groups = [(tensor, ("e",)) for tensor in call.tensors("offs")]
+    if right.dim() == 3:
+        labels: tuple[Labels, Labels, Labels] = (("t", "k"), ("e", "k", "n"), ("t", "n"))
+    elif left.dim() == 3:
+        labels = ("e", "m", "k"), ("k", "t"), ("m", "t")
+    else:
+        labels = ("k", "t"), ("t", "n"), ("e", "k", "n")
+    roles = Roles(frozenset({"k"}) - {*labels[2]}, frozenset({"t", "e"}))
+    operands = ((left, labels[0]), (right, labels[1]), *groups)
+    flop = 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1]
+    return [Described("dot_general", operands, ((call.results[0], labels[2]),), roles, flop)]
+
+
+def _grouped_product_backward(call: Call) -> list[Described]:
+    """Both gradients of transformers' own grouped product: of the rows, and of the experts' matrices."""
+    rows, matrices, offsets, gradient = call.tensors()
+    whole = frozenset({"t", "e"})
+    flop = 2.0 * rows.numel() * matrices.shape[-1]
+    groups = (offsets, ("e",))
+    of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
+    made = (call.results[0], of_rows), (call.results[1], of_matrices)
+    return [
+        Described(
+            "dot_general",
+            ((gradient, ("t", "n")), (matrices, of_matrices), groups),
+            (made[0],),
+            Roles(frozenset({"n"}), whole),
+            flop,
+        ),
+        Described(
+            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (made[1],), Roles(whole=whole), flop
+        ),
+    ]
+
+
+def _histogram(call: Call) -> list[Described]:
+    operand, result = call.tensors()[0], call.results[0]
+    labels = tuple(range(operand.dim()))
+    roles = Roles(frozenset(labels), frozenset({"bin"}))
+    return [Described("reduce", ((operand, labels),), ((result, ("bin",)),), roles, float(operand.numel()))]
+
+
 def _attention_bias(a: Mapping[str, Any]) -> list[Labelled]:
     bias = a.get("attn_bias")
     return [] if bias is None else [(bias, _broadcast(("b", "h", "t", "s"), bias))]
@@ -424,11 +489,15 @@ def _index(call: Call) -> list[Described]:
     if len(at) == 1:
         return _rows(table, at[0], indices[at[0]], call.results[0])
     result = call.results[0]
-    return [_several(table, at, [indices[dim] for dim in at], result, "gather")]
+    return [_several(call, table, at, result, "gather")]
 
 
-def _several(whole: Tensor, at: Sequence[int], indices: Sequence[Tensor], picked: Tensor, word: str) -> Described:
-    """x[i, j, :]: what is picked begins with the dimensions of the indices where these stand together or not."""
+def _several(call: Call, whole: Tensor, at: Sequence[int], picked: Tensor, word: str) -> Described:
+    """x[i, j, :]: dimensions of the indices come where the first of these stands, or first if they stand apart.
+
+    An index that counts from 0 to the end, as the one of the samples in a mask, picks everything in order.
+    """
+    indices = [call.arguments["indices"][dim] for dim in at]
     rank = max(index.dim() for index in indices)
     together = list(at) == list(range(at[0], at[0] + len(at)))
     first = at[0] if together else 0
@@ -436,13 +505,19 @@ def _several(whole: Tensor, at: Sequence[int], indices: Sequence[Tensor], picked
     others = [label for dim, label in enumerate(of_table) if dim not in at]
     index_labels = [("index", i) for i in range(rank)]
     made = (*others[:first], *index_labels, *others[first:])
+    tied: set[Label] = set()
+    for dim, index, counts in zip(at, indices, call.arguments["counting"], strict=True):
+        along = [i for i, size in enumerate(index.shape) if size > 1]
+        if counts and len(along) == 1 and index.numel() == whole.shape[dim]:
+            of_table[dim] = index_labels[rank - index.dim() + along[0]]
+            tied.add(of_table[dim])
     operands = [(whole, tuple(of_table))]
     for index in indices:
         own = index_labels[rank - index.dim() :]
         operands.append(
             (index, tuple(None if size == 1 else label for label, size in zip(own, index.shape, strict=True)))
         )
-    roles = Roles(whole=frozenset({*(("row", dim) for dim in at), *index_labels}))
+    roles = Roles(whole=frozenset({*(("row", dim) for dim in at), *index_labels} - tied))
     return Described(word, tuple(operands), ((picked, made),), roles, 0.0, 2 * _bytes(picked))
 
 
@@ -503,7 +578,7 @@ def _index_put(call: Call) -> list[Described]:
     a, (result,) = call.arguments, call.results
     indices, table, values = list(a["indices"]), a["self"], a["values"]
     at = [dim for dim, index in enumerate(indices) if index is not None]
-    picked = _several(table, at, [indices[dim] for dim in at], values, "scatter")
+    picked = _several(call, table, at, values, "scatter")
     (_, of_values), of_table = picked.results[0], picked.operands[0][1]
     if len(of_values) != values.dim():  # broadcast values
         of_values = (None,) * values.dim()
@@ -574,7 +649,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("argmax", "argmin"), _select_along),
     **{name: partial(_along, name) for name in ("cumsum", "cumprod", "sort", "topk", "flip", "roll")},
     **{name: _windows(word) for word, names in _WINDOWS.items() for name in names},
-    **dict.fromkeys(("permute",), _permute),
+    **dict.fromkeys(("permute", "prims.transpose"), _permute),
     **dict.fromkeys(("t", "transpose"), _transpose),
     **dict.fromkeys(("slice_backward", "select_backward", "constant_pad_nd"), _padded),
     **dict.fromkeys(("tril", "triu"), _lower_triangle),
@@ -582,13 +657,19 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     "expand": _expand,
+    "prims.broadcast_in_dim": _broadcast_in_dim,
     "cat": _concatenate,
+    "stack": _stack,
     "mm": _product(("m", "k"), ("k", "n"), ("m", "n")),
     "bmm": _product(("b", "m", "k"), ("b", "k", "n"), ("b", "m", "n")),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "_scaled_dot_product_efficient_attention": _attention,
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "_grouped_mm": _grouped_product,
+    "grouped_mm_fallback": _grouped_product,
+    "grouped_mm_fallback_backward": _grouped_product_backward,
+    "histc": _histogram,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
     "index_select": _index_select,
@@ -661,6 +742,18 @@ def _products_and_sums() -> dict[Any, Callable[..., Any]]:
     def var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
         return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
 
+    def group_norm(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, groups: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        apart = x.reshape(n, groups, c // groups, hw)
+        spread, average = var_mean(apart, [2, 3], correction=0, keepdim=True)
+        scale = aten.rsqrt(spread + eps)
+        normal = ((apart - average) * scale).view(x.shape)
+        shape = [1, c, *[1] * (x.dim() - 2)]
+        normal = normal if weight is None else normal * weight.view(shape)
+        normal = normal if bias is None else normal + bias.view(shape)
+        return normal, average.view(n, groups), scale.view(n, groups)
+
     def layer_norm(
         x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -700,6 +793,7 @@ def _products_and_sums() -> dict[Any, Callable[..., Any]]:
         aten.var_mean.correction: var_mean,
         aten.var.correction: var,
         aten.native_layer_norm.default: layer_norm,
+        aten.native_group_norm.default: group_norm,
     }
 
 

@@ -21,12 +21,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
-from automap_models.torch_export.factors import Mapped, Parts, flat, mapped, of_constants, opaque, plain, regrouped
+from automap_models.torch_export.factors import (
+    Mapped,
+    Parts,
+    Roles,
+    flat,
+    mapped,
+    of_constants,
+    opaque,
+    plain,
+    regrouped,
+)
 from automap_models.torch_export.kernels import storage_id
 from automap_models.torch_export.operators import (
     CONSTANT,
     DECOMPOSED,
     FACTORIES,
+    RESHAPE,
     Call,
     Described,
     describe,
@@ -51,6 +62,7 @@ class Value(NamedTuple):
         parts: of its dimensions, see factors.py.
         constant: whether it depends on no argument.
         zeros: whether it is known to hold zeros.
+        counting: whether it is known to hold 0, 1, 2, ….
     """
 
     number: int
@@ -58,6 +70,7 @@ class Value(NamedTuple):
     parts: Parts
     constant: bool = False
     zeros: bool = False
+    counting: bool = False
 
 
 class Recorded(NamedTuple):
@@ -106,6 +119,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count = 0
         self._shown: dict[_Shown, Value] = {}
         self._of_memory: dict[int, list[_Shown]] = {}
+        self._written_since: dict[_Shown, list[tuple[_Shown, Value]]] = {}
         self._first_numbers: list[int] = []
         self._call = -1
         self._alive: list[Any] = []
@@ -133,8 +147,30 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def value_of(self, tensor: Tensor) -> Value:
         """The value that a tensor shows."""
-        value = self._shown.get(_shown(tensor))
+        shown = _shown(tensor)
+        for written, new in self._written_since.pop(shown, ()):
+            self._update(tensor, written, new)
+        value = self._shown.get(shown)
         return value if value is not None else self._unseen(tensor)
+
+    def _update(self, tensor: Tensor, written: _Shown, value: Value) -> None:
+        """Record that a part of what a tensor shows was overwritten through another one of the same memory.
+
+        Dimensions with the same stride and size are one; others stay whole.
+        """
+        before = self._shown[_shown(tensor)]
+        strides = list(zip(tensor.stride(), tensor.shape, strict=True))
+        labels = tuple(range(tensor.dim()))
+        own: list[Any] = []
+        for dim, (size, stride) in enumerate(zip(written[2], written[3], strict=True)):
+            same = [label for label in labels if strides[label] == (stride, size) and size > 1]
+            own.append(same[0] if len(same) == 1 and same[0] not in own else ("part", dim))
+        whole = frozenset({*labels, *own} - {label for label in own if label in labels})
+        mapping = mapped(
+            [(before.parts, labels), (value.parts, tuple(own))], [(tensor.shape, labels)], Roles(whole=whole)
+        )
+        one = Described("dynamic_update_slice", (), ())
+        self._add("copy", one, [before, value], [tensor], mapping)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -177,7 +213,9 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # views that were shown before
         if name == "copy":
             call = Call({"src": arguments["src"]}, results)
-        if name in ("index_put", "_unsafe_index_put"):
+        if isinstance(arguments.get("indices"), (list, tuple)):
+            indices = [index for index in arguments["indices"] if index is not None]
+            arguments["counting"] = [self.value_of(index).counting for index in indices]
             arguments["onto_zeros"] = self.value_of(arguments["self"]).zeros
         described = describe(name, func, call) if _has_numbers(call) else None
         if described is None:
@@ -224,8 +262,10 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known: bool = True,
     ) -> None:
         constant = all(value is None or value.constant for value in operands)
+        counting = one.word in (RESHAPE, "convert") and operands[0] is not None and operands[0].counting
         results = tuple(
-            self._new(tensor, parts, constant=constant) for tensor, parts in zip(tensors, mapping.results, strict=True)
+            self._new(tensor, parts, constant=constant, counting=counting)
+            for tensor, parts in zip(tensors, mapping.results, strict=True)
         )
         moved = one.moved_bytes
         if moved is None:
@@ -238,14 +278,15 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _factory(self, name: str, call: Call, written: list[Any]) -> None:
         """Record a constant; memory that is not filled yet is one, too."""
+        counting = name == "arange" and not call.arguments.get("start") and call.arguments.get("step", 1) == 1
         for result in call.results:
-            self._constant(name, result)
+            self._constant(name, result, counting=counting)
         for tensor in pytree.tree_leaves(written):
             self._overwrite(tensor)
 
-    def _constant(self, name: str, tensor: Tensor) -> Value:
+    def _constant(self, name: str, tensor: Tensor, *, counting: bool = False) -> Value:
         zeros = name in ("zeros", "zeros_like", "new_zeros", "zero")
-        value = self._new(tensor, plain(tensor.shape), constant=True, zeros=zeros)
+        value = self._new(tensor, plain(tensor.shape), constant=True, zeros=zeros, counting=counting)
         parts = flat(value.parts)
         links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
         rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
@@ -253,22 +294,31 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.instructions.append(Recorded(name, word, (), (value,), rule, 0.0, 0.0, self._call, self.phase))
         return value
 
-    def _new(self, tensor: Tensor, parts: Parts, *, constant: bool = False, zeros: bool = False) -> Value:
+    def _new(
+        self,
+        tensor: Tensor,
+        parts: Parts,
+        *,
+        constant: bool = False,
+        zeros: bool = False,
+        counting: bool = False,
+    ) -> Value:
         kind = module.Tensor(tuple(int(size) for size in tensor.shape), _NUMBERED_TYPES.get(tensor.dtype, "ui8"))
-        value = Value(self._count, kind, parts, constant, zeros)
+        value = Value(self._count, kind, parts, constant, zeros, counting)
         self._count += 1
         self._alive.append(tensor.untyped_storage())
         self._shown[_shown(tensor)] = value
+        self._written_since.pop(_shown(tensor), None)
         self._of_memory.setdefault(storage_id(tensor), []).append(_shown(tensor))
         return value
 
     def _overwrite(self, tensor: Tensor) -> None:
-        """Forget what other tensors show of a memory in which one has been overwritten."""
-        memory, own = storage_id(tensor), _shown(tensor)
-        for shown in self._of_memory.get(memory, []):
+        """Note that what other tensors show of a memory has been overwritten by one."""
+        own = _shown(tensor)
+        self._written_since.pop(own, None)
+        for shown in self._of_memory.get(storage_id(tensor), []):
             if shown != own:
-                self._shown.pop(shown, None)
-        self._of_memory[memory] = [own]
+                self._written_since.setdefault(shown, []).append((own, self._shown[own]))
 
     def _unseen(self, tensor: Tensor) -> Value:
         """The value of a tensor that no operator made: part of a memory that holds another value, or a constant."""
@@ -295,6 +345,8 @@ def _shown(tensor: Tensor) -> _Shown:
 def _name(func: Any) -> str:
     """ATen's name of an operator, without overload; that of the functional one for one that works in place."""
     name = str(func._overloadpacket.__name__)
+    if func.namespace == "prims" and name in ("transpose", "broadcast_in_dim"):  # as ATen's, with other arguments
+        return f"prims.{name}"
     return name.removesuffix("_") if func._schema.is_mutable and not name.endswith("__") else name
 
 

@@ -196,7 +196,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
     """The records of a step that was run, in execution order."""
     arguments, recorded = step.arguments, step.recorder.instructions
     paths = [step.path(one) for one in recorded]
-    operations = [_operation(i, one, path, name) for i, (one, path) in enumerate(zip(recorded, paths, strict=True))]
+    operations = [operation_of(i, one, path, name) for i, (one, path) in enumerate(zip(recorded, paths, strict=True))]
     outputs = list(dict.fromkeys(value.number for value in step.outputs))
     order = execution_order(operations, arguments, outputs)
     operations, outputs = renumbered(operations, outputs, order, len(arguments))
@@ -208,7 +208,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
         operations=tuple(operations),
         outputs=tuple(outputs),
         meta=meta,
-        rules=_rules(ordered, step.recorder.arguments),
+        rules=module_rules(ordered, step.recorder.arguments),
         layers=tuple(paths[i] for i in order),
         flop=np.array([one.flop for one in ordered]),
         bytes_accessed=np.array([one.moved_bytes for one in ordered]),
@@ -216,7 +216,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
     )
 
 
-def _operation(i: int, recorded: Recorded, path: str, name: str) -> Operation:
+def operation_of(i: int, recorded: Recorded, path: str, name: str) -> Operation:
     """The operation, its location in the form that hlo/locations.py reads."""
     own = recorded.name
     constant = all(value.constant for value in recorded.results)
@@ -232,7 +232,7 @@ def _operation(i: int, recorded: Recorded, path: str, name: str) -> Operation:
     )
 
 
-def _rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> ShardingRules:
+def module_rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> ShardingRules:
     """The rules of all operations. What is made of constants alone counts once for every reader."""
     tensors = [_divided(value) for value in arguments]
     ids = {value.number: i for i, value in enumerate(arguments)}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, PlanReport
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.cost.breakdown import Breakdown
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.portfolio.planning import sample_notes
 from automap_models.planners.staged.evaluate import evaluate
+from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
 from .pipeline import heading, layers
@@ -173,6 +173,7 @@ def parts_in_words(candidate: Candidate) -> str:
         "transfers": parts.transfers_s,
         "bubble": parts.bubble_s,
         "gradient all-reduce": parts.gradients_s,
+        "sum of tied weights": parts.tied_s,
     }
     largest = sorted(named.items(), key=lambda item: -item[1])
     return ", ".join(f"{what} {percent(part_s / candidate.step_s)}" for what, part_s in largest if part_s > 0)
@@ -302,6 +303,7 @@ def breakdown_document(parts: Breakdown) -> dict[str, float]:
         "transfers_s": float(parts.transfers_s),
         "bubble_s": float(parts.bubble_s),
         "gradient_all_reduce_s": float(parts.gradients_s),
+        "tied_sum_s": float(parts.tied_s),
         "state_bytes": float(parts.state_bytes),
         "activation_bytes": float(parts.stash_bytes),
     }

@@ -15,9 +15,8 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.breakdown import stage_weights_bytes
 from automap_models.cost.overlap import TiedSum
-from automap_models.cost.staged import _sharded_stage, plan_cost
+from automap_models.cost.staged import _sharded_stage, plan_cost, stage_weights_bytes
 from automap_models.errors import BadInput
 from automap_models.simulate.step import step_cost
 
@@ -66,6 +65,24 @@ def assert_stages_alone_cost_the_same(problem: StagedProblem, plan: StagedPlan) 
         for name, value in alone._asdict().items():
             assert getattr(cost, name)[s] == value, (name, s)
     assert not cost.reduce_s.any() and not cost.gather_s.any()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whole_samples_never_cost_less_than_equal_parts(seed: int) -> None:
+    """Under GPipe, whose step grows with its times, the step neither."""
+    rng = np.random.default_rng(seed)
+    profile, stages = draw(seed, 12), int(rng.integers(1, 6))
+    counted = replace(profile, meta={"microbatch_size": int(rng.integers(1, 12))})
+    cuts = tuple(sorted(rng.choice(11, size=stages - 1, replace=False).tolist()))
+    device_cuts = tuple(sorted((1 + rng.choice(7, size=stages - 1, replace=False)).tolist()))
+    split = plan(cuts, device_cuts, (0,) * stages, 5)
+    even, whole_samples = (
+        step_cost(StagedProblem(p, CLUSTER, stages, 5, schedule="gpipe"), split) for p in (profile, counted)
+    )
+    for name in ("forward_s", "backward_s", "transfer_s", "memory_bytes"):
+        assert (getattr(whole_samples, name) >= getattr(even, name) * (1 - 1e-12)).all()
+    np.testing.assert_array_equal(whole_samples.all_reduce_s, even.all_reduce_s)
+    assert whole_samples.step_s >= even.step_s * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import SCHEDULES, Op, schedule
+from automap_models.cost.overlap import Bucket, exposed_s
 from automap_models.cost.staged import span_and_length
+from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import Interval, Timeline, simulate
 
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
@@ -152,3 +154,77 @@ def test_equal_stages_without_communication_reach_the_span(
     span, length, _ = span_and_length(f, b, silent[1:], silent, m)
     assert span == length == pytest.approx((m + stages - 1) * (forward + backward), rel=ROUNDING)
     assert simulate(f, b, silent[1:], silent, m, name).length_s == pytest.approx(span, rel=ROUNDING)
+
+
+@st.composite
+def buckets(draw: st.DrawFn, pipe: Pipeline) -> list[list[Bucket]]:
+    """Up to three for each stage, ready in order during its last backward pass."""
+    of_stages = []
+    for backward in pipe.backward:
+        ready = sorted(draw(st.lists(st.integers(-16, 0), max_size=3)))
+        of_stages.append([Bucket(k / 16 * float(backward), draw(st.integers(0, 64)) / 16) for k in ready])
+    return of_stages
+
+
+def _reduced(pipe: Pipeline, name: str, of_stages: list[list[Bucket]], shares: list[bool]) -> float:
+    times = (pipe.forward, pipe.backward, pipe.transfer, np.zeros(pipe.stages))
+    return simulate(*times, pipe.micro_batches, name, of_stages, shares).length_s
+
+
+@LAW
+@given(pipelines(), names, st.data())
+def test_no_stage_and_no_link_is_busy_for_longer_than_the_step(pipe: Pipeline, name: str, data: st.DataObject) -> None:
+    of_stages = data.draw(buckets(pipe))
+    shares = [False, *data.draw(st.lists(st.booleans(), min_size=pipe.stages - 1, max_size=pipe.stages - 1))]
+    reduce_s = np.array([sum(bucket.all_reduce_s for bucket in of_stage) for of_stage in of_stages])
+    stages = pipe.micro_batches * (pipe.forward + pipe.backward)
+    links = 2 * pipe.micro_batches * pipe.transfer + reduce_s[1:] * shares[1:]
+    step_s = _reduced(pipe, name, of_stages, shares)
+    assert step_s >= max(stages.max(), reduce_s.max(), links.max(initial=0.0)) - ROUNDING
+
+
+@LAW
+@given(pipelines(), names, st.data())
+def test_overlap_takes_no_longer_where_no_link_is_shared(pipe: Pipeline, name: str, data: st.DataObject) -> None:
+    of_stages = data.draw(buckets(pipe))
+    reduce_s = np.array([sum(bucket.all_reduce_s for bucket in of_stage) for of_stage in of_stages])
+    afterwards = Pipeline(pipe.forward, pipe.backward, pipe.transfer, reduce_s, pipe.micro_batches)
+    assert _reduced(pipe, name, of_stages, [False] * pipe.stages) <= afterwards.simulate(name).length_s + ROUNDING
+
+
+@LAW
+@given(pipelines(), names, st.data())
+def test_data_parallelism_takes_its_passes_and_what_they_do_not_hide(
+    pipe: Pipeline, name: str, data: st.DataObject
+) -> None:
+    alone = Pipeline(pipe.forward[:1], pipe.backward[:1], pipe.transfer[:0], pipe.all_reduce[:1], pipe.micro_batches)
+    of_stages = data.draw(buckets(alone))
+    expected = alone.micro_batches * (alone.forward[0] + alone.backward[0]) + exposed_s(of_stages[0])
+    assert _reduced(alone, name, of_stages, [False]) == pytest.approx(expected, rel=ROUNDING)
+
+
+def _many(seed: int, plans: int, stages: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    forward, backward = rng.exponential(size=(2, plans, stages))
+    transfer = rng.exponential(size=(plans, stages - 1)) * rng.choice([0.01, 0.3, 1.0, 3.0], size=(plans, stages - 1))
+    return forward, backward, transfer
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_another_micro_batch_never_makes_a_step_shorter(name: str, stages: int) -> None:
+    pipes = _many(stages, 1000, stages)
+    steps = np.array([simulate_batch(*pipes, micro_batches, name) for micro_batches in range(1, 9)])
+    assert (np.diff(steps, axis=0) >= 0).all()
+
+
+def test_longer_times_make_a_step_longer_under_gpipe_but_not_always_under_1f1b() -> None:
+    """Messages of both directions take turns on a link, so that a message that comes later may let others go first.
+
+    Under GPipe no message of one direction ever waits for one of the other.
+    """
+    pipes = _many(0, 5000, 4)
+    longer = tuple(times * np.random.default_rng(1).choice([1.0, 1.3], size=times.shape) for times in pipes)
+    shorter = {name: simulate_batch(*longer, 4, name) < simulate_batch(*pipes, 4, name) for name in SCHEDULES}
+    assert not shorter["gpipe"].any()
+    assert shorter["1f1b"].any()

@@ -8,8 +8,8 @@ from functools import cached_property
 from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.breakdown import Breakdown, breakdown, stage_weights_bytes
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, stage_weights_bytes
+from automap_models.simulate.breakdown import Breakdown, breakdown
 
 KINDS: dict[PlanKind, str] = {
     "data": "data parallelism",

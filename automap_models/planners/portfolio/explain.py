@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from automap_models.core.mesh import PlanKind
-from automap_models.cost.breakdown import stage_weights_bytes
 from automap_models.cost.collectives import devices_per_node
+from automap_models.cost.staged import stage_weights_bytes
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
 from automap_models.planners.portfolio.candidate import Candidate
@@ -57,6 +57,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
         _activations: ours.activations_s - theirs.activations_s,
         _bubble: ours.bubble_s - theirs.bubble_s,
         _transfers: ours.transfers_s - theirs.transfers_s,
+        _tied: ours.tied_s - theirs.tied_s,
         _compute: ours.compute_s - theirs.compute_s,
     }
     largest = max(excess, key=excess.__getitem__)
@@ -82,7 +83,7 @@ def _gradients(loser: Candidate) -> str:
 
 
 def _activations(loser: Candidate) -> str:
-    stage = loser.cost.pivot // 2
+    stage = loser.parts.bottleneck // 2
     sharding = loser.problem.all_shardings[loser.plan.shardings[stage]]
     first, last = loser.plan.stage_instructions(len(sharding))[stage]
     own = slice(first, last + 1)
@@ -94,6 +95,10 @@ def _activations(loser: Candidate) -> str:
 
 def _bubble(loser: Candidate) -> str:
     return f"bubble: {_share(loser, loser.parts.bubble_s)}"
+
+
+def _tied(loser: Candidate) -> str:
+    return f"sum of tied weights' gradients: {_share(loser, loser.parts.tied_s)}"
 
 
 def _transfers(loser: Candidate) -> str:

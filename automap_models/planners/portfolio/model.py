@@ -27,6 +27,8 @@ from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.plan_json import cluster_document
+from automap_models.formats.schema import read_bytes
+from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
@@ -140,7 +142,7 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
             text = repr((module.meta, module.argument_types, module.operations, module.outputs))
         return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
-        return {"file": _digest(Path(source.what).read_bytes()), "trainable": source.trainable}
+        return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
     return {"what": source.what, **source.sizes}
 
 

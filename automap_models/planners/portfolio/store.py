@@ -10,7 +10,7 @@ from automap_models.core.mesh import PlanKind
 from automap_models.core.result import Bound
 from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Document, Positive, decode_json
+from automap_models.formats.schema import Count, Document, Index, Positive, decode_json
 from automap_models.planners.portfolio.candidate import Absent, Candidate
 from automap_models.planners.portfolio.explore import Exploration
 from automap_models.planners.portfolio.space import PlanningSpace
@@ -27,9 +27,9 @@ class _Proof(Document):
 class _Candidate(Document):
     """A plan; shardings by name."""
 
-    cuts: list[int]
-    device_cuts: list[int]
-    micro_batches: int
+    cuts: list[Index]
+    device_cuts: list[Index]
+    micro_batches: Count
     planner: str
     shardings: list[str]
     proven: _Proof | None
