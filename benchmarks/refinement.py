@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,34 +24,35 @@ from rich.table import Table
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
-from automap_models.planners.staged.refine import objective_s, refine
+from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search
+from automap_models.simulate.step import step_cost
 
 SCHEDULE = "1f1b"
 
 
-def rated(problem: StagedProblem, plan: StagedPlan, schedule: str | None) -> float:
-    """The length that refinement makes short."""
-    return objective_s(plan_cost(problem, plan), plan.micro_batches, schedule)
+def rated(problem: StagedProblem, plan: StagedPlan) -> float:
+    """What refinement makes short."""
+    return step_cost(problem, plan).step_s
 
 
 def gain(problem: StagedProblem, plan: StagedPlan, budget_s: float, schedule: str | None) -> tuple[float, float]:
     """Per cent that refinement takes off, and its processor time in milliseconds."""
+    problem = replace(problem, schedule=schedule)
     start = time.process_time()
-    refined = refine(problem, plan, Deadline(budget_s, time.process_time), schedule)
+    refined = refine(problem, plan, Deadline(budget_s, time.process_time))
     taken_s = time.process_time() - start
-    before, after = (rated(problem, candidate, schedule) for candidate in (plan, refined))
+    before, after = (rated(problem, candidate) for candidate in (plan, refined))
     return 100 * (1 - after / before), 1e3 * taken_s
 
 
 def measure(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> list[float]:
     """One row of figures: L gain, its time, 1F1B over L, 1F1B gain and time with the budget, the same to the end."""
     by_length = gain(problem, plan, budget_s, None)
-    over = rated(problem, plan, SCHEDULE) / rated(problem, plan, None)
+    over = rated(replace(problem, schedule=SCHEDULE), plan) / rated(problem, plan)
     return [
         *by_length,
         over,

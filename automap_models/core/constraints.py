@@ -260,6 +260,8 @@ class _Model:
     """A profile whose micro-batch size does not matter."""
 
     fingerprint: str
+    layers: tuple[str, ...]
+    names: tuple[str, ...]
     profile: Profile = field(compare=False)
 
 
@@ -269,7 +271,7 @@ def _places(profile: Profile, cut_at: str) -> tuple[int, ...]:
     Raises:
         BadInput: no module matches, or nothing repeats.
     """
-    return _places_of_model(_Model(profiled_fingerprint(profile), profile), cut_at)
+    return _places_of_model(_Model(profiled_fingerprint(profile), profile.layers, profile.names, profile), cut_at)
 
 
 @lru_cache(maxsize=16)

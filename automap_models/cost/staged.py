@@ -235,7 +235,7 @@ def plan_cost(
     exposed = all_reduce
     if problem.schedule is not None:
         buckets = tuple(
-            _buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(parts[s] / slowest[s]))
+            stage_buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(slowest[s]), float(parts[s]))
             for s in range(stages)
         )
         exposed = np.array([exposed_s(of_stage) for of_stage in buckets])
@@ -255,7 +255,9 @@ def plan_cost(
         reduce_s=reduce,
         gather_s=gather,
         buckets=buckets,
-        shares_link=tuple(_shares_link(cluster, bounds, s) for s in range(stages)) if buckets else (),
+        shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
+        if buckets
+        else (),
         tied=() if problem.schedule is None else _tied_sums(problem, plan, bounds, first.tolist()),
     )
 
@@ -302,21 +304,27 @@ def _tied_sums(
     return tuple(sums.values())
 
 
-def _shares_link(cluster: Cluster, bounds: tuple[int, ...], stage: int) -> bool:
-    """Whether a stage's all-reduce and the transfer from it to the stage before use the same links.
+def shares_link(cluster: Cluster, before: int, first: int, stop: int) -> bool:
+    """Whether a stage's all-reduce and the transfer to the stage before it use the same links.
 
     All that leaves a node shares its network interface, and what stays inside a node its links; the ring between nodes
     goes on inside them.
+
+    Args:
+        cluster: of the devices.
+        before, first, stop: devices before … first-1 of the stage before, first … stop-1 of the stage.
     """
-    if stage == 0:
-        return False
-    held = devices_per_node(cluster, bounds[stage], bounds[stage + 1])
-    across = np.count_nonzero(held) > 1
-    return bool(across) or not transfer_crosses_nodes(cluster, *bounds[stage - 1 : stage + 2])
+    across = np.count_nonzero(devices_per_node(cluster, first, stop)) > 1
+    return bool(across) or not transfer_crosses_nodes(cluster, before, first, stop)
 
 
-def _buckets(
-    problem: StagedProblem, index: int, own: slice, devices: tuple[int, ...], parts: float
+def stage_buckets(
+    problem: StagedProblem,
+    index: int,
+    own: slice,
+    devices: tuple[int, ...],
+    slowdown: float = 1.0,
+    parts: float | None = None,
 ) -> tuple[Bucket, ...]:
     """The gradients of a stage as they are reduced.
 
@@ -325,11 +333,13 @@ def _buckets(
         index: of the stage's sharding.
         own: its instructions.
         devices: its first one, and the one after its last.
-        parts: into how many equal parts its replicas split a micro-batch, over their slowdown.
+        slowdown: of the slowest of them.
+        parts: into how many equal parts those that work split a micro-batch; None where all of them do.
     """
     sharding, (first, stop) = problem.all_shardings[index], devices
-    backward = (sharding.C[own] - sharding.C_fwd[own]) / parts
     if not index:
+        parts = float(problem.shares[stop - first]) if parts is None else parts
+        backward = slowdown * (sharding.C[own] - sharding.C_fwd[own]) / parts
         weights = _weights_held(problem, 0, own)
         return gradient_buckets(weights, weights * all_reduce_s_per_byte(problem.cluster, first, stop), backward)
     parts = float(problem.shares[(stop - first) // sharding.degree])

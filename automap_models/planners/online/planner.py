@@ -16,7 +16,7 @@ from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candid
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Planner, Progress, Watch
 from automap_models.planners.staged.costs import does_not_fit
-from automap_models.planners.staged.label_setting import SLACK, shortest
+from automap_models.planners.staged.label_setting import PLANNER, SLACK, ranked
 from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.simulate.step import step_cost
@@ -177,7 +177,9 @@ def candidate_optimum(possible: Candidates, known_s: float, least_s: float, dead
     try:
         bounds = _restricted(possible, prefix_bounds(tables, known_s * (1.0 + SLACK), deadline))
         lengths = [(known_s, True)]
-        for plan in shortest(tables, bounds, known_s * (1.0 + SLACK), deadline):
+        ties = ranked(tables, bounds, known_s * (1.0 + SLACK), deadline).ties
+        for row in range(len(ties)):
+            plan = ties.plan(tables, row, PLANNER)
             lengths.append((plan_cost(problem, plan).length_s, possible.every_stage_trains(plan.cuts)))
     except OutOfTime as stopped:
         return Bound(max(stopped.bound_s, least_s), "relaxation")

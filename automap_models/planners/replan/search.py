@@ -316,7 +316,7 @@ def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suf
     tables = on.tables
     x = on.transfer[stage] * tables.A[rest.i]
     after, exposed_after = before_transfer(x, rest.span, rest.exposed, on.micro_batches)
-    front = pareto_front(rest.i, after, exposed_after)
+    front = pareto_front(rest.i, np.stack((after, exposed_after)))
     at, after, exposed_after = rest.i[front], after[front], exposed_after[front]
     begin = np.arange(stage, tables.end) if stage else np.zeros(1, dtype=np.int64)
     reach = tables.C[begin] + below_s / (on.micro_batches * on.pace[stage])
@@ -326,7 +326,7 @@ def _before(on: _OnDevices, stage: int, rest: _Suffixes, below_s: float) -> _Suf
     span, exposed = before_stage(*_stage_times(on, stage, i, k), after[j], exposed_after[j], on.micro_batches)
     short = np.flatnonzero(span + exposed < below_s)
     short = short[_fits(on, stage, i[short], k[short])]
-    front2 = short[pareto_front(i[short], span[short], exposed[short])]
+    front2 = short[pareto_front(i[short], np.stack((span, exposed))[:, short])]
     return _Suffixes(i[front2], k[front2], front[j[front2]], span[front2], exposed[front2])
 
 

@@ -95,7 +95,7 @@ def certify(
         costs: of this problem's plans, as far as they are known.
     """
     costs = Costs(problem) if costs is None else costs
-    own_s = costs(plan).length_s
+    own_s = costs(plan).step_s
     length_s = own_s if length_s is None else min(own_s, length_s)
     if problem.stages == 1 and not problem.shardings:
         return Certificate(Bound(length_s, "exact"))

@@ -73,7 +73,8 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
             nbytes = tables.state_factor * sharding.weights_bytes(i, k)
-            choices.append((nbytes + tables.in_flight(stage) * held * sharding.degree / (q - a), i, a))
+            parts = tables.parts[(q - a) // sharding.degree]
+            choices.append((nbytes + tables.in_flight(stage) * held / parts, i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
 
@@ -156,10 +157,14 @@ def _within(
 ) -> NDArray[np.bool_]:
     """Whether M·u + AR of a stage is no longer than that, and its memory no more than that.
 
-    Of u only what grows with the stage; what it gathers at its ends is left out.
+    Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
     """
-    replicas, weights = (q - a) // sharding.degree, sharding.weights_bytes(i, k)
-    busy = tables.micro_batches * sharding.work_s(i, k, replicas) + sharding.reduce_s(i, k, sharding.all_reduce[a, q])
-    held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / replicas
-    within: NDArray[np.bool_] = (busy <= length_s * (1.0 + ROUNDING)) & (held <= memory * (1.0 + ROUNDING))
+    parts, weights = tables.parts[(q - a) // sharding.degree], sharding.weights_bytes(i, k)
+    busy, reduce = sharding.work_s(i, k, parts), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
+    if tables.suffixes.overlap:
+        reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
+    held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts
+    within: NDArray[np.bool_] = (tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)) & (
+        held <= memory * (1.0 + ROUNDING)
+    )
     return within

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import StagedPlan
-from automap_models.cost.staged import before_stage, before_transfer
+from automap_models.cost.suffixes import Suffixes
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
+from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.relaxation import (
     PrefixBounds,
     Through,
@@ -31,6 +31,8 @@ SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
 PLANNER = "exact"
 """Who makes the plans that come out."""
+TIES = 8
+"""Most plans that are looked at of those that are equally long."""
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
 
@@ -44,7 +46,7 @@ class _Labels:
         q, k: where it ends.
         sharding: in which it runs.
         parent: index of the rest among the next stage's labels.
-        span, exposed: T and R.
+        numbers: [c, n] of cost.suffixes.
     """
 
     a: IntArray
@@ -53,44 +55,72 @@ class _Labels:
     k: IntArray
     sharding: IntArray
     parent: IntArray
-    span: FloatArray
-    exposed: FloatArray
+    numbers: FloatArray
 
     def take(self, index: IntArray | NDArray[np.bool_] | slice) -> _Labels:
         """Some of the labels."""
-        return _Labels(*(getattr(self, field.name)[index] for field in fields(self)))
+        return _Labels(*(getattr(self, field.name)[..., index] for field in fields(self)))
 
 
-def shortest(tables: StageTables, bounds: PrefixBounds, length_s: float, deadline: Deadline) -> Iterator[StagedPlan]:
-    """The shortest plans within the bounds and no longer than that, best first, at most a few of one length.
+class TooMany(Exception):
+    """There are more labels than a search may keep."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The plans that a search has come to, by what they cost at least; exactly that under the length L.
+
+    Attributes:
+        least_s: [n] ascending.
+        batch: the plans.
+    """
+
+    least_s: FloatArray
+    batch: PlanBatch
+
+    @property
+    def ties(self) -> PlanBatch:
+        """A few of the best that cost the same at least."""
+        some = np.count_nonzero(self.least_s[:TIES] <= self.least_s[:1] * (1.0 + SLACK))
+        return self.batch.take(slice(0, int(some)))
+
+
+def ranked(
+    tables: StageTables, bounds: PrefixBounds, limit_s: float, deadline: Deadline, most_labels: int | None = None
+) -> Ranking:
+    """The plans within the bounds that may cost no more than that, best first: those that no other dominates, or all.
+
+    Args:
+        tables: of the problem.
+        bounds: where stages may begin.
+        limit_s: what plans may cost.
+        deadline: when to stop.
+        most_labels: list all plans, unless that takes more labels of a stage; None keeps the undominated ones.
 
     Raises:
-        OutOfTime: with a lower bound, no more than `length_s`, on the plans within the bounds.
+        OutOfTime: with a lower bound, no more than `limit_s`, on the plans within the bounds.
+        TooMany: more than `most_labels`.
     """
-    search = _Search(tables, bounds, length_s)
+    search = _Search(tables, bounds, limit_s, most_labels)
     stages = [search.last_stage()]
     for s in range(tables.stages - 2, -1, -1):
         try:
             stages.insert(0, search.earlier_stage(s, stages[0], deadline))
         except OutOfTime:
-            least = search.least_length(s + 1, stages[0])
-            raise OutOfTime(float(least.min(initial=length_s)) * (1.0 - SLACK)) from None
-    length = stages[0].span + stages[0].exposed
-    order = np.argsort(length, kind="stable")[:8]
-    for j in order[length[order] <= length[order[:1]] * (1.0 + SLACK)]:
-        yield _follow(tables, stages, int(j))
+            least = search.least(s + 1, stages[0])
+            raise OutOfTime(float(least.min(initial=limit_s)) * (1.0 - SLACK)) from None
+    least = tables.suffixes.least(stages[0].numbers, 0.0, 0.0)
+    order = np.argsort(least, kind="stable")
+    return Ranking(least[order], _follow(stages, order))
 
 
-def _follow(tables: StageTables, stages: list[_Labels], j: int) -> StagedPlan:
-    """The plan that the j-th label of the first stage stands for."""
-    cuts, device_cuts, shardings = [], [], []
-    for labels in stages:
-        cuts.append(int(tables.boundary[labels.k[j]]) - 1)
-        device_cuts.append(int(labels.q[j]))
-        shardings.append(int(labels.sharding[j]))
-        j = int(labels.parent[j])
-    shape = (tuple(cuts[:-1]), tuple(device_cuts[:-1]))
-    return StagedPlan(*shape, tables.micro_batches, PLANNER, shardings=tuple(shardings))
+def _follow(stages: list[_Labels], j: IntArray) -> PlanBatch:
+    """The plans that labels of the first stage stand for."""
+    k, q, sharding = np.empty((3, j.size, len(stages)), dtype=np.int64)
+    for s, labels in enumerate(stages):
+        k[:, s], q[:, s], sharding[:, s] = labels.k[j], labels.q[j], labels.sharding[j]
+        j = labels.parent[j]
+    return PlanBatch(k, q, sharding)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,14 +131,13 @@ class _Arriving:
         group: row · (m+1) + k: which sender, and the boundary crossed.
         k: that boundary.
         parent: index among the next stage's labels.
-        span, exposed: max(2M·x, 2x + T) and R - x.
+        numbers: [c, n] with that transfer.
     """
 
     group: IntArray
     k: IntArray
     parent: IntArray
-    span: FloatArray
-    exposed: FloatArray
+    numbers: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +153,14 @@ class _Before:
     busy: FloatArray
     forward: FloatArray
 
-    def length(self, at: IntArray | slice, span: FloatArray, exposed: FloatArray, micro_batches: int) -> FloatArray:
-        """[n] lower bound on the length of any plan that ends in suffixes of that span and exposed all-reduce.
+    def least(self, at: IntArray | slice, suffixes: Suffixes, numbers: FloatArray) -> FloatArray:
+        """[n] lower bound on what any plan costs that ends in suffixes of those numbers.
 
         Args:
             at: at which of the places the suffixes begin.
         """
-        arrives = self.arrives[at]
-        span, exposed = before_transfer(arrives, span, exposed, micro_batches)
-        least: FloatArray = span + np.maximum(self.busy[at], exposed + self.forward[at])
-        return least
+        arriving = suffixes.before_transfer(self.arrives[at], numbers)
+        return suffixes.least(arriving, self.busy[at], self.forward[at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,12 +170,14 @@ class _Search:
     Attributes:
         tables: the problem.
         bounds: where stages may begin, and what must come before them.
-        length_s: what plans may not be longer than.
+        limit_s: what plans may cost.
+        most_labels: of a stage where all of them are kept; None keeps those that no other dominates.
     """
 
     tables: StageTables
     bounds: PrefixBounds
-    length_s: float
+    limit_s: float
+    most_labels: int | None
 
     def last_stage(self) -> _Labels:
         """Labels for each place where the last stage may begin."""
@@ -159,14 +188,12 @@ class _Search:
         for index, sharding in enumerate(tables.shardings):
             on = sharding.allowed[begin[0], devices]
             a, i = begin[0][on], begin[1][on]
-            k, replicas = np.full_like(a, tables.end), (devices - a) // sharding.degree
-            span = tables.micro_batches * sharding.busy_s(i, k, replicas)
-            exposed = sharding.reduce_s(i, k, sharding.all_reduce[a, devices])
-            least = self._before(stage, a, i, devices).length(slice(None), span, exposed, tables.micro_batches)
-            labels = _Labels(
-                a, i, np.full_like(a, devices), k, np.full_like(a, index), np.full_like(a, -1), span, exposed
-            )
-            blocks.append(labels.take((least <= self.length_s) & tables.fits(stage, i, k, replicas, index)))
+            k, q = np.full_like(a, tables.end), np.full_like(a, devices)
+            numbers = tables.stage_numbers(index, stage, (i, k), (a, q), tables.suffixes.nothing(a.size))
+            least = self._before(stage, a, i, devices).least(slice(None), tables.suffixes, numbers)
+            labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers)
+            fits = tables.fits(stage, i, k, (devices - a) // sharding.degree, index)
+            blocks.append(labels.take((least <= self.limit_s) & fits))
         return self._undominated(blocks)
 
     def earlier_stage(self, stage: int, rest: _Labels, deadline: Deadline) -> _Labels:
@@ -182,10 +209,16 @@ class _Search:
                 blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
         return _joined(blocks, self.tables.end)
 
-    def least_length(self, stage: int, labels: _Labels) -> FloatArray:
-        """[n] lower bound on the length of any plan within the bounds that ends in such a suffix."""
+    def least(self, stage: int, labels: _Labels) -> FloatArray:
+        """[n] lower bound on what any plan within the bounds costs that ends in such a suffix."""
         before = self._before(stage, labels.a, labels.i, labels.q)
-        return before.length(slice(None), labels.span, labels.exposed, self.tables.micro_batches)
+        return before.least(slice(None), self.tables.suffixes, labels.numbers)
+
+    def _front(self, group: IntArray, numbers: FloatArray) -> IntArray:
+        """Indices of the entries to keep, ascending by group."""
+        if self.most_labels is None:
+            return pareto_front(group, numbers)
+        return np.arange(group.size)
 
     def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
         """What must come before the stage from boundary i on devices a … q-1."""
@@ -198,11 +231,11 @@ class _Search:
             return shardings[0]
         labels = _joined(shardings, self.tables.end)
         group = labels.a * (self.tables.end + 1) + labels.i
-        return labels.take(pareto_front(group, labels.span, labels.exposed))
+        return labels.take(self._front(group, labels.numbers))
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
-        through = through_shardings(self.tables, self.bounds, stage, devices, q, self.length_s)
+        through = through_shardings(self.tables, self.bounds, stage, devices, q, self.limit_s)
         arriving = self._cross(through, devices, q, rest, own)
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
@@ -217,22 +250,23 @@ class _Search:
         tables = self.tables
         k = rest.i[own]
         x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
-        span, exposed = before_transfer(x, rest.span[own], rest.exposed[own], tables.micro_batches)
+        numbers = tables.suffixes.before_transfer(x, rest.numbers[:, None, own])
         busy, forward = least_through(through, devices.size, tables.end)
-        alive = np.flatnonzero(span + np.maximum(busy[:, k], exposed + forward[:, k]) <= self.length_s)
+        alive = np.flatnonzero(tables.suffixes.least(numbers, busy[:, k], forward[:, k]) <= self.limit_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
-        front = pareto_front(group, span.ravel()[alive], exposed.ravel()[alive])
-        kept, from_own = alive[front], alive[front] % own.size
-        return _Arriving(group[front], k[from_own], own[from_own], span.ravel()[kept], exposed.ravel()[kept])
+        numbers = numbers.reshape(len(numbers), -1)[:, alive]
+        front = self._front(group, numbers)
+        from_own = alive[front] % own.size
+        return _Arriving(group[front], k[from_own], own[from_own], numbers[:, front])
 
     def _reaching(self, through: Through, arriving: _Arriving) -> _Arriving:
         """Those before which a stage in that sharding can still come."""
         row, rows = arriving.group // (self.tables.end + 1), through.rows
         at = np.minimum(np.searchsorted(rows, row), rows.size - 1)
         busy, forward = through.busy[at, arriving.k], through.forward[at, arriving.k]
-        least = arriving.span + np.maximum(busy, arriving.exposed + forward)
-        some = np.flatnonzero((rows[at] == row) & (least <= self.length_s))
-        return _Arriving(*(getattr(arriving, field.name)[some] for field in fields(_Arriving)))
+        least = self.tables.suffixes.least(arriving.numbers, busy, forward)
+        some = np.flatnonzero((rows[at] == row) & (least <= self.limit_s))
+        return _Arriving(*(getattr(arriving, field.name)[..., some] for field in fields(_Arriving)))
 
     def _in_sharding(
         self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving
@@ -252,32 +286,37 @@ class _Search:
         for some in np.split(np.arange(i.size), np.unique(limits)):
             owner, j = ragged_ranges(start[some], stop[some])
             at = some[owner]
-            span, exposed = self._extend(sharding, arriving, j, i[at], replicas[at], ring[at])
-            short = np.flatnonzero(before.length(at, span, exposed, tables.micro_batches) <= self.length_s)
-            begin, k = at[short], arriving.k[j[short]]
-            fit = np.flatnonzero(tables.fits(stage, i[begin], k, replicas[begin], through.sharding))
-            begin, short = begin[fit], short[fit]
-            front = pareto_front(begin, span[short], exposed[short])
-            begin, kept = begin[front], short[front]
+            begin, end = (i[at], arriving.k[j]), (a[at], np.full_like(at, q))
+            numbers = tables.stage_numbers(through.sharding, stage, begin, end, arriving.numbers[:, j])
+            short = np.flatnonzero(before.least(at, tables.suffixes, numbers) <= self.limit_s)
+            place, k = at[short], arriving.k[j[short]]
+            fit = np.flatnonzero(tables.fits(stage, i[place], k, replicas[place], through.sharding))
+            place, short = place[fit], short[fit]
+            front = self._front(place, numbers[:, short])
+            place, kept = place[front], short[front]
+            self._require_few(place.size)
             yield _Labels(
-                a=a[begin],
-                i=i[begin],
-                q=np.full_like(begin, q),
+                a=a[place],
+                i=i[place],
+                q=np.full_like(place, q),
                 k=arriving.k[j[kept]],
-                sharding=np.full_like(begin, through.sharding),
+                sharding=np.full_like(place, through.sharding),
                 parent=arriving.parent[j[kept]],
-                span=span[kept],
-                exposed=exposed[kept],
+                numbers=numbers[:, kept],
             )
+
+    def _require_few(self, labels: int) -> None:
+        if self.most_labels is not None and labels > self.most_labels:
+            raise TooMany
 
     def _latest_end(
         self, sharding: ShardingTables, before: _Before, i: IntArray, replicas: IntArray, ring: FloatArray
     ) -> IntArray:
-        """[n] one past the last boundary where the stage may end: busy + M·u ≤ L, forward + AR ≤ L, σ·ΣW fits."""
+        """[n] one past the last boundary where the stage may end: busy + M·u, forward + AR ≤ limit, σ·ΣW fits."""
         tables, C, W = self.tables, sharding.C, sharding.W
-        compute = (self.length_s - before.busy) * replicas / tables.micro_batches
+        compute = (self.limit_s - before.busy) * tables.parts[replicas] / tables.micro_batches
         with np.errstate(divide="ignore"):
-            reduced = np.where(ring > 0, (self.length_s - before.forward) / ring, np.inf)
+            reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
         weights = np.minimum(reduced, tables.memory / tables.state_factor)
         latest: IntArray = np.minimum(
             np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),
@@ -285,24 +324,8 @@ class _Search:
         )
         return latest
 
-    def _extend(
-        self,
-        sharding: ShardingTables,
-        arriving: _Arriving,
-        j: IntArray,
-        i: IntArray,
-        replicas: IntArray,
-        ring: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """[n] span and exposed all-reduce of a stage from boundary i before the arriving suffixes j."""
-        k = arriving.k[j]
-        both = sharding.busy_s(i, k, replicas)
-        backward = both - sharding.forward_s(i, k, replicas)
-        reduce, rest = sharding.reduce_s(i, k, ring), (arriving.span[j], arriving.exposed[j])
-        return before_stage(both, backward, reduce, *rest, self.tables.micro_batches)
-
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:
     """The labels of several blocks, ascending by (a, i)."""
-    labels = _Labels(*(np.concatenate([getattr(b, field.name) for b in blocks]) for field in fields(_Labels)))
+    labels = _Labels(*(np.concatenate([getattr(b, field.name) for b in blocks], -1) for field in fields(_Labels)))
     return labels.take(np.argsort(labels.a * (end + 1) + labels.i, kind="stable"))

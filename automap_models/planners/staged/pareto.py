@@ -10,35 +10,66 @@ from automap_models.core.profile import FloatArray
 IntArray = NDArray[np.int64]
 
 
-def pareto_front(group: IntArray, first: FloatArray, second: FloatArray) -> IntArray:
+def pareto_front(group: IntArray, numbers: FloatArray) -> IntArray:
     """Indices of the entries that no entry of their own group dominates, ascending by group.
 
-    An entry dies when another has both numbers no larger; of equal entries one stays.
+    An entry dies when another has all numbers no larger; of equal entries one stays. Of more than two numbers some
+    dominated entries may stay, too: those that none of a few entries of their group dominates.
 
     Args:
         group: [n] group of each entry, ascending.
-        first, second: [n] the two numbers to keep small.
+        numbers: [c, n] the numbers to keep small, c ≥ 2.
     """
     if not group.size:
         return np.zeros(0, dtype=np.int64)
-    alive = _beyond_pivots(group, first, second)
-    order = alive[np.lexsort((second[alive], first[alive], group[alive]))]
-    return order[_below_all_before(group[order], second[order])]
+    alive = _beyond_pivots(group, numbers)
+    order = alive[np.lexsort((*numbers[::-1, alive], group[alive]))]
+    if len(numbers) > 2:
+        return order[_beyond_some_before(group[order], numbers[1:, order])]
+    return order[_below_all_before(group[order], numbers[1, order])]
 
 
-def _beyond_pivots(group: IntArray, first: FloatArray, second: FloatArray) -> IntArray:
+def _beyond_some_before(group: IntArray, numbers: FloatArray) -> NDArray[np.bool_]:
+    """[n] whether an entry is alive when compared with a few of the earlier ones of its group.
+
+    These are the least by each of the numbers, and by their sum.
+    """
+    alive = np.ones(group.size, dtype=bool)
+    for value in (*numbers, numbers.sum(0)):
+        before = _least_before(group, value)
+        alive &= (before < 0) | (numbers < numbers[:, before]).any(axis=0)
+    return alive
+
+
+def _least_before(group: IntArray, value: FloatArray) -> IntArray:
+    """[n] index of the least of the earlier entries of its group; -1 for the first (a segmented running minimum)."""
+    least = np.arange(group.size)
+    step = 1
+    while step < group.size:
+        same = group[step:] == group[:-step]
+        if not same.any():
+            break
+        earlier, own = least[:-step].copy(), least[step:]
+        least[step:] = np.where(same & (value[earlier] <= value[own]), earlier, own)
+        step *= 2
+    before = np.full(group.size, -1)
+    before[1:] = np.where(group[1:] == group[:-1], least[:-1], -1)
+    return before
+
+
+def _beyond_pivots(group: IntArray, numbers: FloatArray) -> IntArray:
     """Indices of the entries that their group's pivot, the one of least sum, leaves alive.
 
     The pivot is on the front, and near-convex fronts keep little else: sorting what is left is cheap.
     """
     starts = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
     length = np.diff(np.append(starts, group.size))
-    total = first + second
+    total = numbers.sum(0)
     least = np.repeat(np.minimum.reduceat(total, starts), length)
     at_least = np.flatnonzero(total == least)
     mark = group[at_least]
     pivot = at_least[np.concatenate(([True], mark[1:] != mark[:-1]))]
-    alive = (first < np.repeat(first[pivot], length)) | (second < np.repeat(second[pivot], length))
+    alive = np.array((numbers < np.repeat(numbers[:, pivot], length, axis=1)).any(axis=0))
     alive[pivot] = True
     return np.flatnonzero(alive)
 

@@ -28,15 +28,15 @@ from automap_models.planners.staged.stage_tables import (
 )
 
 
-def tables_of(problem: StagedProblem, stride: int = 1) -> StageTables:
-    """Tables of all valid plans that cut on the grid, or at one of so many of its points.
+def tables_of(problem: StagedProblem, stride: int = 1, cut: IntArray | None = None) -> StageTables:
+    """Tables of all valid plans that cut on the grid, at one of so many of its points, or after given instructions.
 
     Places where the problem's constraints ask for a cut are added. Shardings keep their index among the problem's.
 
     Raises:
         BadInput: constraints contradict one another, or leave no way to share the devices out among the stages.
     """
-    cut = coarse_cuts(problem, stride)
+    cut = coarse_cuts(problem, stride) if cut is None else cut
     if is_plain(problem):
         return stage_tables(problem, cut)
     constraints = problem.constraints

@@ -104,14 +104,16 @@ def through_shardings(
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        replicas = ((q - a[rows]) // sharding.degree)[:, None].astype(np.float64)
+        parts = tables.parts[(q - a[rows]) // sharding.degree][:, None]
         ring = sharding.all_reduce[a[rows], q][:, None]
-        entering, leaving = sharding.potentials(replicas, ring)
+        entering, leaving = sharding.potentials(parts, ring)
         least = window_minima(
-            before[:, rows] - entering, _earliest_start(tables, sharding, stage, replicas, ring, length_s)
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, parts, ring, length_s)
         )
         hidden, after, unhidden = least + leaving
-        through.append(Through(index, rows, np.maximum(hidden, unhidden), after))
+        # What overlaps the last backward pass is not added to the stage's time.
+        busy = hidden if tables.suffixes.overlap else np.maximum(hidden, unhidden)
+        through.append(Through(index, rows, busy, after))
     return through
 
 
@@ -127,14 +129,14 @@ def least_through(through: list[Through], first_devices: int, end: int) -> tuple
 
 
 def _earliest_start(
-    tables: StageTables, sharding: ShardingTables, stage: int, replicas: FloatArray, ring: FloatArray, length_s: float
+    tables: StageTables, sharding: ShardingTables, stage: int, parts: FloatArray, ring: FloatArray, length_s: float
 ) -> IntArray:
     """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
     state = np.minimum(reduced, tables.memory / tables.state_factor)
-    kept = tables.memory * replicas / tables.in_flight(stage)
-    windows = ((sharding.C, length_s / tables.micro_batches * replicas), (sharding.W, state), (sharding.H, kept))
+    kept = tables.memory * parts / tables.in_flight(stage)
+    windows = ((sharding.C, length_s / tables.micro_batches * parts), (sharding.W, state), (sharding.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
     return earliest

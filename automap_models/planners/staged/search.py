@@ -25,8 +25,10 @@ from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
-from automap_models.planners.staged.label_setting import PLANNER, SLACK, shortest
+from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, TooMany, ranked
 from automap_models.planners.staged.local_search import local_search
+from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import StageTables
@@ -37,6 +39,16 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
+EXCESS = (0.005, 0.015, 0.04, 0.1, 0.25, np.inf)
+"""How much more than the least of all, relatively, plans that are listed may cost at least, time after time."""
+MOVES = np.array([1, 2, 4, 8, 16])
+"""How far a cut moves at once, in boundaries."""
+NEARLY = 0.995
+"""Plans that cost at least so much of the best one are listed together with those that cost less."""
+AT_ONCE = 1 << 14
+"""Plans that are simulated in one go."""
+MOST_LABELS = 1 << 20
+"""Of one stage, where all plans are listed."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
 searched in the time that people wait."""
@@ -90,7 +102,7 @@ def anytime_search(
         search.run(start, far=far)
     except OutOfTime as stopped:
         return SearchResult(search.best, search.best_cost, stopped.bound_s, finished=False)
-    return SearchResult(search.best, search.best_cost, search.length_s, finished=True)
+    return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
 
 
 def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> StagedPlan | None:
@@ -112,13 +124,13 @@ class StagedSearch:
 
     Attributes:
         best, best_cost: the shortest plan found so far, if it is shorter than the upper bound, and its cost.
-        length_s: its length, or the upper bound.
+        step_s: what it costs (StagedCost.step_s), or the upper bound.
     """
 
     def __init__(
         self, problem: StagedProblem, deadline: Deadline, upper_bound_s: float, costs: Costs | None = None
     ) -> None:
-        self.problem, self.deadline, self.length_s = problem, deadline, upper_bound_s
+        self.problem, self.deadline, self.step_s = problem, deadline, upper_bound_s
         self.costs = Costs(problem) if costs is None else costs
         self.best: StagedPlan | None = None
         self.best_cost: StagedCost | None = None
@@ -130,7 +142,7 @@ class StagedSearch:
             OutOfTime: with what is proven by then.
         """
         finest = tables_of(self.problem)
-        if np.isinf(self.length_s) and not stages_exist(finest, np.inf, finest.memory):
+        if np.isinf(self.step_s) and not stages_exist(finest, np.inf, finest.memory):
             return
         try:
             self._begin(finest, start, far=far)
@@ -143,25 +155,119 @@ class StagedSearch:
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""
-        return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.length_s))
+        return OutOfTime(min(max(bound_s, least_length_s(finest, self.deadline)), self.step_s))
 
     def _begin(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
+        if self.problem.schedule is not None:
+            self._begin_by_moves(finest, start)
+            return
         widely = is_large(self.problem) and is_plain(self.problem)
         if start is not None and widely:
             self.improve_widely(finest, start)
         elif start is not None:
             self.improve_around(finest, start)
-        if start is None or (far and not widely) or np.isinf(self.length_s):
+        if start is None or (far and not widely) or np.isinf(self.step_s):
             self.coarse_to_fine(finest, self.best or start)
 
-    def whole(self, finest: StageTables) -> None:
+    def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None) -> None:
+        """Go down by moves from the start, and from the best of the plans that cost least at least on coarser grids."""
+        self.improve_by_moves(finest, start, MOVES)
+        for stride in _coarser_strides(self.problem) if self.best is None else ():
+            tables, before = tables_of(self.problem, stride), self.best
+            self._simulate(tables, self._ranked(tables, self.step_s))
+            if self.best is not before:
+                self.improve_by_moves(finest, self.best, MOVES)
+
+    def whole(self, tables: StageTables) -> None:
         """Find the optimum on these tables if it is shorter than the best so far.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        self.improve(finest, prefix_bounds(finest, self.length_s * (1.0 + SLACK), self.deadline))
+        ranking = self._ranked(tables, self.step_s)
+        if not tables.suffixes.overlap:
+            self._take_ties(ranking, tables)
+            return
+        least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
+        try:
+            self._simulate(tables, ranking)
+            self._close(tables, least_s)
+        except (OutOfTime, TooMany) as stopped:
+            proven_s = stopped.bound_s if isinstance(stopped, OutOfTime) else 0.0
+            raise OutOfTime(max(proven_s, least_s)) from None
+
+    def _ranked(self, tables: StageTables, limit_s: float, most_labels: int | None = None) -> Ranking:
+        """The plans on these tables that may cost no more than that; see label_setting.ranked."""
+        bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
+        return ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, most_labels)
+
+    def _close(self, tables: StageTables, least_s: float) -> None:
+        """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
+
+        Args:
+            tables: where plans may cut.
+            least_s: none of them costs less.
+
+        Raises:
+            OutOfTime: with a bound on all plans on the tables.
+        """
+        done_s = least_s
+        for excess in EXCESS:
+            if done_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
+                return
+            limit_s = least_s * (1.0 + excess)
+            limit_s = self.step_s if NEARLY * self.step_s < limit_s else limit_s
+            try:
+                self._simulate(tables, self._ranked(tables, limit_s, MOST_LABELS), done_s)
+            except (OutOfTime, TooMany):
+                raise OutOfTime(done_s) from None
+            done_s = limit_s
+
+    def _simulate(self, tables: StageTables, ranking: Ranking, done_s: float = 0.0) -> None:
+        """Take the best of the plans, by their steps, but for those that cost less at least than what is done.
+
+        Raises:
+            OutOfTime: before all were looked at.
+        """
+        begin = int(np.searchsorted(ranking.least_s, done_s * (1.0 - SLACK)))
+        for first in range(begin, ranking.least_s.size, AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            if ranking.least_s[first] >= self.step_s:
+                return
+            self.deadline.check()
+            self.offer_batch(tables, ranking.batch.take(some))
+
+    def offer_batch(self, tables: StageTables, batch: PlanBatch) -> bool:
+        """Take the best of some plans if it is better than the best so far; whether it is."""
+        costs = batch_costs(tables, batch)
+        rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < self.step_s))
+        if not rows.size:
+            return False
+        before_s, steps = self.step_s, steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
+        for j in np.argsort(steps, kind="stable").tolist():
+            if steps[j] >= self.step_s * (1.0 - LENGTH_ROUNDING):
+                break
+            self.deadline.check()
+            self.offer(batch.plan(tables, int(rows[j]), PLANNER))
+        return self.step_s < before_s
+
+    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> None:
+        """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
+
+        Args:
+            tables: places where plans may cut, those of the plan among them.
+            near: where to begin; without a plan nothing happens.
+            offsets: how far a cut may move, ascending, in boundaries.
+
+        Raises:
+            OutOfTime: the deadline has passed; nothing is proven.
+        """
+        while near is not None:
+            self.deadline.check()
+            if not self.offer_batch(tables, neighbours(tables, PlanBatch.from_plan(tables, near), offsets)):
+                return
+            near = self.best
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.
@@ -197,7 +303,7 @@ class StagedSearch:
             tables: places where plans may cut, those of the plan among them.
             near: where to begin; it may be longer than the upper bound.
         """
-        start = route_of(tables, near, self.costs(near).length_s)
+        start = route_of(tables, near, self.costs(near).step_s)
         cuts = local_search(tables, self.problem.cluster, start, self.deadline).cuts(tables)
         self.offer(StagedPlan(*cuts, self.problem.micro_batches, PLANNER))
 
@@ -207,18 +313,23 @@ class StagedSearch:
         Raises:
             OutOfTime: with a bound on all plans within the bounds.
         """
-        improved = False
-        for plan in shortest(tables, bounds, self.length_s * (1.0 + SLACK), self.deadline):
-            improved |= self.offer(plan)
-        return improved
+        before_s = self.step_s
+        self._take_ties(ranked(tables, bounds, self.step_s * (1.0 + SLACK), self.deadline), tables)
+        return self.step_s < before_s
+
+    def _take_ties(self, ranking: Ranking, tables: StageTables) -> None:
+        """Take the shortest plan, or another of those that tie with it."""
+        ties = ranking.ties
+        for row in range(len(ties)):
+            self.offer(ties.plan(tables, row, PLANNER))
 
     def offer(self, plan: StagedPlan) -> bool:
         """Take a plan if it is shorter than the best so far and fits; whether it is."""
         cost = self.costs(plan)
-        shorter = cost.feasible and cost.length_s < self.length_s * (1.0 - LENGTH_ROUNDING)
+        shorter = cost.feasible and cost.step_s < self.step_s * (1.0 - LENGTH_ROUNDING)
         if shorter:
             self.best = replace(plan, coarse_cuts=self.problem.grid.to_points(plan.cuts))
-            self.best_cost, self.length_s = cost, cost.length_s
+            self.best_cost, self.step_s = cost, cost.step_s
         return shorter
 
 

@@ -14,6 +14,7 @@ from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import stage_memory_bytes
+from automap_models.cost.suffixes import LengthSuffixes, StepSuffixes, Suffixes
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
 
@@ -53,10 +54,10 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class ShardingTables:
-    """One sharding in which a stage may run: what it costs between boundaries i < k on r replicas, all but transfers.
+    """One sharding in which a stage may run: what it costs between boundaries i < k, all but transfers.
 
-    For fixed devices all of it splits into a part of the boundary where the stage begins and a part of the one where it
-    ends.
+    Its replicas split a micro-batch into so many equal parts (core.staged.StagedProblem.shares). For fixed devices all
+    of it splits into a part of the boundary where the stage begins and a part of the one where it ends.
 
     Attributes:
         sharding: the instructions one by one, on each device that shares them.
@@ -81,26 +82,26 @@ class ShardingTables:
     copies: Copies
     shared: SharedWork | None = None
 
-    def work_s(self, i: IntArray, k: IntArray, replicas: IntArray) -> FloatArray:
+    def work_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
         """[n] forward and backward time of one micro-batch but for what is gathered: never more for a smaller stage."""
-        work: FloatArray = (self.C[k] - self.C[i]) / replicas
+        work: FloatArray = (self.C[k] - self.C[i]) / parts
         if self.shared:
             work += self.shared.start_s[k] - self.shared.start_s[i]
         return work
 
-    def busy_s(self, i: IntArray, k: IntArray, replicas: IntArray) -> FloatArray:
+    def busy_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
         """[n] forward and backward time of one micro-batch, u."""
-        both = self.work_s(i, k, replicas)
+        both = self.work_s(i, k, parts)
         if self.shared:
-            both += (self.shared.gather_s[i] + self.shared.gather_s[k]) / replicas
+            both += (self.shared.gather_s[i] + self.shared.gather_s[k]) / parts
         return both
 
-    def forward_s(self, i: IntArray, k: IntArray, replicas: IntArray) -> FloatArray:
+    def forward_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
         """[n] the forward part of it, f."""
-        forward: FloatArray = (self.F[k] - self.F[i]) / replicas
+        forward: FloatArray = (self.F[k] - self.F[i]) / parts
         if self.shared:
             start = self.shared.start_forward_s
-            forward += self.shared.gather_s[i] / replicas + (start[k] - start[i])
+            forward += self.shared.gather_s[i] / parts + (start[k] - start[i])
         return forward
 
     def reduce_s(self, i: IntArray, k: IntArray, ring: FloatArray) -> FloatArray:
@@ -115,22 +116,22 @@ class ShardingTables:
         weights: FloatArray = self.W[k] - self.W[i] + self.copies.between(i, k)
         return weights
 
-    def potentials(self, replicas: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def potentials(self, parts: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
 
         AR is without the copies of tied weights: these differences are lower bounds where there are any.
 
         Args:
-            replicas, ring: [a, 1] of several stages.
+            parts, ring: [a, 1] of several stages.
 
         Returns:
             entering, leaving: [3, a, m+1].
         """
-        compute, forward, reduce = self.C / replicas, self.F / replicas, ring * self.W
+        compute, forward, reduce = self.C / parts, self.F / parts, ring * self.W
         if not self.shared:
             same = np.stack([compute, forward, compute + reduce])
             return same, same
-        gather = self.shared.gather_s / replicas
+        gather = self.shared.gather_s / parts
         compute, forward = compute + self.shared.start_s, forward + self.shared.start_forward_s
         both = compute + reduce + self.shared.gradient_s
         return (
@@ -138,11 +139,11 @@ class ShardingTables:
             np.stack([compute + gather, forward, both + gather]),
         )
 
-    def bytes_held(self, own: slice, replicas: int, in_flight: int, state_factor: float) -> float:
+    def bytes_held(self, own: slice, parts: float, in_flight: int, state_factor: float) -> float:
         """On each device of a stage of these instructions, to the last bit as the cost models have it."""
         held = self.sharding.weights_held(self.shared_parameters, own.start, own.stop)
         weights, stash = (float(np.add.reduceat(x, [0])[0]) for x in (held, self.sharding.stash[own]))
-        return stage_memory_bytes(weights, stash, replicas, in_flight, state_factor)
+        return stage_memory_bytes(weights, stash, parts, in_flight, state_factor)
 
 
 def prefix_at(boundary: IntArray, array: FloatArray) -> FloatArray:
@@ -254,9 +255,12 @@ class StageTables:
         A: [m+1] bytes crossing each boundary; 0 at both ends.
         shardings: in which a stage may run; in the first its replicas share nothing.
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
-        devices: the cluster's tables.
+        devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes a device may hold.
+        parts: [D+1] into how many equal parts so many replicas split a micro-batch.
+        held: [S] micro-batches whose activations a stage holds at once.
+        suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
     """
 
     boundary: IntArray
@@ -264,11 +268,15 @@ class StageTables:
     shardings: tuple[ShardingTables, ...]
     windows: IntArray
     devices: DeviceTables
+    cluster: Cluster
     stages: int
     micro_batches: int
     replicas_in_all: int
     state_factor: float
     memory: float
+    parts: FloatArray
+    held: tuple[int, ...]
+    suffixes: Suffixes
 
     @property
     def C(self) -> FloatArray:
@@ -297,7 +305,37 @@ class StageTables:
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""
-        return min(self.micro_batches, self.stages - stage)
+        return self.held[stage]
+
+    def stage_numbers(
+        self,
+        sharding: int,
+        stage: int,
+        boundaries: tuple[IntArray, IntArray],
+        devices: tuple[IntArray, IntArray],
+        rest: FloatArray,
+    ) -> FloatArray:
+        """[c, n] the numbers of suffixes that begin with a stage in that sharding.
+
+        Args:
+            sharding: index of the sharding.
+            stage: which stage it is.
+            boundaries: [n] i where it begins, [n] k where it ends.
+            devices: [n] a, [n] q of its devices a … q-1.
+            rest: [c, n] what comes after it, with the transfer into that.
+        """
+        both, forward, exposed = self.stage_times(sharding, boundaries, devices)
+        if self.suffixes.overlap:
+            exposed = np.maximum(exposed - (both - forward), 0.0)
+        return self.suffixes.before_stage(stage, both, forward, exposed, rest)
+
+    def stage_times(
+        self, sharding: int, boundaries: tuple[IntArray, IntArray], devices: tuple[IntArray, IntArray]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """[n] each of u, f and AR of stages in that sharding; see `stage_numbers`."""
+        own, ((i, k), (a, q)) = self.shardings[sharding], (boundaries, devices)
+        parts = self.parts[(q - a) // own.degree]
+        return own.busy_s(i, k, parts), own.forward_s(i, k, parts), own.reduce_s(i, k, own.all_reduce[a, q])
 
     def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, sharding: int = 0) -> NDArray[np.bool_]:
         """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
@@ -305,14 +343,15 @@ class StageTables:
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
         flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
-        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / replicas
+        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / self.parts[replicas]
         ok: NDArray[np.bool_] = held <= self.memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
         if close.size:
             keys, same = np.unique(np.stack((i[close], k[close], replicas[close])), axis=1, return_inverse=True)
             exactly = [
-                own.bytes_held(slice(self.boundary[i], self.boundary[k]), int(r), flight, factor) <= self.memory
+                own.bytes_held(slice(self.boundary[i], self.boundary[k]), float(self.parts[r]), flight, factor)
+                <= self.memory
                 for i, k, r in keys.T
             ]
             ok[close] = np.array(exactly)[same.ravel()]
@@ -354,9 +393,20 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         shardings=(whole,),
         windows=np.stack((stage, np.where(stage, boundary.size - 1 - problem.stages + stage, 0)), axis=1),
         devices=devices,
+        cluster=problem.cluster,
         stages=problem.stages,
         micro_batches=problem.micro_batches,
         replicas_in_all=problem.cluster.devices,
         state_factor=problem.state_factor,
         memory=problem.cluster.memory,
+        parts=problem.shares,
+        held=tuple(problem.in_flight(s) for s in range(problem.stages)),
+        suffixes=suffixes_of(problem),
     )
+
+
+def suffixes_of(problem: StagedProblem) -> Suffixes:
+    """The recursion of what its plans shall make small."""
+    if problem.schedule is None:
+        return LengthSuffixes(problem.micro_batches)
+    return StepSuffixes(problem.micro_batches, problem.stages, problem.schedule)

@@ -254,7 +254,7 @@ def test_the_device_tables_hold_what_the_collectives_say(nodes, size):
 def test_a_front_holds_each_undominated_pair_of_its_group_once(entries):
     entries = sorted(entries)
     group, first, second = (np.array([e[j] for e in entries], dtype=np.int64) for j in range(3))
-    front = pareto_front(group, first.astype(float), second.astype(float))
+    front = pareto_front(group, np.stack((first, second)).astype(float))
     expected = {
         (g, x, y)
         for g, x, y in entries
