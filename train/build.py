@@ -13,13 +13,13 @@ from typing import Any, get_type_hints
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from automap_models.envs.pipeline.env import REWARDS
+from automap_models.envs.pipeline.env import REWARDS, Problems
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.resources import is_file
@@ -341,36 +341,35 @@ def build_trainer(config: DictConfig, epochs: int) -> L.Trainer:
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
-    loggers, bar = build_loggers(config), progress()
+    loggers, told = build_loggers(config), progress(epochs * episodes_per_epoch(config))
     try:
         return L.Trainer(
             **options,
             max_epochs=epochs,
             logger=loggers,
-            callbacks=[*build_checkpoints(config), *bar, *([LearningRateMonitor()] if loggers else [])],
+            callbacks=[*build_checkpoints(config), *told, *([LearningRateMonitor()] if loggers else [])],
             plugins=[AtomicCheckpoints()],
             default_root_dir=config.out,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             reload_dataloaders_every_n_epochs=1,
             enable_model_summary=False,
-            enable_progress_bar=bool(bar),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in told),
         )
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise BadInput(str(error), where="trainer", do="see conf/trainer") from error
 
 
-def require_fitting_problems(config: DictConfig, data: PipelineData) -> None:
+def require_fitting_problems(config: DictConfig, problems: Problems, path: Path) -> None:
     """The data set's problems can be expressed in the environment.
 
     Raises:
         BadInput: they are on another grid, or larger.
     """
-    problems = data.problems
     if problems.points != config.env.points:
         raise BadInput(
             f"its problems have {problems.points} points, the environment {config.env.points}",
-            where=str(data.path),
+            where=str(path),
             do=f"set env.points={problems.points} or make the data set with granularity={config.env.points}",
         )
     for name, most in (("stages", config.env.max_stages), ("devices", config.env.max_devices)):
@@ -378,7 +377,7 @@ def require_fitting_problems(config: DictConfig, data: PipelineData) -> None:
         if largest > most:
             raise BadInput(
                 f"has problems of {largest} {name}, the environment at most {most}",
-                where=str(data.path),
+                where=str(path),
                 do=f"set env.max_{name}={largest}",
             )
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import warnings
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.progress import track
+
+from automap_models.core.units import percent
+
+T = TypeVar("T")
+EVERY_S = 10.0
+"""Between two lines on how far it is."""
 
 
 @rank_zero_only
@@ -27,10 +38,28 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
 
 
-def progress() -> list[Callback]:
-    """A progress bar on a terminal; in a file it would be noise."""
+def narrated(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items, while people see how many are done: a bar on a terminal, else a line every EVERY_S seconds."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(items, what, console=console, transient=True)
+        return
+    last_s = time.monotonic()
+    for done, item in enumerate(items):
+        if time.monotonic() - last_s >= EVERY_S:
+            last_s = time.monotonic()
+            say(f"{what}: {done:,} of {len(items):,}")
+        yield item
+
+
+def progress(episodes: int) -> list[Callback]:
+    """A progress bar on a terminal; elsewhere lines.
+
+    Args:
+        episodes: of the whole run.
+    """
     if not sys.stdout.isatty():
-        return []
+        return [_Lines(episodes)]
     return [_Bar(theme=RichProgressBarTheme(metrics_text_delimiter="\n"))]
 
 
@@ -39,3 +68,47 @@ class _Bar(RichProgressBar):
         """What was logged for the bar, without the loggers' version number."""
         metrics: Any = super().get_metrics(trainer, pl_module)
         return {name: value for name, value in metrics.items() if name != "v_num"}
+
+
+class _Lines(Callback):
+    """A line with the episodes, the gap and the time to go, after the first validation and then every EVERY_S seconds.
+
+    Before the first validation there is no gap to tell.
+    """
+
+    def __init__(self, episodes: int) -> None:
+        self._total = episodes
+        self._begun = self._said = (0.0, 0)
+        self._gap: float | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock."""
+        self._begun = self._said = (time.monotonic(), _episodes(pl_module))
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        """Say how far it is, if nothing was said for a while."""
+        self._say(pl_module, EVERY_S)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Remember the gap; the first one is said at once."""
+        first = self._gap is None
+        self._gap = float(trainer.callback_metrics["val/gap_mean"]) - 1.0
+        self._say(pl_module, 0.0 if first else EVERY_S)
+
+    def _say(self, module: L.LightningModule, after_s: float) -> None:
+        now_s, episodes = time.monotonic(), _episodes(module)
+        if now_s - self._said[0] < after_s:
+            return
+        self._said = (now_s, episodes)
+        rate = (episodes - self._begun[1]) / max(now_s - self._begun[0], 1e-9)
+        gap = "" if self._gap is None else f", gap to the optimum {percent(self._gap)}"
+        to_go_s = (self._total - episodes) / max(rate, 1e-9)
+        say(
+            f"{episodes:,} of {self._total:,} episodes ({percent(episodes / self._total)}){gap}, "
+            f"{rate:,.0f} episodes/s, {timedelta(seconds=round(to_go_s))} to go"
+        )
+
+
+def _episodes(module: L.LightningModule) -> int:
+    episodes: Any = module.episodes
+    return int(episodes)

@@ -19,8 +19,11 @@ from automap_models.formats.atomic import write_atomically
 from automap_models.formats.dataset import read_dataset
 from automap_models.planners.staged.exact import ExactPlanner
 
-from .console import say
+from .console import narrated, say
 from .imitation import ExactPlans, find_exact_plans
+
+PREVIEWED = 16
+"""Held-out problems on which the gap is measured before anything else."""
 
 
 class VisitSampler(Sampler[list[int]]):
@@ -101,17 +104,30 @@ class PipelineData(L.LightningDataModule):
         self.min_stages, self.validation_devices = min_stages, validation_devices
         self.path, self.groups, self.validation_groups = Path(path), groups, validation_groups
         self.batch, self.steps_per_epoch, self.seed = batch, steps_per_epoch, seed
+        self._loaded: tuple[EncodedProblems, EncodedProblems] | None = None
 
     def prepare_data(self) -> None:
         """Find the optima of the validation set once; the first process does."""
-        held_out = self._load()[1]
-        self._optima(held_out)
+        if not hasattr(self, "problems"):
+            self._optima(self._load()[1])
+
+    def preview(self) -> tuple[Problems, Tensor]:
+        """The smallest held-out problems with their optima, which are found within seconds: where a training starts."""
+        self._loaded = self._load()
+        held_out = self._loaded[1]
+        size = held_out.stages * held_out.nodes * held_out.devices_per_node
+        size = np.where(held_out.stages >= self.min_stages, size, size.max(initial=0) + size)
+        smallest = held_out.take(np.argsort(size, kind="stable")[:PREVIEWED])
+        optima = np.array([optimal_length(smallest, i) for i in range(len(smallest))])
+        solvable = np.isfinite(optima)
+        return Problems.from_encoded(smallest.take(solvable)), torch.from_numpy(optima[solvable]).float()
 
     def setup(self, stage: str | None = None) -> None:
         """Load everything into memory, once."""
         if hasattr(self, "problems"):
             return
-        training, held_out = self._load()
+        training, held_out = self._loaded or self._load()
+        self._loaded = None
         training = training.take(training.stages >= self.min_stages)
         if not len(training):
             raise BadInput(
@@ -162,7 +178,7 @@ class PipelineData(L.LightningDataModule):
         optima = _read_optima(cache, len(held_out))
         if optima is None:
             say(f"{self.path}: finding the exact optima of {len(held_out)} held-out problems, once")
-            optima = np.array([optimal_length(held_out, i) for i in range(len(held_out))])
+            optima = np.array([optimal_length(held_out, i) for i in narrated(range(len(held_out)), "exact optima")])
             content = optima
             write_atomically(cache, lambda file: np.save(file, content, allow_pickle=False))
         return optima

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from automap_models.envs.pipeline.encoding import EncodedProblems, decode
@@ -24,7 +22,7 @@ from automap_models.planners.staged.search import exact_search
 from automap_models.rl.offline import as_episodes, imitation_loss, transitions
 from automap_models.rl.replay import Items
 
-from .console import say
+from .console import narrated, say
 from .rainbow import RainbowModule
 
 CHUNK = 256
@@ -76,8 +74,7 @@ def find_exact_plans(file: Path, training: EncodedProblems, visited: NDArray[np.
         _make_folder(file.parent)
         say(f"{file}: finding the exact plans of {len(visited) - len(table):,} problems, once")
         waiting = np.array_split(visited[len(table) :], -(-(len(visited) - len(table)) // CHUNK))
-        console = Console(stderr=True)
-        for some in track(waiting, "exact plans", console=console, transient=True, disable=not console.is_terminal):
+        for some in narrated(waiting, "exact plans, in chunks"):
             table = np.concatenate([table, [exact_row(training, int(i), boundaries) for i in some]])
             _write(file, table)
     if (table[:, 1] < 0).all():

@@ -8,9 +8,11 @@ from typing import Any
 
 import hydra
 import lightning as L
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from automap_models.core.streams import one_line_errors
+from automap_models.core.units import percent
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
 from automap_models.resources import conf_dir
@@ -46,17 +48,27 @@ def train(config: DictConfig) -> L.Trainer:
     require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)
+    newest = resume_from(config)
+    if newest is None:
+        if config.init_from is not None:
+            load_weights(module, Path(config.init_from))
+            say(f"starting with the weights of {config.init_from}")
+        _say_gap(config, data, module)
     data.setup()
-    require_fitting_problems(config, data)
+    require_fitting_problems(config, data.problems, data.path)
     epochs = epochs_of(config, len(data.problems.stages))
-    checkpoint = _starting_point(config, module, data)
+    if newest is not None:
+        saved = require_resumable(newest, module, data, config.trainer.devices * config.trainer.num_nodes)
+        say(f"going on with {newest} after {saved['rainbow']['episodes']:,} episodes")
+        load_weights(module, newest, "ckpt_path")
+        _say_gap(config, data, module)
     trainer: L.Trainer = build_trainer(config, epochs)
     _write_config(config)
     _say_plan(config, data, epochs)
     if isinstance(module, ImitationModule):
         world = config.trainer.devices * config.trainer.num_nodes
         module.plans = data.exact_plans(Path(module.imitation.plans), epochs, world)
-    _fit(trainer, module, data, checkpoint)
+    _fit(trainer, module, data, newest)
     if trainer.is_global_zero:
         _finish(config, trainer, module, data)
     return trainer
@@ -69,16 +81,18 @@ def _say_plan(config: DictConfig, data: PipelineData, epochs: int) -> None:
     say(f"{episodes:,} episodes in {epochs} epochs, at most {-(-episodes // groups)} on one problem")
 
 
-def _starting_point(config: DictConfig, module: RainbowModule, data: PipelineData) -> Path | None:
-    """Take over what an earlier run left; the checkpoint to go on with, if any."""
-    if config.init_from is not None and config.ckpt_path is None:
-        load_weights(module, Path(config.init_from))
-        say(f"starting with the weights of {config.init_from}")
-    path: Path | None = resume_from(config)
-    if path is not None:
-        saved = require_resumable(path, module, data, config.trainer.devices * config.trainer.num_nodes)
-        say(f"going on with {path} after {saved['rainbow']['episodes']:,} episodes")
-    return path
+@torch.no_grad()
+def _say_gap(config: DictConfig, data: PipelineData, module: RainbowModule) -> None:
+    """Where the training starts, on a few held-out problems: the others' optima may take minutes to find."""
+    problems, optima = data.preview()
+    if not len(optima):
+        return
+    require_fitting_problems(config, problems, data.path)
+    gaps = module.eval().gaps(problems, optima, torch.Generator().manual_seed(config.seed))
+    module.train()
+    fits = gaps[gaps.isfinite()]
+    gap = f"gap to the optimum {percent(float(fits.mean()) - 1.0)}" if len(fits) else "no plan fits the memory"
+    say(f"before this training: {gap} (the {len(gaps)} smallest held-out problems)")
 
 
 def _write_config(config: DictConfig) -> None:

@@ -217,10 +217,20 @@ class RainbowModule(L.LightningModule):
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Greedy lengths of held-out problems over their optima."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        problems = data.validation.take(batch.cpu()).to(self.device)
-        episodes = rollout(self.agent, problems, 0.0, self.generator)
-        ratio = complete_cost(problems, episodes.complete).length / data.optima[batch.cpu()].to(self.device)
-        self._gaps.append(torch.where(episodes.reward > 0, ratio, torch.inf))
+        self._gaps.append(self.gaps(data.validation.take(batch.cpu()), data.optima[batch.cpu()], self.generator))
+
+    def gaps(self, problems: Problems, optima: Tensor, generator: torch.Generator) -> Tensor:
+        """[B] L/L* of greedy plans; inf where a plan does not fit.
+
+        Args:
+            problems: B of them.
+            optima: [B] their optimal lengths L*.
+            generator: of random draws.
+        """
+        problems = problems.to(self.device)
+        episodes = rollout(self.agent, problems, 0.0, generator)
+        ratio = complete_cost(problems, episodes.complete).length / optima.to(self.device)
+        return torch.where(episodes.reward > 0, ratio, torch.inf)
 
     def on_validation_epoch_end(self) -> None:
         """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart.

@@ -48,7 +48,8 @@ class InstructionGraph:
         model: the model's name.
         names: [n] unique names (HLO: `dot.1664`).
         opcodes: [n] what they do (StableHLO's or ATen's word without the dialect: `dot_general`); `part` takes a slice
-            of an argument that lies in one piece of memory, such as a layer's of stacked parameters.
+            of an argument that lies in one piece of memory, such as a layer's of stacked parameters, and `random_bits`
+            is a loop over the rounds of a generator.
         layers: [n] path of the module they belong to (`encoder/block_3/attention`); "" where unknown.
         phases: int8 [n], see Phase.
         result_offsets: [n+1] instruction i makes the values result_offsets[i] … result_offsets[i+1] - 1; the first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ FloatArray = NDArray[np.float64]
 _UNIT = {"C": "s", "A": "bytes", "W": "bytes", "C_fwd": "s", "stash": "bytes"}
 _LARGEST = {name: LARGEST_S if unit == "s" else LARGEST_BYTES for name, unit in _UNIT.items()}
 _ROUNDING = 1e-9
+_DTYPE = re.compile(r"b?float(8|16|32|64)(?:_\w+)?$")
 _MAGNITUDE = "times are seconds and sizes are bytes: check the units"
 
 
@@ -82,7 +84,8 @@ class Profile:
         stash: bytes that i keeps for its backward pass.
         names: instruction names; empty when the profile has none.
         layers: module path of each instruction; empty when the profile has none.
-        meta: where the profile comes from (model, device, microbatch_size, …).
+        meta: where the profile comes from (model, device, microbatch_size, …), and the element type of most of the
+            parameters' bytes (parameter_dtype: `float32`, `bfloat16`, …).
         shared_parameters: those that more than one instruction uses; W counts each at its first use only.
     """
 
@@ -155,6 +158,7 @@ class Profile:
         if not compute.any():
             raise BadInput("the times in C are all zero", where=source, do="measure the model again")
         require_magnitudes(arrays, source)
+        _require_dtype(meta or {}, source)
         for k, parameter in enumerate(shared_parameters):
             _require_shared(f"shared_parameters[{k}]", parameter, arrays["W"], source)
         for array in arrays.values():
@@ -178,6 +182,12 @@ class Profile:
     def model(self) -> str:
         """The model's name as the profile tells it."""
         return str(self.meta.get("model", "unnamed model"))
+
+    @property
+    def element_bytes(self) -> float | None:
+        """Bytes of one parameter, by `meta["parameter_dtype"]`; None where the profile does not say."""
+        dtype = _DTYPE.match(str(self.meta.get("parameter_dtype")))
+        return int(dtype[1]) / 8 if dtype else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -247,6 +257,17 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
                 do="every entry must be a finite number ≥ 0",
             )
     return array
+
+
+def _require_dtype(meta: Mapping[str, object], source: str) -> None:
+    """Refuse an element type of the parameters that no parameters have."""
+    dtype = meta.get("parameter_dtype")
+    if dtype is not None and not (isinstance(dtype, str) and _DTYPE.match(dtype)):
+        raise BadInput(
+            f"meta says that parameters are {str(dtype)[:40]!r}",
+            where=source,
+            do="write float32, bfloat16 or float16 as parameter_dtype, or leave it out",
+        )
 
 
 def _require_shared(key: str, parameter: SharedParameter, W: FloatArray, source: str) -> None:

@@ -17,11 +17,10 @@ from automap_models.core.microbatch import microbatch_size, required_size, resca
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
 from automap_models.core.schedules import require_schedule, warm_up
+from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
 
 DEFAULT_MICRO_BATCHES = 16
-DEFAULT_STATE_FACTOR = 4.0
-
 MAX_MICRO_BATCHES = 1_000_000_000
 MAX_GRANULARITY = 65_536
 """Beyond these nobody plans: numbers so large are mistakes, and would exhaust memory or the range of a float."""
@@ -42,7 +41,8 @@ class StagedProblem:
         cluster: where it shall run.
         stages: number of stages S; 1 is data parallelism, operator partitioning, or both.
         micro_batches: micro-batches M in a global batch.
-        state_factor: σ, bytes of training state per byte of parameters (cost-model, "Memory").
+        state_factor: σ, bytes of training state per byte of parameters (cost-model, "Memory"); unless given, Adam's at
+            the precision of the profile's parameters.
         granularity: number of cut points the instructions are coarsened to.
         shardings: of the profile, in which a stage may run beside as it is; each of degree 2 or more.
         launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
@@ -59,7 +59,7 @@ class StagedProblem:
     cluster: Cluster
     stages: int
     micro_batches: int = DEFAULT_MICRO_BATCHES
-    state_factor: float = DEFAULT_STATE_FACTOR
+    state_factor: float = None  # type: ignore[assignment]  # never None after __post_init__
     granularity: int = DEFAULT_GRANULARITY
     shardings: tuple[ShardedProfile, ...] = ()
     launch_s: float = 0.0
@@ -68,6 +68,8 @@ class StagedProblem:
     schedule: str | None = None
 
     def __post_init__(self) -> None:
+        if self.state_factor is None:
+            object.__setattr__(self, "state_factor", default_state_factor(self.profile))
         if self.schedule is not None:
             require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:

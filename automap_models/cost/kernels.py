@@ -14,6 +14,10 @@ Compilers run chains of them as one kernel and keep what is in between in regist
   from k times moves less than reading that once, writing the value and reading it k times:
   (k - 1)·sources < (k + 1)·size. A value that something else reads or the step returns is written in any case.
 
+- Random bits are made in registers by the kernel that needs them, as XLA does with `rng_bit_generator` and with the
+  rounds of threefry: their arithmetic on unsigned integers counts no FLOP, and the bits are never written. What is made
+  of them is not made twice, though: dropout's mask, which the backward pass reads again, is written once, a byte each.
+
 A kernel reads each value once, and its costs are those of the instruction that writes its result. XLA also lets a
 kernel write several results, and merges kernels that read the same. That is left out, so elementwise time is over-
 rather than underestimated; benchmarks/roofline_accuracy.py holds the sums against measurements.
@@ -39,6 +43,8 @@ MATRIX_OPCODES = frozenset({"convolution", "dot", "dot_general", "scaled_dot_pro
 VIEW_OPCODES = frozenset({"reshape", "optimization_barrier"})
 PART_OPCODE = "part"
 """What an instruction graph calls a slice of an argument that lies in one piece of memory: it is read in place."""
+RANDOM_OPCODES = frozenset({"random_bits", "rng", "rng_bit_generator"})
+"""`random_bits` is what an instruction graph calls a loop over the rounds of a generator such as threefry."""
 REDUCTION_OPCODES = frozenset({"reduce", "reduce_window"})
 SLICE_OPCODES = frozenset({"slice", "dynamic_slice"})
 _ELEMENTWISE = """
@@ -48,7 +54,7 @@ minimum multiply negate not or pad popcnt power real reduce_precision remainder 
 round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh
 transpose xor
 """
-FUSIBLE_OPCODES = SLICE_OPCODES | frozenset(_ELEMENTWISE.split())
+FUSIBLE_OPCODES = SLICE_OPCODES | RANDOM_OPCODES | frozenset(_ELEMENTWISE.split())
 """StableHLO's words; their results can stay in registers."""
 
 
@@ -140,13 +146,29 @@ class _Fusion:
 
     def _fuse(self) -> None:
         """Decide from the last instruction to the first, when the kernels of all readers are known."""
-        sizes, sources = self.graph.value_bytes, self._source_bytes()
+        sizes, sources, random = self.graph.value_bytes, self._source_bytes(), self._random()
         for i in reversed(range(len(self.graph))):
             v = int(self.graph.result_offsets[i])
-            if self.graph.opcodes[i] in FUSIBLE_OPCODES and not self._must_be_written(v):
-                kernels = frozenset[int]().union(*(self.kernels[r] for r in self.readers[v]))
-                if (len(kernels) - 1) * sources[v] < (len(kernels) + 1) * sizes[v]:
+            results = self._read_results(i)
+            if self.graph.opcodes[i] in FUSIBLE_OPCODES and not any(map(self._must_be_written, results)):
+                kernels = frozenset[int]().union(*(self.kernels[r] for u in results for r in self.readers[u]))
+                worth_it = (len(kernels) - 1) * sources[v] < (len(kernels) + 1) * sizes[v]
+                if worth_it and (len(kernels) == 1 or not random[i]):
                     self.kernels[i] = kernels
+
+    def _read_results(self, i: int) -> list[int]:
+        """The results of an instruction, of several only those that something reads; at least one."""
+        results = list(range(*self.graph.result_offsets[i : i + 2].tolist()))
+        return [v for v in results if self.readers[v]] or results[:1]
+
+    def _random(self) -> list[bool]:
+        """[n] whether an instruction makes random bits, or its results elementwise of such."""
+        graph, random = self.graph, [False] * len(self.graph)
+        for i, opcode in enumerate(graph.opcodes):
+            makers = graph.producers[self.inputs[i]] if self.inputs[i] else ()
+            from_random = any(maker >= 0 and random[maker] for maker in makers)
+            random[i] = opcode in RANDOM_OPCODES or (opcode in FUSIBLE_OPCODES and from_random)
+        return random
 
     def _must_be_written(self, v: int) -> bool:
         return v in self.outputs or not self.readers[v] or not all(map(self._takes_in, self.readers[v]))
@@ -172,6 +194,11 @@ class _Fusion:
             return min(sizes[v], float(self.graph.value_bytes[self.graph.result_offsets[i]]))
         return sizes[v]
 
+    def _makes_bits(self, i: int) -> bool:
+        """Whether an instruction computes with unsigned integers, as generators of random bits do."""
+        unsigned = self.graph.dtypes[self.graph.result_offsets[i]].startswith("ui")
+        return self.graph.opcodes[i] in RANDOM_OPCODES or (unsigned and self.graph.opcodes[i] in FUSIBLE_OPCODES)
+
     def _is_fused(self, i: int) -> bool:
         return self.kernels[i] != {i}
 
@@ -183,7 +210,7 @@ class _Fusion:
         for i, opcode in enumerate(graph.opcodes):
             if opcode in VIEW_OPCODES or opcode in {"constant", PART_OPCODE}:
                 continue
-            for kernel in self.kernels[i]:
+            for kernel in self.kernels[i] if not self._makes_bits(i) else ():
                 flop[kernel] += graph.flop[i]
             if not self._takes_in(i):
                 moved[i] += graph.bytes_accessed[i]

@@ -29,7 +29,8 @@ from automap_models.core.microbatch import (
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
-from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_text

@@ -58,15 +58,20 @@ def instruction_graph(module: Module) -> InstructionGraph:
 
 
 def _opcodes(module: MlirModule) -> tuple[str, ...]:
-    """[n] StableHLO's words, and `part` for the slices of arguments, or of views or parts of them, in one piece."""
-    from automap_models.hlo.mlir_walk import is_in_one_piece
+    """[n] StableHLO's words, but two of the instruction graph's own.
+
+    `part` is a slice of an argument, or of a view or a part of one, in one piece; `random_bits` a generator's loop.
+    """
+    from automap_models.hlo.mlir_walk import is_in_one_piece, makes_random_bits
 
     opcodes = [op.opcode for op in module.operations]
     in_place = set(range(len(module.arguments)))
     result = len(module.arguments)
     with module.mlir.context:
         for i, op in enumerate(module.operations):
-            if op.operands and op.operands[0] in in_place:
+            if op.opcode == "while" and makes_random_bits(module.handles[i]):
+                opcodes[i] = "random_bits"
+            elif op.operands and op.operands[0] in in_place:
                 if op.opcode == "slice" and is_in_one_piece(module.handles[i]):
                     opcodes[i] = PART_OPCODE
                 if opcodes[i] in VIEW_OPCODES or opcodes[i] == PART_OPCODE:

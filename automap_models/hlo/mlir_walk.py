@@ -125,6 +125,22 @@ def is_in_one_piece(op: Any) -> bool:
     return all(size == 1 for size, _ in taken[:last]) and set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}
 
 
+_OF_BITS = """
+add and broadcast_in_dim compare concatenate constant convert dynamic_slice dynamic_update_slice iota not or reshape
+return select shift_left shift_right_logical slice subtract xor
+"""
+
+
+def makes_random_bits(op: Any) -> bool:
+    """Whether a loop runs the rounds of a generator such as threefry: shifts and exclusive ors of unsigned integers."""
+    if op.name != _LOOP or rounds(op) == UNKNOWN:
+        return False
+    inner = list(nested_operations(op))
+    opcodes = {nested.name.rpartition(".")[2] for nested in inner}
+    integers = all("f" not in str(result.type.element_type) for nested in inner for result in nested.results)
+    return integers and opcodes <= set(_OF_BITS.split()) and "xor" in opcodes
+
+
 def inner_loops(op: Any) -> Iterator[Any]:
     """The loops in the regions of an operation that are in no further loop."""
     for region in op.regions:

@@ -212,10 +212,11 @@ class StepClasses:
             return ()
         position = value - int(self.graph.result_offsets[i])
         results = int(self.graph.result_offsets[i + 1] - self.graph.result_offsets[i])
-        place = _PASSED_ON.get(self.graph.opcodes[i])
+        opcode = self.module.operations[i].opcode
+        place = _PASSED_ON.get(opcode)
         if place is None:
             return self._of_rules_value(uses[-1].values[position - results])
-        passed = [use for use in uses if use.opcode == self.graph.opcodes[i]]
+        passed = [use for use in uses if use.opcode == opcode]
         return self._of_rules_value(passed[position - results].values[place])
 
     def _sum(self, over: int, value: int, waited: set[int], use: Use) -> Sum:

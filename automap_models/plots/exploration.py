@@ -42,6 +42,8 @@ SIZES: Mapping[str, tuple[Part, str]] = {
     "training state": (lambda parts: parts.state_bytes, "#E69F00"),
     "activations": (lambda parts: parts.stash_bytes, "#CC79A7"),
 }
+TEXT_SHARE = 0.2
+"""Of the longest bar: the room that a bar's sum takes beside it."""
 FADED = 0.35
 """Opacity of plans that do not fit."""
 
@@ -50,24 +52,20 @@ def draw_candidates(exploration: Exploration) -> Figure:
     """The figure; a notebook can show it as it is."""
     from matplotlib.figure import Figure
 
-    plans = exploration.candidates
-    figure = Figure(figsize=(13.0, 2.2 + 0.5 * len(plans)), layout="constrained")
-    times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
+    plans, limit = exploration.candidates, exploration.space.cluster.memory
+    figure = Figure(figsize=(13.0, 2.4 + 0.5 * len(plans)), layout="constrained")
     figure.suptitle(title(exploration), fontsize=13, parse_math=False)
+    times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
     unit_s, unit = time_unit(max(plan.step_s for plan in plans))
     _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
     times.set_xlabel(f"a step, {unit}")
     times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
-    _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes))
-    limit = exploration.space.cluster.memory
-    memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"a device has {size(limit)}")
+    _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes), limit)
+    memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"a device has {size(limit)}", zorder=0.5)
     memory.set_xlabel(f"memory of the fullest device, {unit}")
     memory.set_yticks([])
-    for axes in (times, memory):
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.55 / len(plans) - 0.09), ncols=3, frameon=False, fontsize=9
-        )
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
@@ -90,21 +88,23 @@ def _bars(
     parts: Mapping[str, tuple[Part, str]],
     unit: float,
     text: Callable[[Candidate], str],
+    line: float = np.inf,
 ) -> None:
-    """Stacked bars, the best plan on top, each with its sum beside it."""
+    """Stacked bars, the best plan on top, each with its sum beside it, or beyond a line that it would cross."""
     left, places = np.zeros(len(plans)), np.arange(len(plans))
     for name, (part, colour) in parts.items():
         widths = np.array([part(plan.parts) for plan in plans]) / unit
+        if not widths.any():
+            continue
         bars = axes.barh(places, widths, left=left, color=colour, height=0.7, label=name)
         for bar, plan in zip(bars, plans, strict=True):
             bar.set_alpha(1.0 if plan.fits else FADED)
         left += widths
-    for place, plan, end in zip(places, plans, left, strict=True):
-        behind = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
-        axes.annotate(
-            text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9, bbox=behind
-        )
-    axes.set_xlim(0.0, 1.15 * float(left.max()))
+    room = TEXT_SHARE * float(left.max())
+    ends = [line / unit if end <= line / unit < end + room else end for end in left.tolist()]
+    for place, plan, end in zip(places, plans, ends, strict=True):
+        axes.annotate(text(plan), (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_xlim(0.0, max(ends) + room)
     axes.invert_yaxis()
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

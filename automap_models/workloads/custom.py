@@ -43,7 +43,9 @@ def _step(spec: str, function: Callable[..., Any], arguments: tuple[Any, ...], d
 
 
 def _batch_size(spec: str, batch: Any) -> int:
-    sizes = {array.shape[0] for array in jax.tree.leaves(batch) if array.ndim}
+    """Samples in a batch: the first dimension of all its arrays but random keys."""
+    arrays = [array for array in jax.tree.leaves(batch) if array.ndim]
+    sizes = {array.shape[0] for array in arrays if not _is_random_key(array)} or {a.shape[0] for a in arrays}
     if len(sizes) == 1:
         return int(sizes.pop())
     raise BadInput(
@@ -51,6 +53,13 @@ def _batch_size(spec: str, batch: Any) -> int:
         where=spec,
         do="return a TrainingStep, which says it",
     )
+
+
+def _is_random_key(array: jax.ShapeDtypeStruct) -> bool:
+    """Whether an array holds random keys, typed ones or JAX's bare ones of two or four 32-bit words."""
+    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return True
+    return bool(array.dtype == jax.numpy.uint32) and array.shape[-1] in (2, 4)
 
 
 def _checked(spec: str, step: TrainingStep) -> TrainingStep:

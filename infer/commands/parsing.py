@@ -263,7 +263,8 @@ def add_state_factor(group: argparse._ArgumentGroup) -> None:
         "--state-factor",
         metavar="X",
         type=float,
-        help="bytes of training state per byte of parameters (default 4: fp32 with Adam; 2 for Adafactor or SGD)",
+        help="bytes of training state per byte of parameters (default: Adam's by the precision of the parameters, 4 in "
+        "fp32, 8 in bf16 and fp16 with fp32 master weights; 2 for Adafactor or SGD in fp32)",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, PlanReport
+from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
 from automap_models.planners.portfolio.candidate import Candidate
@@ -161,6 +162,9 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     under = "" if schedule is None else f" under {schedule} (length {seconds(plan.cost.length_s)})"
     yield "step", f"{seconds(plan.step_s)}{under}: {parts_in_words(plan)}"
     yield "memory", memory_in_words(plan)
+    state = state_in_words(plan.problem.profile, plan.problem.state_factor)
+    if state is not None:
+        yield "state", state
     yield from shardings(plan)
 
 

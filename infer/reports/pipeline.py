@@ -13,6 +13,7 @@ from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.staged import SearchLogEntry
+from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
@@ -118,6 +119,9 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
         yield "length", f"{length} by the cost model (span {seconds(cost.span_s)}), {below} below the step"
     yield "pivot", pivot_in_words(report)
     yield "simulated", ", ".join(_simulated(report))
+    state = state_in_words(report.problem.profile, report.problem.state_factor)
+    if state is not None:
+        yield "state", state
     yield "speed-up", ", ".join(_speed_ups(report))
     yield "optimum", optimality_in_words(report)
 

@@ -95,6 +95,20 @@ def test_layer_normalisation_reads_its_input_three_times() -> None:
     assert_allclose(moved, [BIG + ROW, 0, 0, 0, BIG + 2 * ROW, 0, 0, 2 * BIG + 2 * ROW])
 
 
+@pytest.mark.parametrize("opcode", ["random_bits", "rng_bit_generator"])
+def test_random_bits_stay_in_registers_and_the_mask_made_of_them_is_written_once(opcode: str) -> None:
+    """Dropout: a mask r of the bits b of a seed s, read by the forward pass and again by the backward pass."""
+    dropout = [("b", opcode, "s"), ("r", "compare", "b"), ("c", "select", "r x"), ("g", "select", "r y")]
+    flop, moved = kernel_costs(graph_of("s x y", dropout, "c g"))
+    assert_allclose(moved, [0, 4 + ROW, ROW + 2 * BIG, ROW + 2 * BIG])
+    assert_allclose(flop, [0, 1, 1, 1])
+
+
+def test_bits_that_one_kernel_reads_cost_nothing_but_their_seed() -> None:
+    _, moved = kernel_costs(graph_of("s x", [("b", "random_bits", "s"), ("c", "select", "b x")], "c"))
+    assert_allclose(moved, [0, 4 + 2 * BIG])
+
+
 def test_a_sum_that_many_read_is_written_once() -> None:
     """A residual stream: computing it from two values in each of four kernels would read more."""
     readers: list[Line] = [(name, "abs", "a") for name in "bcde"]

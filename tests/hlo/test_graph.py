@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.cost.kernels import kernel_costs
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.step import TrainingStep
@@ -69,6 +70,40 @@ def test_a_loop_is_one_instruction_that_costs_all_its_rounds(length: int, inner:
     products = length * inner * 2 * 32 * 64 * 64
     assert products < graph.flop[graph.opcodes.index("while")] < 1.05 * products
     assert "loops_of_unknown_length" not in graph.meta
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+def test_dropout_costs_its_mask_and_not_the_rounds_of_the_generator(generator: str) -> None:
+    """A step that is 28 % random bits where their rounds are taken for kernels of their own."""
+    rows, columns = 64, 128
+
+    def step_of(rate: float) -> TrainingStep:
+        def step(w: Any, batch: Any) -> Any:
+            def loss(w: Any) -> Any:
+                with jax.named_scope("first"):
+                    h = batch["x"] @ w["first"]
+                    if rate:
+                        kept = jax.random.bernoulli(batch["key"], 1 - rate, h.shape)
+                        h = jnp.where(kept, h / (1 - rate), 0)
+                with jax.named_scope("second"):
+                    return jnp.mean((h @ w["second"]) ** 2)
+
+            return jax.value_and_grad(loss)(w)
+
+        w = {name: jax.ShapeDtypeStruct((columns, columns), jnp.float32) for name in ("first", "second")}
+        key = jax.eval_shape(lambda: jax.random.key(0, impl=generator))
+        batch = {"x": jax.ShapeDtypeStruct((rows, columns), jnp.float32), "key": key}
+        return TrainingStep("dropout", step, (w, batch), 0, (1,), rows)
+
+    with_dropout, without = (instruction_graph(trace(step_of(rate))) for rate in (0.1, 0.0))
+    assert "while" not in with_dropout.opcodes
+    flop, moved = (a.sum() - b.sum() for a, b in zip(kernel_costs(with_dropout), kernel_costs(without), strict=True))
+    elements = rows * columns
+    read_and_written = 2 * (2 * 4 * elements)  # in the forward and in the backward pass; without dropout, products join
+    mask = 3 * elements  # written, read forward, read backward
+    unread = 4 * elements  # zeros that JAX makes and nothing reads
+    assert moved <= read_and_written + mask + unread + 200
+    assert flop <= 30 * elements  # of which bits become numbers, and these a mask
 
 
 def test_a_loop_of_unknown_length_counts_once_and_is_named() -> None:

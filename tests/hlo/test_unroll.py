@@ -13,7 +13,7 @@ import pytest
 from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
 from automap_models.cost.kernels import roofline_times
-from automap_models.formats.device_yaml import read_device
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import compiled, read_module, trace
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import part

@@ -56,6 +56,21 @@ def test_of_a_tuple_the_first_argument_is_trained_the_last_is_the_batch_the_rest
     assert from_factory((step, [PARAMS, BATCH])).inputs == (1,)
 
 
+@pytest.mark.parametrize(
+    "key", [jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((2,), jnp.uint32)], ids=["typed", "bare"]
+)
+def test_random_keys_and_scalars_in_a_batch_are_no_samples(
+    from_factory: Callable[..., TrainingStep], key: jax.ShapeDtypeStruct
+) -> None:
+    layers_keys = jax.eval_shape(lambda: jax.random.split(jax.random.PRNGKey(0), 5))
+    batch = {**BATCH, "key": key, "keys": layers_keys, "temperature": jax.ShapeDtypeStruct((), jnp.float32)}
+    assert from_factory((step, (PARAMS, batch))).microbatch_size == 8
+
+
+def test_a_batch_of_nothing_but_bare_keys_has_a_size(from_factory: Callable[..., TrainingStep]) -> None:
+    assert from_factory((step, (PARAMS, {"x": jax.ShapeDtypeStruct((6, 2), jnp.uint32)}))).microbatch_size == 6
+
+
 def test_the_dtype_asked_for_is_the_steps_dtype(from_factory: Callable[..., TrainingStep]) -> None:
     assert from_factory((step, (PARAMS, BATCH)), dtype="float16").dtype == "float16"
 

@@ -18,7 +18,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
-from automap_models.core.staged import DEFAULT_STATE_FACTOR, StagedPlan, StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import SILENT, Planner, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
@@ -128,7 +128,7 @@ def space_to_explore(model: ProfiledModel, cluster: Cluster, options: ExploreOpt
         model,
         options.limited(cluster),
         global_batch=default_batch(model.profile) if options.global_batch is None else options.global_batch,
-        state_factor=DEFAULT_STATE_FACTOR if options.state_factor is None else options.state_factor,
+        state_factor=options.state_factor,
         constraints=options.constraints,
         schedule=options.step_schedule,
     )

@@ -13,7 +13,8 @@ from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import microbatch_size, require_samples, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.staged import DEFAULT_MICRO_BATCHES, DEFAULT_STATE_FACTOR, StagedProblem
+from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedProblem
+from automap_models.core.training_state import default_state_factor
 from automap_models.errors import BadInput
 
 MAX_STAGES = 16
@@ -73,7 +74,7 @@ class PlanningSpace:
             the number of micro-batches is given.
         micro_batches: M where there is no global batch.
         stages: every number of stages S in question; None is from 1 to as many as planners try.
-        state_factor: σ, bytes of training state per byte of parameters.
+        state_factor: σ, bytes of training state per byte of parameters; None is Adam's at the parameters' precision.
         granularity: points that the instructions are coarsened to.
         max_replicas: of a stage, where there is no global batch; None is no limit.
         constraints: that every plan satisfies.
@@ -88,7 +89,7 @@ class PlanningSpace:
     global_batch: int | None = None
     micro_batches: int = DEFAULT_MICRO_BATCHES
     stages: tuple[int, ...] | None = None
-    state_factor: float = DEFAULT_STATE_FACTOR
+    state_factor: float | None = None
     granularity: int = DEFAULT_GRANULARITY
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
@@ -118,12 +119,13 @@ class PlanningSpace:
     @cached_property
     def whole(self) -> StagedProblem:
         """One stage, the profiled micro-batch, every sharding that this cluster's devices divide into."""
+        profile = self.model.profile
         return StagedProblem(
-            self.model.profile,
+            profile,
             self.cluster,
             stages=1,
             micro_batches=self.micro_batches,
-            state_factor=self.state_factor,
+            state_factor=default_state_factor(profile) if self.state_factor is None else self.state_factor,
             granularity=self.granularity,
             shardings=tuple(p for p in self.model.shardings if self.cluster.devices % p.degree == 0),
             launch_s=self.model.launch_s,

@@ -213,4 +213,4 @@ def test_a_data_set_of_another_size_than_the_environment_is_refused(tiny: MakeCo
         data = build_data(config)
         data.setup()
         with pytest.raises(BadInput, match=named):
-            require_fitting_problems(config, data)
+            require_fitting_problems(config, data.problems, data.path)

@@ -1,0 +1,62 @@
+"""A training says how far it is: before it starts, while it prepares, and while it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from automap_models.train import console
+from automap_models.train.build import build_data, build_module
+from automap_models.train.console import narrated, progress
+from automap_models.train.data import PREVIEWED
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the clock says, in a list's only entry."""
+    now = [0.0]
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_long_work_is_counted_in_lines(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    for item in narrated(range(50), "exact optima"):
+        clock[0] = item * 0.3  # 14.7 s in all: one line, at the first item after 10 s
+    assert capsys.readouterr().out == "exact optima: 35 of 50\n"
+
+
+def test_a_run_tells_its_gap_at_once_and_then_every_ten_seconds(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lines,) = progress(1000)
+    module: Any = SimpleNamespace(episodes=0)
+    trainer: Any = SimpleNamespace(callback_metrics={"val/gap_mean": torch.tensor(1.25)})
+    lines.on_train_start(trainer, module)
+    for seconds, episodes in ((4, 100), (8, 200), (12, 300)):
+        clock[0], module.episodes = seconds, episodes
+        lines.on_train_batch_end(trainer, module, None, None, 0)
+    assert capsys.readouterr().out == "300 of 1,000 episodes (30.0 %), 25 episodes/s, 0:00:28 to go\n"
+    clock[0], module.episodes = 13, 325
+    lines.on_validation_end(trainer, module)
+    told = "325 of 1,000 episodes (32.5 %), gap to the optimum 25.0 %, 25 episodes/s, 0:00:27 to go\n"
+    assert capsys.readouterr().out == told
+    clock[0] = 14
+    lines.on_validation_end(trainer, module)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_gap_at_the_start_is_that_of_greedy_plans_over_their_optima(tiny: Any) -> None:
+    """No plan is shorter than the exact planner's."""
+    config = tiny()
+    data, module = build_data(config), build_module(config)
+    problems, optima = data.preview()
+    assert 0 < len(optima) <= PREVIEWED
+    with torch.no_grad():
+        gaps = module.eval().gaps(problems, optima, torch.Generator())
+    assert gaps.shape == optima.shape
+    assert (gaps >= 1.0 - 1e-5).all()
+    data.setup()
+    assert set(optima.tolist()) <= set(data.optima.tolist())
