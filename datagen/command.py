@@ -43,7 +43,7 @@ def job_from(config: DictConfig) -> Job:
     """
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    for key in ("out", *_LIMITS, *IDENTITY):
+    for key in ("out", "plot", *_LIMITS, *IDENTITY):
         if key not in plain:
             raise BadInput("is missing", where=key, do="see conf/datagen.yaml")
     whole = {key: _whole(plain, key, *limits) for key, limits in _LIMITS.items()}
@@ -58,6 +58,8 @@ def job_from(config: DictConfig) -> Job:
     if whole["groups"] > whole["shard_size"] * MAX_SHARDS:
         do = f"give at most {MAX_SHARDS:,} times shard_size"
         raise BadInput(f"is {whole['groups']:,}", where="groups", do=do)
+    if not isinstance(plain["plot"], bool):
+        raise BadInput(f"is {plain['plot']!r}", where="plot", do="give true or false")
     if not isinstance(plain["out"], str) or not plain["out"]:
         raise BadInput(f"is {plain['out']!r}", where="out", do="give the folder for the data set")
     problem = parse(ProblemSettings, plain["problem"], "problem")

@@ -76,7 +76,7 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
     most = np.minimum(nodes * per_node, np.minimum(n, recipe.granularity))
     ratio = cluster.inter_over_intra.draw(rng, count)[:, 0]
     fixed = rng.random(count) < cluster.fixed_share
-    return {
+    scalars: Fields = {
         "instructions": n,
         "nodes": nodes,
         "devices_per_node": per_node,
@@ -87,6 +87,10 @@ def _draw_scalars(recipe: Recipe, rng: np.random.Generator, count: int) -> Field
         "weights_to_compute": problem.weights_to_compute.draw(rng, count),
         "activation_to_compute": problem.activation_to_compute.draw(rng, count),
     }
+    if problem.whole_samples:
+        counted = rng.random(count) < problem.whole_samples
+        scalars["samples"] = np.where(counted, problem.samples.draw(rng, count), 0).astype(np.int32)
+    return scalars
 
 
 def _batches(recipe: Recipe, scalars: Fields) -> Iterator[tuple[int, int, NDArray[np.int64]]]:

@@ -148,6 +148,8 @@ class ProblemSettings:
         forward_share: range of the group's mean of C_fwd / C.
         forward_fixed: share of the groups where it is 1/3 throughout, as in profiles without C_fwd.
         micro_batches: range of M.
+        whole_samples: share of the groups whose replicas get whole samples of a micro-batch.
+        samples: range of how many samples a micro-batch has in those.
         stages: S to choose from; a group gets fewer where devices or distinct cut points do not allow as many.
         stages_match_nodes: share of the groups with S = nodes instead.
         cluster, memory: see there.
@@ -159,6 +161,8 @@ class ProblemSettings:
     forward_share: PartRange
     forward_fixed: Share
     micro_batches: CountRange
+    whole_samples: Share
+    samples: CountRange
     stages: Choice
     stages_match_nodes: Share
     cluster: ClusterSettings
@@ -243,6 +247,6 @@ def checked_weights(weights: list[object], where: str) -> tuple[float, ...]:
         BadInput: one that is no finite number ≥ 0, or nothing but zeros.
     """
     right = all(type(w) in (int, float) and 0 <= w < math.inf for w in weights)  # type: ignore[operator]
-    if not right or not any(weights):
-        raise BadInput(f"are {weights!r}", where=where, do="give numbers ≥ 0, not all zero")
+    if not right or not any(weights) or not math.isfinite(sum(weights)):  # type: ignore[arg-type]
+        raise BadInput(f"are {weights!r}", where=where, do="give numbers ≥ 0, not all zero, with a finite sum")
     return tuple(float(w) for w in weights)  # type: ignore[arg-type]

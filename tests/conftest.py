@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.mesh import MeshAxis
+from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.profile import Profile
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
@@ -111,6 +113,7 @@ def draw_problems(
     instructions: tuple[int, int] = (4, 40),
     memory: tuple[float, float] = (0.2, 20.0),
     clusters: Sequence[tuple[int, int]] = (),
+    whole_samples: float = 0.0,
 ) -> list[StagedProblem]:
     """Problems whose computation, transfers, gradients and memory each decide now and then.
 
@@ -118,9 +121,16 @@ def draw_problems(
         stages, instructions: smallest and largest S and n.
         memory: range of the device memory over what one of S equal stages on equal devices needs.
         clusters: nodes and devices in each to choose from, where not any of one to four.
+        whole_samples: share of the problems whose replicas get whole samples, under 1F1B.
     """
     random = np.random.default_rng(seed)
-    return [_draw_problem(random, granularity, stages, instructions, memory, clusters) for _ in range(count)]
+    problems = [_draw_problem(random, granularity, stages, instructions, memory, clusters) for _ in range(count)]
+    counted = random.random(count) < whole_samples
+    samples = random.integers(1, 40, count).tolist()
+    return [
+        replace(problem, profile=with_microbatch_size(problem.profile, size), schedule="1f1b") if whole else problem
+        for problem, whole, size in zip(problems, counted, samples, strict=True)
+    ]
 
 
 def _draw_problem(

@@ -235,6 +235,9 @@ def require_settings(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             raise BadInput(f"is {value!r}", where=key, do=f"give a whole number from {least} to {MOST:,}")
+    export = OmegaConf.select(config, "export")
+    if not isinstance(export, bool):
+        raise BadInput(f"is {export!r}", where="export", do="give true or false")
     for key in SHARES:
         value = OmegaConf.select(config, key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:

@@ -49,8 +49,8 @@ REDUCTION_OPCODES = frozenset({"reduce", "reduce_window"})
 SLICE_OPCODES = frozenset({"slice", "dynamic_slice"})
 _ELEMENTWISE = """
 abs add and atan2 bitcast_convert broadcast broadcast_in_dim cbrt ceil clamp compare complex concatenate convert cosine
-count_leading_zeros divide exponential exponential_minus_one floor imag iota is_finite log log_plus_one logistic maximum
-minimum multiply negate not or pad popcnt power real reduce_precision remainder reverse round_nearest_afz
+count_leading_zeros divide exponential exponential_minus_one floor imag iota is_finite log log_plus_one logistic map
+maximum minimum multiply negate not or pad popcnt power real reduce_precision remainder reverse round_nearest_afz
 round_nearest_even rsqrt select shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh
 transpose xor
 """

@@ -3,7 +3,7 @@
 Units: times in any one unit, bytes as their time over `inter`, so that inter = 1 and intra = 1 / ρ with
 ρ = inter / intra. Device numbers are float tensors, so that everything broadcasts and exports to ONNX.
 The per-node maxima of cost.collectives have closed forms because a stage's devices are contiguous and
-all nodes are equal.
+all nodes are equal. Where a problem has a number of samples, replicas get whole ones (cost.staged).
 """
 
 from __future__ import annotations
@@ -12,6 +12,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+def equal_parts(devices: Tensor, samples: Tensor | None) -> Tensor:
+    """Into how many equal parts so many replicas split a micro-batch: StagedProblem.shares.
+
+    Args:
+        devices: of a stage, 1 or more.
+        samples: N of a micro-batch, which replicas get as a whole; 0 where it splits evenly, None where all do.
+    """
+    if samples is None:
+        return devices
+    return torch.where(samples > 0, samples / torch.ceil(samples / devices), devices)
 
 
 def all_reduce_factor(first: Tensor, stop: Tensor, per_node: Tensor, inter_over_intra: Tensor) -> Tensor:
@@ -26,9 +38,18 @@ def all_reduce_factor(first: Tensor, stop: Tensor, per_node: Tensor, inter_over_
 
 
 def transfer_factor(
-    first: Tensor, boundary: Tensor, stop: Tensor, per_node: Tensor, inter_over_intra: Tensor
+    first: Tensor,
+    boundary: Tensor,
+    stop: Tensor,
+    per_node: Tensor,
+    inter_over_intra: Tensor,
+    samples: Tensor | None = None,
 ) -> Tensor:
-    """Transfer time per unit of activations from devices first … boundary-1 to boundary … stop-1; all broadcast."""
+    """Transfer time per unit of activations from devices first … boundary-1 to boundary … stop-1; all broadcast.
+
+    Args:
+        samples: see `equal_parts`.
+    """
     sender, receiver = (boundary - first).clamp(min=1), (stop - boundary).clamp(min=1)
     node = torch.floor(boundary / per_node)
     start = node * per_node
@@ -44,7 +65,11 @@ def transfer_factor(
     receiver_rest = torch.minimum(receiver - receiver_first, per_node)
     out = torch.maximum(sender_last / sender - stays, sender_rest / sender)
     into = torch.maximum(receiver_first / receiver - stays, receiver_rest / receiver)
-    return torch.maximum(torch.maximum(out, into), stays * inter_over_intra)
+    crosses = torch.maximum(out, into)
+    if samples is not None:
+        padding = torch.maximum(sender / equal_parts(sender, samples), receiver / equal_parts(receiver, samples))
+        crosses, stays = (padding * crosses).clamp(max=1), (padding * stays).clamp(max=1)
+    return torch.maximum(crosses, stays * inter_over_intra)
 
 
 def span_before(time: Tensor, steady: Tensor, rest: Tensor) -> Tensor:
@@ -98,6 +123,7 @@ def pipeline_cost_batch(
     inter_over_intra: Tensor,
     state_over_memory: Tensor,
     micro_batches: Tensor,
+    samples: Tensor | None = None,
 ) -> BatchCost:
     """Costs of B plans (cost.staged.plan_cost, batched).
 
@@ -106,21 +132,23 @@ def pipeline_cost_batch(
         points: int64 [B, S+1] last point of each stage, from -1 to P-1; unused stages repeat P-1.
         devices: [B, S+1] first device of each stage, from 0 to D; unused stages repeat D.
         per_node, inter_over_intra, state_over_memory, micro_batches: [B].
+        samples: [B] or None, see `equal_parts`.
     """
     per_node, ratio, state, micro = (
         t.unsqueeze(1) for t in (per_node, inter_over_intra, state_over_memory, micro_batches)
     )
+    samples = None if samples is None else samples.unsqueeze(1)
     padded = torch.nn.functional.pad(arrays, (1, 0))
     at = padded.gather(2, (points + 1).unsqueeze(1).expand(-1, 5, -1))
     compute, _, weights, forward, stash = at.diff(dim=2).unbind(1)
     activation = at[:, 1, 1:-1]
     first, stop = devices[:, :-1], devices[:, 1:]
     used = stop > first
-    replicas = (stop - first).clamp(min=1)
-    f = forward / replicas
-    b = (compute - forward) / replicas
+    parts = equal_parts((stop - first).clamp(min=1), samples)
+    f = forward / parts
+    b = (compute - forward) / parts
     linked = used[:, 1:]
-    x = activation * transfer_factor(first[:, :-1], first[:, 1:], stop[:, 1:], per_node, ratio)
+    x = activation * transfer_factor(first[:, :-1], first[:, 1:], stop[:, 1:], per_node, ratio, samples)
     x = torch.where(linked, x, 0.0)
     all_reduce = torch.where(used, weights * all_reduce_factor(first, stop, per_node, ratio), 0.0)
 
@@ -134,5 +162,5 @@ def pipeline_cost_batch(
 
     left = used.sum(1, keepdim=True) - torch.arange(used.shape[1], device=used.device)
     in_flight = torch.minimum(micro, left.to(micro.dtype))
-    memory = torch.where(used, state * weights + in_flight * stash / replicas, 0.0)
+    memory = torch.where(used, state * weights + in_flight * stash / parts, 0.0)
     return BatchCost(f, b, x, all_reduce, memory, span, length, (memory <= 1).all(1))

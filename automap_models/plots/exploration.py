@@ -33,14 +33,14 @@ TIMES: Mapping[str, tuple[Part, str]] = {
     "compute": (lambda parts: parts.compute_s, "#0072B2"),
     "all-reduces of activations": (lambda parts: parts.activations_s, "#56B4E9"),
     "transfers": (lambda parts: parts.transfers_s, "#009E73"),
-    "bubble": (lambda parts: parts.bubble_s, "#BBBBBB"),
+    "idle time": (lambda parts: parts.bubble_s, "#BBBBBB"),
     "gradient all-reduce": (lambda parts: parts.gradients_s, "#D55E00"),
     "sum of tied weights": (lambda parts: parts.tied_s, "#F0E442"),
 }
 """What a step consists of → its part, its colour (Okabe and Ito's palette)."""
 SIZES: Mapping[str, tuple[Part, str]] = {
     "training state": (lambda parts: parts.state_bytes, "#E69F00"),
-    "activations": (lambda parts: parts.stash_bytes, "#CC79A7"),
+    "saved activations": (lambda parts: parts.stash_bytes, "#CC79A7"),
 }
 TEXT_SHARE = 0.2
 """Of the longest bar: the room that a bar's sum takes beside it."""
@@ -58,7 +58,7 @@ def draw_candidates(exploration: Exploration) -> Figure:
     times, memory = figure.subplots(1, 2, width_ratios=(3.0, 2.0))
     unit_s, unit = time_unit(max(plan.step_s for plan in plans))
     _bars(times, plans, TIMES, unit_s, lambda plan: seconds(plan.step_s))
-    times.set_xlabel(f"a step, {unit}")
+    times.set_xlabel(f"step time, {unit}")
     times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
     _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes), limit)

@@ -217,15 +217,22 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             indices = [index for index in arguments["indices"] if index is not None]
             arguments["counting"] = [self.value_of(index).counting for index in indices]
             arguments["onto_zeros"] = self.value_of(arguments["self"]).zeros
-        described = describe(name, func, call) if _has_numbers(call) else None
-        if described is None:
+        if not self._describe(name, func, call):
             self._opaque(name, operands, results)
-        else:
-            for one in described:
-                self._known(name, one)
         for tensor in pytree.tree_leaves(written):
             if isinstance(tensor, Tensor):
                 self._overwrite(tensor)
+
+    def _describe(self, name: str, func: Any, call: Call) -> bool:
+        """Record an operator as what it is described to be, if it is and all of its results are."""
+        try:
+            described = describe(name, func, call) if _has_numbers(call) else None
+            for one in described or ():
+                self._known(name, one)
+        except (IndexError, KeyError, ValueError):  # called in a way that its description does not foresee
+            return False
+        told = {id(result) for one in described or () for result, _ in one.results}
+        return bool(described) and all(id(result) in told or result.dim() == 0 for result in call.results)
 
     def _known(self, name: str, one: Described) -> None:
         """Record an instruction that is described."""

@@ -94,10 +94,11 @@ class _Step:
         gradients = self._backward(losses, list(trained.values()))
         with torch.no_grad(), self.recorder.during(Phase.UPDATE):
             updated = count + 1
+            corrections = 1 - _ADAM["beta1"] ** updated, (1 - _ADAM["beta2"] ** updated).sqrt()
             results = [updated]
             for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
                 if gradient is not None:
-                    results += _adam(parameter.detach(), gradient, *moments[name], updated)
+                    results += _adam(parameter.detach(), gradient, *moments[name], corrections)
             self.outputs += [self.recorder.value_of(result) for result in results]
 
     def path(self, recorded: Recorded) -> str:
@@ -184,12 +185,18 @@ class _Interpreter(FusedInterpreter):
         return super().run_node(n)
 
 
-def _adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, count: Tensor) -> list[Tensor]:
-    """A parameter and its two moments after an update (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
-    first = first * _ADAM["beta1"] + gradient * (1 - _ADAM["beta1"])
-    second = second * _ADAM["beta2"] + gradient * gradient * (1 - _ADAM["beta2"])
-    mean, square = first / (1 - _ADAM["beta1"] ** count), second / (1 - _ADAM["beta2"] ** count)
-    return [parameter - mean * _ADAM["lr"] / (square.sqrt() + _ADAM["eps"]), first, second]
+def _adam(
+    parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, corrections: tuple[Tensor, Tensor]
+) -> list[Tensor]:
+    """A parameter and its two moments after an update (Kingma and Ba, arXiv 1412.6980, section 2, last paragraph).
+
+    Args:
+        corrections: 1 - β₁ᵗ and √(1 - β₂ᵗ).
+    """
+    first = torch.lerp(first, gradient, 1 - _ADAM["beta1"])
+    second = torch.addcmul(second * _ADAM["beta2"], gradient, gradient, value=1 - _ADAM["beta2"])
+    step, spread = first / corrections[0], second.sqrt() / corrections[1] + _ADAM["eps"]
+    return [torch.addcdiv(parameter, step, spread, value=-_ADAM["lr"]), first, second]
 
 
 def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:

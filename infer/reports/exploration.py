@@ -75,7 +75,7 @@ def ranking(exploration: Exploration) -> Table:
     """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best."""
     table = columns()
     table.add_column("plan", no_wrap=True)
-    for head in ("stages", "d × t", "micro-\nbatches", "step"):
+    for head in ("stages", "d × t", "micro-\nbatches", "step time"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column(f"memory\nof {size(exploration.space.cluster.memory)}", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold")
@@ -117,7 +117,7 @@ def stages(candidate: Candidate) -> Table:
     table = columns()
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("layers", no_wrap=True)
-    for head in ("devices", "d × t", "forward", "backward", "transfer", "gradients", "state", "stash"):
+    for head in ("devices", "d × t", "forward", "backward", "transfer", "gradients", "state", "saved\nactivations"):
         table.add_column(head, justify="right", no_wrap=True)
     parts = zip(
         plan.stage_instructions(len(profile)),
@@ -159,8 +159,8 @@ def facts(explored: Explored) -> Iterator[tuple[str, str]]:
 def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     """Label and sentence for what is said about any plan."""
     schedule = plan.problem.schedule
-    under = "" if schedule is None else f" under {schedule} (length {seconds(plan.cost.length_s)})"
-    yield "step", f"{seconds(plan.step_s)}{under}: {parts_in_words(plan)}"
+    under = "" if schedule is None else f" under {schedule} (length L {seconds(plan.cost.length_s)})"
+    yield "step time", f"{seconds(plan.step_s)}{under}: {parts_in_words(plan)}"
     yield "memory", memory_in_words(plan)
     state = state_in_words(plan.problem.profile, plan.problem.state_factor)
     if state is not None:
@@ -169,13 +169,13 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def parts_in_words(candidate: Candidate) -> str:
-    """`compute 71.0 %, bubble 9.1 %, …`, largest first, what is nothing left out."""
+    """`compute 71.0 %, idle time 9.1 %, …`, largest first, what is nothing left out."""
     parts = candidate.parts
     named = {
         "compute": parts.compute_s,
         "all-reduces of activations": parts.activations_s,
         "transfers": parts.transfers_s,
-        "bubble": parts.bubble_s,
+        "idle time": parts.bubble_s,
         "gradient all-reduce": parts.gradients_s,
         "sum of tied weights": parts.tied_s,
     }
@@ -189,7 +189,7 @@ def memory_in_words(candidate: Candidate) -> str:
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     return (
         f"{size(parts.memory_bytes)} of {size(problem.cluster.memory)} on {where}: training state "
-        f"{size(parts.state_bytes)}, activations {size(parts.stash_bytes)}"
+        f"{size(parts.state_bytes)}, saved activations {size(parts.stash_bytes)}"
     )
 
 

@@ -112,12 +112,15 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     cost = report.cost
     length, schedule = f"{seconds(cost.length_s)}", report.problem.schedule
     if schedule is None:
-        yield "length", f"{length} for one global batch, by the cost model (span {seconds(cost.span_s)})"
+        yield (
+            "step time",
+            f"{length} for one global batch, by the cost model (length L; span {seconds(cost.span_s)})",
+        )
     else:
-        yield "step", f"{seconds(cost.step_s)} for one global batch, simulated under {schedule}"
+        yield "step time", f"{seconds(cost.step_s)} for one global batch, simulated under {schedule}"
         below = percent(1.0 - cost.length_s / cost.step_s)
-        yield "length", f"{length} by the cost model (span {seconds(cost.span_s)}), {below} below the step"
-    yield "pivot", pivot_in_words(report)
+        yield "length L", f"{length} by the cost model (span {seconds(cost.span_s)}), {below} below the step time"
+    yield "bottleneck", bottleneck_in_words(report)
     yield "simulated", ", ".join(_simulated(report))
     state = state_in_words(report.problem.profile, report.problem.state_factor)
     if state is not None:
@@ -126,7 +129,7 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     yield "optimum", optimality_in_words(report)
 
 
-def pivot_in_words(report: PlanReport) -> str:
+def bottleneck_in_words(report: PlanReport) -> str:
     """What sets the pace: the pseudo-stage on which the steady phase runs (stages even, transfers odd)."""
     cost, times = report.cost, report.plan.micro_batches
     s = cost.pivot // 2

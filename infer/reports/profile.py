@@ -263,7 +263,7 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         "parameters",
         f"{size(float(profile.W.sum()))}, first used by {counted(int((profile.W > 0).sum()), 'instruction')}",
     )
-    yield "kept", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
+    yield "saved", f"{size(float(profile.stash.sum()))} of activations a micro-batch, for the backward pass"
     cut = smallest_cut(profile)
     if cut is not None:
         where = f" in {profile.layer(cut)}" if profile.layer(cut) not in profile.name(cut) else ""
@@ -355,7 +355,7 @@ def _layer(text: str, width: int) -> str:
 
 def every_instruction(profile: Profile) -> Iterator[str]:
     """A heading and one line an instruction: index, the five arrays, name and layer."""
-    yield f"{'':>6} {'forward s':>12} {'backward s':>12} {'cut bytes':>14} {'parameters':>14} {'stash':>14}  name"
+    yield f"{'':>6} {'forward s':>12} {'backward s':>12} {'cut bytes':>14} {'parameters':>14} {'saved':>14}  name"
     for i in range(len(profile)):
         yield (
             f"{i:>6} {profile.C_fwd[i]:>12.6g} {profile.C[i] - profile.C_fwd[i]:>12.6g} {profile.A[i]:>14.10g} "

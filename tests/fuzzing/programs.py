@@ -129,7 +129,7 @@ def programs() -> dict[str, Target]:
     training = [*samples.TRAINING, "out=run"]
     trained = [training, [*training, "ckpt_path=last.ckpt"], [*training, "init_from=last.ckpt"]]
     trained += [[*training, "experiment=imitation", "imitation.plans=plans", "agent.learner.branches=1"]]
-    files = {**samples.data_set(), "last.ckpt": samples.checkpoint()}
+    files = samples.training()
 
     def target(
         name: str,

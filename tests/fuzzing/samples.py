@@ -214,7 +214,7 @@ DATA = ("groups=14", "shard_size=14", "granularity=16", "seed=3", "problem.instr
 """Overrides of a data set that is made in no time."""
 TRAINING = (
     *("env.points=16", "env.max_stages=4", "env.max_devices=12", "agent.size.hidden=4", "logger=csv", "export=false"),
-    *("data.validation_groups=4", "data.batch=2", "data.steps_per_epoch=2", "data.min_stages=2", "episodes=4"),
+    *("data.validation_groups=2", "data.batch=2", "data.steps_per_epoch=2", "data.min_stages=2", "episodes=4"),
     *("agent.learner.branches=1", "agent.learner.batch=2", "agent.learner.iterations=1", "agent.learner.replay=50"),
     *("agent.learner.target_every=3", "trainer.threads=1", "data.path=data"),
 )
@@ -236,16 +236,18 @@ def data_set() -> Mapping[str, bytes]:
 
 
 @functools.cache
-def checkpoint() -> bytes:
-    """last.ckpt of a training of two steps on that data set."""
+def training() -> Mapping[str, bytes]:
+    """That data set with the optima of what is held out, and last.ckpt of a training of two steps on it."""
     from automap_models.train.main import train
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        data = Path(folder, "data")
+        data.mkdir()
         for name, content in data_set().items():
-            Path(folder, name).parent.mkdir(exist_ok=True)
             Path(folder, name).write_bytes(content)
-        train(composed("train", (*TRAINING, f"data.path={folder}/data", f"out={folder}/run")))
-        return Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()
+        train(composed("train", (*TRAINING, f"data.path={data}", f"out={folder}/run")))
+        files = {f"data/{path.name}": path.read_bytes() for path in data.iterdir()}
+        return {**files, "last.ckpt": Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()}
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def test_the_legend_of_the_plans_lies_inside_the_picture(exploration) -> None:
 def test_the_legend_names_what_is_there(exploration) -> None:
     (legend,) = draw_candidates(exploration).legends
     names = {text.get_text().partition(" has ")[0] for text in legend.get_texts()}
-    assert {"compute", "gradient all-reduce", "training state", "activations", "a device"} <= names
+    assert {"compute", "gradient all-reduce", "training state", "saved activations", "a device"} <= names
     assert "all-reduces of activations" not in names  # a profile has no operators to partition
 
 

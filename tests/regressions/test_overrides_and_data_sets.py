@@ -52,6 +52,11 @@ def test_an_override_over_which_hydra_raises_no_exception_of_its_own(override: s
         (["dist=mixed", "dist.components.cnn.family={x: 1}"], r"dist\.components\.cnn\.family: is \{'x': 1\}"),
         (["+dist.note=inf"], "dist: holds a number that is not finite"),
         (["~shard_size"], "shard_size: is missing"),
+        (
+            ["problem.stages={values: [2, 4], weights: [1e308, 1e308]}"],
+            r"problem\.stages\.weights: are \[1e\+308, 1e\+308\]; give numbers ≥ 0, not all zero, with a finite sum",
+        ),
+        (["plot=maybe"], "plot: is 'maybe'; give true or false"),
         (["~dist", "out=x"], "dist: is missing"),
     ],
 )
@@ -122,6 +127,7 @@ TINY = (
         (["agent.learner=x"], r"agent\.learner: is 'x', not a group of settings"),
         (["out=1.5"], r"out: is 1\.5; give a path"),
         (["init_from=[1]"], r"init_from: is \[1\]; give a path or null"),
+        (["export=maybe"], "export: is 'maybe'; give true or false"),
         (["ckpt_path=true"], "ckpt_path: is True; give a path or null"),
         (["agent.learner.branches=1e30"], r"agent\.learner\.branches: is 1e\+30"),
         (
@@ -179,3 +185,28 @@ def test_a_checkpoint_whose_parts_are_others(
     out = f"out={tmp_path / 'run'}"
     with pytest.raises(BadInput, match=rf"damaged\.ckpt: {message}"):
         train(compose("train", *TINY, f"data.path={data}", out, f"{key}={tmp_path / 'damaged.ckpt'}"))
+
+
+HEADER = b"\x93NUMPY\x01\x00\x76\x00"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999999999999,)}", b"{'descr': '<f8', (", b""],
+    ids=["a length beyond all integers", "a bracket that does not close", "nothing"],
+)
+def test_damaged_optima_beside_a_data_set_are_found_again(header: bytes, data: Path, tmp_path: Path) -> None:
+    """numpy's reader of headers raised an OverflowError, or a TokenError of Python's own parser."""
+    pytest.importorskip("lightning")
+    from automap_models.train.build import build_data
+
+    folder = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("optima-*"))
+    config = compose("train", *TINY, f"data.path={folder}", f"out={tmp_path / 'run'}")
+    optima = []
+    for _ in range(2):
+        trained = build_data(config)
+        trained.setup()
+        optima.append(trained.optima)
+        (kept,) = folder.glob("optima-*.npy")
+        kept.write_bytes(HEADER + header.ljust(117) + b"\n")
+    assert optima[0].equal(optima[1])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 pytest.importorskip("jax")
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
-from automap_models.core.sharding_classes import ShardingClasses
+from automap_models.core.sharding_classes import ShardingClasses, Variable
+from automap_models.core.staged import StagedProblem
 from automap_models.cost.kernels import roofline_times
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
@@ -24,6 +28,7 @@ from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.planners.portfolio.model import profiled_model
+from automap_models.planners.registry import make_planner
 from automap_models.torch_export.step import step_module
 from automap_models.workloads.gpt2 import Gpt2Config
 from automap_models.workloads.training import training_step
@@ -180,3 +185,86 @@ def test_fused_attention_has_the_same_classes_of_parameters(in_torch: Traced) ->
     assert named_classes(fused.classes, own, set()) == named_classes(in_torch.classes, own, set())
     assert fused.profile.C.sum() < in_torch.profile.C.sum()
     assert fused.module.notes == ()
+
+
+def test_pipelines_take_as_long_within_three_percent(in_jax: Traced, in_torch: Traced) -> None:
+    cluster = read_cluster("B")
+    lengths_s = [
+        make_planner("exact", kind="staged").solve(StagedProblem(traced.profile, cluster, stages=3)).cost.length_s
+        for traced in (in_jax, in_torch)
+    ]
+    assert lengths_s[1] == pytest.approx(lengths_s[0], rel=0.03)
+
+
+def test_blocks_end_where_the_modules_do(in_torch: Traced) -> None:
+    ends = block_boundaries(in_torch.profile)
+    layers = in_torch.profile.layers
+    assert [(layers[end].split(".")[:2], layers[end + 1].split(".")[0]) for end in ends] == [
+        (["block", "0"], "block"),
+        (["block", "1"], "final_layer_norm"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_models_of_transformers_have_a_rule_for_every_operator_and_a_batch(
+    name: str, builders: Mapping[str, Callable[[], Any]]
+) -> None:
+    model, inputs = builders[name]()
+    traced = Traced.of(step_module(model, (), inputs))
+    assert traced.module.notes == ()
+    samples = {traced.classes.dim_classes[entry] for entry in batch_entries(traced.classes)}
+    assert len(samples) == 1
+    assert traced.classes.divisors[samples.pop()] == inputs["labels"].shape[0]
+
+
+def batch_entries(classes: ShardingClasses) -> list[int]:
+    """The first dimension of every input."""
+    kinds = [variable.kind for variable in classes.variables]
+    return [int(first) for first, kind in zip(classes.dim_offsets, kinds, strict=False) if kind == "input"]
+
+
+class Inverted(nn.Module):
+    """A layer whose result goes through an operator that nobody describes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(torch.linalg.inv(self.before(x))).square().mean()
+
+
+def test_what_an_operator_without_a_rule_reads_and_makes_stays_whole_and_is_counted() -> None:
+    traced = Traced.of(step_module(Inverted(), (torch.empty(8, 8),)))
+    assert dict(traced.module.unknown) == {"linalg_inv_ex": 1}
+    (note,) = traced.module.notes
+    assert "linalg_inv_ex (1)" in note
+    live = {v.name: traced.classes.describe(e) for v, e in live_entries(traced.classes) if v.kind == "parameter"}
+    assert set(live) == {"before.weight", "after.weight", "after.bias"}  # in before.weight, what it reads of x
+    assert live["before.weight"] == "dimension 1 of before.weight"
+    assert live["after.weight"] == "dimension 0 of after.weight"
+
+
+def live_entries(classes: ShardingClasses) -> list[tuple[Variable, int]]:
+    """The dimensions that two devices can share, with their variables."""
+    live = np.flatnonzero(classes.divisors[classes.dim_classes] % 2 == 0)
+    return [(classes.variables[int(classes.dim_variables[entry])], int(entry)) for entry in live]
+
+
+def test_adam_s_state_follows_its_parameters(in_torch: Traced) -> None:
+    classes = in_torch.classes
+    names = [variable.name for variable in classes.variables]
+    for word in ("exp_avg", "exp_avg_sq"):
+        for name in ("block.0.attention.q.weight", "embedding.weight"):
+            own, moment = names.index(name), names.index(f"state.{name}.{word}")
+            for dim in (0, 1):
+                offsets = classes.dim_offsets[[own, moment]] + dim
+                assert len(set(classes.dim_classes[offsets].tolist())) == 1
+
+
+def test_the_users_model_is_left_as_it_is() -> None:
+    model = nn.Linear(4, 2)
+    before = model.weight.detach().clone()
+    step_module(model, (torch.ones(3, 4),))
+    assert torch.equal(model.weight, before)
+    assert model.weight.grad is None

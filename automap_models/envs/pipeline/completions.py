@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from automap_models.cost.staged_torch import all_reduce_factor, span_before, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, equal_parts, span_before, transfer_factor
 from automap_models.envs.pipeline.cost_to_go import (
     IMPOSSIBLE,
     UNITS,
@@ -33,7 +33,7 @@ OF_STAGES = (0, 2, 3, 4)
 class _Begun(NamedTuple):
     """Plans for the stages left with all but the point that they begin at, [B, k, a] each.
 
-    compute, weights, forward, stash: channels at the end of their first stage; per_device: 1 / its devices; stop:
+    compute, weights, forward, stash: channels at the end of their first stage; per_device: 1 / its equal parts; stop:
     where they end; span, reduce: T and R behind it; all_reduce: its time per gradient; transfer: time per activation
     to it.
     """
@@ -91,7 +91,7 @@ def _from_device(scaled: Scaled, known: Tensor, origin: Tensor, first: Tensor) -
     """
     plan = _Known(*known.unbind(1))
     was, now = (
-        plan.activation * transfer_factor(sender, plan.stop, plan.after, scaled.per_node, scaled.ratio)
+        plan.activation * transfer_factor(sender, plan.stop, plan.after, scaled.per_node, scaled.ratio, scaled.samples)
         for sender in (origin, first)
     )
     span = torch.maximum(2 * scaled.micro * now, plan.span + 2 * (now - was))
@@ -107,12 +107,12 @@ def _begun(scaled: Scaled, known: Tensor, first: Tensor, sender: Tensor) -> Tens
     stop = torch.maximum(stop, first + 1)
     columns = (
         *ends,
-        1 / (stop - first),
+        1 / equal_parts(stop - first, scaled.samples),
         stop,
         torch.where(possible, span, IMPOSSIBLE),
         reduce,
         all_reduce_factor(first, stop, scaled.per_node, scaled.ratio),
-        transfer_factor(sender, first, stop, scaled.per_node, scaled.ratio),
+        transfer_factor(sender, first, stop, scaled.per_node, scaled.ratio, scaled.samples),
     )
     return torch.stack(torch.broadcast_tensors(*columns), 1)  # type: ignore[no-untyped-call]
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from automap_models.cost.staged_torch import all_reduce_factor, span_before, transfer_factor
+from automap_models.cost.staged_torch import all_reduce_factor, equal_parts, span_before, transfer_factor
 
 POINTS = 32
 """Grid points at which the rest of a pipeline may be cut."""
@@ -46,7 +46,7 @@ OTHER_CHUNK = 256
 class Scaled(NamedTuple):
     """B problems with times in units of the ideal length, stash as a fraction of device memory.
 
-    arrays: [B, 5, P] as in envs.pipeline.encoding; the rest [B, 1, 1].
+    arrays: [B, 5, P] as in envs.pipeline.encoding; the rest [B, 1, 1], samples None where no problem has any.
     """
 
     arrays: Tensor
@@ -56,10 +56,12 @@ class Scaled(NamedTuple):
     state: Tensor
     stages: Tensor
     micro: Tensor
+    samples: Tensor | None = None
 
     def take(self, index: Tensor) -> Scaled:
         """Some of the problems."""
-        return Scaled(*(tensor[index] for tensor in self))
+        given = (tensor[index] for tensor in self[:7])
+        return Scaled._make((*given, None if self.samples is None else self.samples[index]))
 
     def at(self, points: Tensor) -> Tensor:
         """[B, 5, k] the channels at points, int64 [B, k]; -1 is the start of the model."""
@@ -222,7 +224,7 @@ def every_stage(scaled: Scaled, at: Tensor) -> list[Stages]:
         rows = slice(low, high)
         stage = (at[:, :, low:].unsqueeze(2) - at[:, :, rows].unsqueeze(3)).unsqueeze(4)
         compute, _, weights, forward, stash = stage.unbind(1)  # [B, k, to, 1]
-        per_device = 1 / sizes
+        per_device = 1 / equal_parts(sizes, _deeper(scaled.samples))
         hold = (1 - scaled.state.unsqueeze(3) * weights) / (stash * per_device).clamp(min=1e-9)
         points = torch.arange(count, device=at.device)
         later = (points[rows].unsqueeze(1) < points[low:]).view(1, -1, count - low, 1)
@@ -285,7 +287,8 @@ def earlier_stage(
     plan = (end.to(at.dtype), stop, behind(ahead.stop), begun.span, begun.reduce)
     compute, _, weights, forward, stash = (gather_points(at, end) - at.unsqueeze(3)).unbind(1)
     factor = all_reduce_factor(first, stop, scaled.per_node, scaled.ratio)
-    return one_more_stage(scaled, (compute, weights, forward, stash), 1 / (stop - first), factor, begun, left), plan
+    per_device = 1 / equal_parts(stop - first, scaled.samples)
+    return one_more_stage(scaled, (compute, weights, forward, stash), per_device, factor, begun, left), plan
 
 
 def one_more_stage(
@@ -295,7 +298,7 @@ def one_more_stage(
 
     Args:
         stage: its computation, parameters, forward computation and stash.
-        per_device: 1 / its devices.
+        per_device: 1 / the equal parts that its devices split a micro-batch into.
         all_reduce: the time of its all-reduce per gradient.
         rest: T from the transfer behind it on, R behind it less the transfer, and where the stage itself stops.
         left: stages, this one included.
@@ -332,7 +335,9 @@ def _behind_a_cut(scaled: Scaled, activation: Tensor, legal: Tensor, rest: Rest,
     boundary = unit.to(activation.dtype).unsqueeze(1) * unit_devices  # [B, U, 1, R]
     first = first_devices(scaled).squeeze(1).unsqueeze(2).unsqueeze(3)
     stop = torch.maximum(stop, boundary + 1)
-    transfer = activation.unsqueeze(1).unsqueeze(3) * transfer_factor(first, boundary, stop, per_node, ratio)
+    transfer = activation.unsqueeze(1).unsqueeze(3) * transfer_factor(
+        first, boundary, stop, per_node, ratio, _deeper(scaled.samples)
+    )
     possible = (boundary <= total - (left - 1)) & legal.unsqueeze(1).unsqueeze(3)
     span = span_before(2 * transfer, 2 * micro * transfer, span)
     return Rest(torch.where(possible, span, IMPOSSIBLE), reduce - transfer, stop)
@@ -357,5 +362,10 @@ def _transfer_into(scaled: Scaled, at: Tensor, first: Tensor, left: Tensor) -> T
     sender = (first - torch.ceil(first / before)).clamp(min=0).unsqueeze(3)
     boundary = first.clamp(min=1).unsqueeze(3)
     stop = boundary + stage_devices(scaled).unsqueeze(2)
-    per_node, ratio = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3)
-    return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio)
+    per_node, ratio, samples = scaled.per_node.unsqueeze(3), scaled.ratio.unsqueeze(3), _deeper(scaled.samples)
+    return at[:, 1].unsqueeze(2).unsqueeze(3) * transfer_factor(sender, boundary, stop, per_node, ratio, samples)
+
+
+def _deeper(samples: Tensor | None) -> Tensor | None:
+    """[B, 1, 1] → [B, 1, 1, 1]."""
+    return None if samples is None else samples.unsqueeze(3)

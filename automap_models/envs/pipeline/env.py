@@ -40,6 +40,8 @@ class Problems(NamedTuple):
     """B encoded problems as tensors; scalars are float32 [B] (see envs.pipeline.encoding.EncodedProblems).
 
     cost_to_go: tables derived from the rest, made once for all states of an episode (`with_cost_to_go`).
+    samples: float32 [B] of a micro-batch, which replicas get as a whole, 0 where it splits evenly; None where all do.
+        Policies in files do not know them.
     """
 
     arrays: Tensor
@@ -51,13 +53,15 @@ class Problems(NamedTuple):
     stages: Tensor
     micro_batches: Tensor
     cost_to_go: CostToGo | None = None
+    samples: Tensor | None = None
 
     @classmethod
     def from_encoded(cls, encoded: EncodedProblems) -> Problems:
         """The tensors of an encoded batch."""
         masks = torch.from_numpy(cut_masks(encoded.instructions, encoded.arrays.shape[2]))
         scalars = (torch.as_tensor(getattr(encoded, name)).float() for name in SCALARS)
-        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None))
+        samples = None if encoded.samples is None else torch.as_tensor(encoded.samples).float()
+        return cls._make((torch.as_tensor(encoded.arrays), masks, *scalars, None, samples))
 
     @property
     def devices(self) -> Tensor:
@@ -72,11 +76,12 @@ class Problems(NamedTuple):
     def take(self, index: Tensor) -> Problems:
         """The problems selected by an index or a mask."""
         tables = None if self.cost_to_go is None else self.cost_to_go.take(index)
-        return Problems._make((*(tensor[index] for tensor in self.tensors), tables))
+        samples = None if self.samples is None else self.samples[index]
+        return Problems._make((*(tensor[index] for tensor in self.tensors), tables, samples))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The fields that are given, not derived."""
+        """The fields that every problem has, not derived."""
         return tuple(getattr(self, name) for name in GIVEN)
 
     def scaled(self) -> Scaled:
@@ -91,7 +96,9 @@ class Problems(NamedTuple):
             self.stages,
             self.micro_batches,
         )
-        return Scaled(self.arrays * per_channel.unsqueeze(2), *(c.view(-1, 1, 1) for c in columns))
+        samples = None if self.samples is None else self.samples.view(-1, 1, 1)
+        arrays = self.arrays * per_channel.unsqueeze(2)
+        return Scaled._make((arrays, *(c.view(-1, 1, 1) for c in columns), samples))
 
     def with_cost_to_go(self, max_stages: int) -> Problems:
         """The same with their tables, made now unless they are there."""
@@ -102,7 +109,8 @@ class Problems(NamedTuple):
     def to(self, device: torch.device | str) -> Problems:
         """The same on another device."""
         tables = None if self.cost_to_go is None else CostToGo(*(table.to(device) for table in self.cost_to_go))
-        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables))
+        samples = None if self.samples is None else self.samples.to(device)
+        return Problems._make((*(tensor.to(device) for tensor in self.tensors), tables, samples))
 
 
 class Partial(NamedTuple):
@@ -198,6 +206,7 @@ def complete_cost(problems: Problems, complete: Partial) -> BatchCost:
         problems.inter_over_intra,
         problems.state_over_memory,
         problems.micro_batches,
+        problems.samples,
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from automap_models.cost.staged_torch import (
     all_reduce_factor,
+    equal_parts,
     pipeline_cost_batch,
     span_after,
     span_before,
@@ -62,8 +63,9 @@ def progress(scaled: Scaled, partial: Partial) -> Progress:
     start = torch.zeros_like(point)
     points = torch.cat([start - 1, torch.where(complete, cuts, point)], 1)
     devices = torch.cat([start, torch.where(complete, firsts, first)], 1).float()
-    per_problem = (t.view(-1) for t in (scaled.per_node, scaled.ratio, scaled.state, scaled.micro))
-    cost = pipeline_cost_batch(scaled.arrays, points, devices, *per_problem)
+    per_node, ratio, state, micro = (t.view(-1) for t in (scaled.per_node, scaled.ratio, scaled.state, scaled.micro))
+    samples = None if scaled.samples is None else scaled.samples.view(-1)
+    cost = pipeline_cost_batch(scaled.arrays, points, devices, per_node, ratio, state, micro, samples)
     link = torch.nn.functional.pad(cost.transfer, (0, 1))
     back = cost.backward + link
     hidden = torch.cumsum(back, 1) - back
@@ -121,9 +123,9 @@ def look_ahead(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor, rest:
         rest, factor_out: what follows them and the transfer time per activation to it, [B, k, a].
     """
     compute, activation, weights, forward, stash = cut.unsqueeze(3).unbind(1)
-    micro, per_device = scaled.micro, 1 / (first - done.first).clamp(min=1)
+    micro, per_device = scaled.micro, 1 / equal_parts((first - done.first).clamp(min=1), scaled.samples)
 
-    factor_in = transfer_factor(done.previous, done.first, first, scaled.per_node, scaled.ratio)
+    factor_in = transfer_factor(done.previous, done.first, first, scaled.per_node, scaled.ratio, scaled.samples)
     transfer_in = torch.where(done.first > 0, done.activation * factor_in, 0.0)
     stage = (compute - done.compute) * per_device
     backward = stage - (forward - done.forward) * per_device

@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Of its sort: `pipeline`, `operators over 8`, …; one candidate has each."""
+        """Of its sort: `pipeline`, `tensor parallel 8`, …; one candidate has each."""
         return sort_name(self.kind, self.degrees[0][1])
 
     @property
@@ -97,7 +97,7 @@ class Absent:
 
 def sort_name(kind: PlanKind, degree: int = 1) -> str:
     """What a sort of plan is called; those that partition the operators of one stage differ by degree."""
-    return f"operators over {degree}" if kind == "operator" else KINDS[kind]
+    return f"tensor parallel {degree}" if kind == "operator" else KINDS[kind]
 
 
 def rank(candidates: list[Candidate]) -> list[Candidate]:

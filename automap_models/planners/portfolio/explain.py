@@ -94,7 +94,7 @@ def _activations(loser: Candidate) -> str:
 
 
 def _bubble(loser: Candidate) -> str:
-    return f"bubble: {_share(loser, loser.parts.bubble_s)}"
+    return f"idle time: {_share(loser, loser.parts.bubble_s)}"
 
 
 def _tied(loser: Candidate) -> str:

@@ -99,7 +99,7 @@ class Policy:
         scalars = {
             name: array.astype(np.float32)
             for name, array in encoded.as_dict().items()
-            if name not in ("arrays", "instructions")
+            if name not in ("arrays", "instructions", "samples")
         }
         mask = cut_masks(encoded.instructions, encoded.arrays.shape[2])
         beam = min(beam, self.points)

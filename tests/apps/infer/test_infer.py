@@ -59,7 +59,7 @@ def save(path: str, **changes: object) -> None:
 
 def test_a_plan_is_printed_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "vgg.npz", "--topo", "C", "--stages", "4")
-    for word in ("vgg19", "stage", "conv1_1", "memory", "length", "pivot", "1f1b-deep", "optimum"):
+    for word in ("vgg19", "stage", "conv1_1", "memory", "step time", "bottleneck", "1f1b-deep", "optimum"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 100
     assert list(folder.glob("*.json")) == []

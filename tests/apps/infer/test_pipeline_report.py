@@ -15,7 +15,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.reports.pipeline import facts, optimality_in_words, pivot_in_words, stage_table
+from automap_models.infer.reports.pipeline import bottleneck_in_words, facts, optimality_in_words, stage_table
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
@@ -33,13 +33,14 @@ def report(activations: float = 1.0, micro_batches: int = 4, layers: tuple[str, 
 def test_a_stage_that_sets_the_pace_is_named_with_its_rounds() -> None:
     # u = 4, 2, 4: the first maximum of 4·4, 4 + 4·2, 6 + 4·4 is the last stage's, 22.
     assert (
-        pivot_in_words(report()) == "stage 1 sets the pace: 4 × 4.00 s for forward and backward are 72.7 % of the span"
+        bottleneck_in_words(report())
+        == "stage 1 sets the pace: 4 × 4.00 s for forward and backward are 72.7 % of the span"
     )
 
 
 def test_a_transfer_that_sets_the_pace_is_named_with_its_ends() -> None:
     # u = 4, 20, 4: 4 + 4·20 = 84 beats 24 + 16.
-    words = pivot_in_words(report(activations=10.0))
+    words = bottleneck_in_words(report(activations=10.0))
     assert words.startswith("the transfer between stages 0 and 1 sets the pace: 4 × 20.0 s")
     assert "95.2 %" in words
 

@@ -138,12 +138,12 @@ def check_promises(problems: Problems, states: Partial) -> None:
 
 
 @MANY
-@given(st.integers(0, 2**32), st.sampled_from(SIZES))
+@given(st.integers(0, 2**32), st.sampled_from(SIZES), st.sampled_from([0.0, 0.5]))
 def test_following_the_estimates_never_ends_longer_than_any_of_them_says(
-    random_problems: DrawProblems, seed: int, size: dict[str, Any]
+    random_problems: DrawProblems, seed: int, size: dict[str, Any], whole_samples: float
 ) -> None:
     """For every legal action of random states; on 48 points some lie between those of the tables."""
-    problems = tensors(random_problems(seed, 6, **size))
+    problems = tensors(random_problems(seed, 6, **size, whole_samples=whole_samples))
     check_promises(problems, random_states(problems, seed))
 
 

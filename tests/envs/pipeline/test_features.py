@@ -27,6 +27,9 @@ FLOAT32 = 1e-5
 FIRST = torch.arange(1.0, MAX_DEVICES)
 """Every device but the first."""
 
+SHARES = st.sampled_from([0.0, 0.5])
+"""Of the problems whose replicas get whole samples."""
+
 DrawProblems = Callable[..., list[StagedProblem]]
 
 
@@ -70,12 +73,12 @@ def features(problems: Problems, partial: Partial) -> list[tuple[torch.Tensor, t
 
 
 @LAW
-@given(st.integers(0, 2**32), st.integers(2, 4))
+@given(st.integers(0, 2**32), st.integers(2, 4), SHARES)
 def test_with_one_stage_left_the_estimate_of_a_device_cut_is_its_reward(
-    random_problems: DrawProblems, seed: int, stages: int
+    random_problems: DrawProblems, seed: int, stages: int, whole_samples: float
 ) -> None:
     """For every last cut at every point, as long as the stages before it fit."""
-    here, after = _after_every_cut(*_one_boundary_left(random_problems, seed, stages))[1:]
+    here, after = _after_every_cut(*_one_boundary_left(random_problems, seed, stages, whole_samples=whole_samples))[1:]
     estimate = pipeline_features.device_features(here, after, FIRST)[2]
     reward = _rewards_of_all_device_cuts(here, after)
     sure = pipeline.legal_device_cuts(here, after, FIRST) & ~reward.isnan()
@@ -83,13 +86,15 @@ def test_with_one_stage_left_the_estimate_of_a_device_cut_is_its_reward(
 
 
 @LAW
-@given(st.integers(0, 2**32), st.integers(2, 4))
+@given(st.integers(0, 2**32), st.integers(2, 4), SHARES)
 def test_that_holds_for_every_device_of_larger_clusters_and_a_point_is_worth_its_best_unit(
-    random_problems: DrawProblems, seed: int, stages: int
+    random_problems: DrawProblems, seed: int, stages: int, whole_samples: float
 ) -> None:
     """33 and 35 devices are counted in twos, 65 in threes, and none of them makes a whole number of units."""
     clusters = [(11, 3), (5, 7), (13, 5)]
-    problems, partial = _one_boundary_left(random_problems, seed, stages, clusters=clusters)
+    problems, partial = _one_boundary_left(
+        random_problems, seed, stages, whole_samples=whole_samples, clusters=clusters
+    )
     first = torch.arange(1.0, 65)
     (row, point), here, after = _after_every_cut(problems, partial)
     estimate = pipeline_features.device_features(here, after, first)[2]
@@ -103,11 +108,11 @@ def test_that_holds_for_every_device_of_larger_clusters_and_a_point_is_worth_its
 
 
 @LAW
-@given(st.integers(0, 2**32), st.integers(2, 4))
+@given(st.integers(0, 2**32), st.integers(2, 4), SHARES)
 def test_with_one_stage_left_the_estimate_of_a_point_is_the_reward_of_its_best_device_cut(
-    random_problems: DrawProblems, seed: int, stages: int
+    random_problems: DrawProblems, seed: int, stages: int, whole_samples: float
 ) -> None:
-    problems, partial = _one_boundary_left(random_problems, seed, stages)
+    problems, partial = _one_boundary_left(random_problems, seed, stages, whole_samples=whole_samples)
     estimate = pipeline_features.instruction_features(problems, partial)[2]
     (row, point), here, after = _after_every_cut(problems, partial)
     reward = _rewards_of_all_device_cuts(here, after)
