@@ -12,15 +12,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from automap_models.core.profile import Profile
+from automap_models.core.units import percent
 from automap_models.errors import BadInput
 
 LEAST_SHARE = 0.02
 """Of the model's time: modules that repeat but take less in all, such as two normalisations, are no blocks."""
+
+LONG_LOOP = 0.1
+"""Of the model's time: a loop that takes more is worth a warning."""
 
 Scopes = tuple[str, ...]
 _NEAREST = 3
@@ -123,6 +127,27 @@ def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ..
             do="give a pattern of the layers to cut after, such as 'model.layers.*', or leave it out",
         )
     return ends
+
+
+def loop_notes(profile: Profile) -> Iterator[str]:
+    """Which loops are one instruction although they take long, and which of them count too little."""
+    loops, unknown = (set(_texts(profile, key)) for key in ("loops", "loops_of_unknown_length"))
+    total_s = float(profile.C.sum())
+    for i, name in enumerate(profile.names):
+        where = f"the loop {name}" + (f" in layer {profile.layer(i)}" if profile.layer(i) else "")
+        if name in unknown:
+            unknown.remove(name)
+            yield f"{where} runs until its data say so: it counts as one round, and no cut divides it"
+        elif name in loops and profile.C[i] > LONG_LOOP * total_s:
+            share = percent(float(profile.C[i]) / total_s)
+            yield f"{where} takes {share} of the time and is one instruction: no cut divides it"
+    if unknown:
+        yield f"loops that run until their data say so count as one round: {', '.join(sorted(unknown))}"
+
+
+def _texts(profile: Profile, key: str) -> list[str]:
+    entries = profile.meta.get(key)
+    return list(map(str, entries)) if isinstance(entries, list) else []
 
 
 @dataclass

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.dag import find_cycle
 from automap_models.core.result import Result
+from automap_models.core.units import counted
 from automap_models.errors import BadInput
 
 FloatArray = NDArray[np.float64]
@@ -208,6 +209,14 @@ PlacementResult = Result[PlacementProblem, PlacementPlan]
 def model_name(graph: PlacementGraph) -> str:
     """What messages and plans call the graph."""
     return str(graph.meta.get("model", "graph"))
+
+
+def unit_of_work(graph: PlacementGraph) -> str:
+    """What the graph's times are of: `micro-batch of 16 samples`, or a sample where the graph does not say."""
+    samples = graph.meta.get("microbatch_size")
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        return "sample"
+    return f"micro-batch of {counted(samples, 'sample')}"
 
 
 def node_name(graph: PlacementGraph, node: int) -> str:

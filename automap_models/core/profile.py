@@ -191,12 +191,10 @@ class Profile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the five arrays and the shared parameters: a plan belongs to exactly these numbers."""
+        """SHA-256 over the five arrays: a plan belongs to exactly these numbers."""
         digest = hashlib.sha256()
         for array in (self.C, self.A, self.W, self.C_fwd, self.stash):
             digest.update(np.ascontiguousarray(array).tobytes())
-        for parameter in self.shared_parameters:
-            digest.update(np.array([parameter.nbytes, *parameter.instructions], dtype=np.float64).tobytes())
         return digest.hexdigest()
 
     def name(self, i: int) -> str:

@@ -134,6 +134,34 @@ def _three_digits(value: float) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The end of a long path says more than its beginning."""
+    """A path in at most so many characters, the middle left out; the index of its block and its end stay.
+
+    >>> shortened("model.layers.17.self_attn_block.mlp.down_proj", 30)
+    'model.layers.17…mlp.down_proj'
+
+    The index is the first number that ends a part of the path. Where little room is left, the index is what stays.
+    """
     text = " ".join(text.split())
-    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
+    if len(text) <= width:
+        return text
+    index = _INDEX.search(text)
+    if index is None:
+        head = max(0, (width - 1) // 3)
+        return f"{text[:head]}…{_end(text, width - 1 - head)}"
+    stop, rest = index.end(), text[index.end() :]
+    end = rest if len(rest) <= width // 2 else f"…{_end(rest, width // 2 - 1)}"
+    if stop + len(end) <= width:
+        return f"{text[:stop]}…{_end(rest, width - 1 - stop)}"
+    room = max(width - len(end) - 1, len(index[0]))
+    return f"…{_end(text[:stop], room)}{end[: max(0, width - 1 - room)]}"
+
+
+_INDEX = re.compile(r"\d+(?=[/.]|$)")
+
+
+def _end(text: str, width: int) -> str:
+    """The end of a path in at most so many characters, whole parts where they are not much shorter."""
+    cut = text[len(text) - width :] if width > 0 else ""
+    mark = re.search(r"[/._]", cut)
+    parts = cut[mark.end() :] if mark else ""
+    return parts if 2 * len(parts) > width else cut

@@ -38,17 +38,17 @@ class Bucket(NamedTuple):
 
 
 class TiedSum(NamedTuple):
-    """Gradients of parameters that several stages hold a copy of, and sum once a step, after their buckets.
+    """Gradients of a parameter that several stages hold a copy of, and sum once a step, after their buckets.
 
     Attributes:
         stages: that hold the copies, ascending.
         sum_s: how long it takes.
-        names: of the parameters.
+        name: of the parameter.
     """
 
     stages: tuple[int, ...]
     sum_s: float
-    names: tuple[str, ...] = ()
+    name: str = ""
 
 
 def gradient_buckets(weights: FloatArray, all_reduce_s: FloatArray, backward_s: FloatArray) -> tuple[Bucket, ...]:

@@ -30,7 +30,6 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -258,7 +257,7 @@ def plan_cost(
         shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
         if buckets
         else (),
-        tied=() if problem.schedule is None else _tied_sums(problem, plan, bounds, first.tolist()),
+        tied=() if problem.schedule is None else _plan_tied_sums(problem, plan, bounds, spans),
     )
 
 
@@ -276,32 +275,54 @@ def _weights_held(problem: StagedProblem, index: int, own: slice) -> FloatArray:
     return problem.all_shardings[index].weights_held(problem.profile.shared_parameters, own.start, own.stop)
 
 
-def _tied_sums(
-    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], begins: Sequence[int]
-) -> tuple[TiedSum, ...]:
-    """What summing the gradients of copies takes; parameters that the same stages hold are summed together.
+def tied_sums(
+    problem: StagedProblem,
+    sharding: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    first: NDArray[np.int64],
+    stop: NDArray[np.int64],
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """What summing the gradients of T shared parameters over their copies takes in P plans.
 
     Between nodes a parameter is sent once; inside a node each device sends its share of it.
 
     Args:
-        bounds: [S+1] the first device of each stage, and the number of devices.
-        begins: [S] the first instruction of each stage.
+        sharding: [P, S] of each stage, an index of the problem's.
+        begin, end: [P, S] the first instruction of each stage and the one after its last.
+        first, stop: [P, S] its first device and the one after its last.
+
+    Returns:
+        [P, T] seconds, and [P, T, S] the stages that hold a copy; 0 and none where a single stage holds the parameter.
     """
-    cluster, sums = problem.cluster, dict[tuple[int, ...], TiedSum]()
-    for p, parameter in enumerate(problem.profile.shared_parameters):
-        stages = tuple(sorted({bisect_right(begins, i) - 1 for i in parameter.instructions}))
-        if len(stages) == 1:
-            continue
-        first_node = bounds[stages[0]] // cluster.devices_per_node
-        if (bounds[stages[-1] + 1] - 1) // cluster.devices_per_node > first_node:
-            one_way_s = parameter.nbytes / cluster.inter
-        else:
-            shares = [problem.all_shardings[plan.shardings[s]].shared_bytes[p] for s in stages]
-            one_way_s = max(shares) / cluster.intra
-        so_far = sums.get(stages, TiedSum(stages, 0.0))
-        sum_s = so_far.sum_s + 2.0 * (len(stages) - 1) / len(stages) * float(one_way_s)
-        sums[stages] = TiedSum(stages, sum_s, (*so_far.names, parameter.name))
-    return tuple(sums.values())
+    cluster, shared = problem.cluster, problem.profile.shared_parameters
+    sum_s, holders = np.zeros((len(begin), len(shared))), np.zeros((len(begin), len(shared), begin.shape[1]), bool)
+    for p, parameter in enumerate(shared):
+        uses = np.array(parameter.instructions)
+        holds = np.searchsorted(uses, end) > np.searchsorted(uses, begin)
+        copies = holds.sum(1)
+        shares = np.array([of_all.shared_bytes[p] for of_all in problem.all_shardings])[sharding]
+        first_node = np.where(holds, first, cluster.devices).min(1) // cluster.devices_per_node
+        last_node = (np.where(holds, stop, 0).max(1) - 1) // cluster.devices_per_node
+        inside_s = np.where(holds, shares, 0.0).max(1) / cluster.intra
+        one_way_s = np.where(last_node > first_node, parameter.nbytes / cluster.inter, inside_s)
+        sum_s[:, p], holders[:, p] = 2.0 * (copies - 1) / copies * one_way_s, holds & (copies > 1)[:, None]
+    return sum_s, holders
+
+
+def _plan_tied_sums(
+    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], spans: Sequence[slice]
+) -> tuple[TiedSum, ...]:
+    """Of one plan, those that several stages take part in."""
+    begin, end = np.array([[(span.start, span.stop) for span in spans]]).transpose(2, 0, 1)
+    devices = np.array([bounds])
+    sum_s, holders = tied_sums(problem, np.array([plan.shardings]), begin, end, devices[:, :-1], devices[:, 1:])
+    named = zip(problem.profile.shared_parameters, sum_s[0].tolist(), holders[0], strict=True)
+    return tuple(
+        TiedSum(tuple(np.flatnonzero(stages).tolist()), seconds, parameter.name)
+        for parameter, seconds, stages in named
+        if stages.any()
+    )
 
 
 def shares_link(cluster: Cluster, before: int, first: int, stop: int) -> bool:

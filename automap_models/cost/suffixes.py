@@ -23,25 +23,44 @@ stage s, and of the last one back from there, takes RT_0 - RT_s. In between, sta
 - where c = ⌊(M-1)/w_s⌋ ≥ 1, c·RT_s and (M-1-c·w_s)·u_s: every w_s-th micro-batch waits for the round trip of the
   one that is w_s before it.
 
-The link after stage s carries 2M messages one after the other: 2(M-1)·x_s beside RT_0, less RT_{s+1}, for which the
-first message need not wait. With GPipe, where all forward passes come first, stage s takes (M-1)·u_s and its link
-2(M-1)·x_s beside RT_0. With E_s the largest of all these terms over the stages from s on, and exposed_s the part of a
-stage's all-reduce that its last backward pass cannot hide,
+With GPipe, where all forward passes come first, stage s takes (M-1)·u_s beside RT_0. The link after stage s carries 2M
+messages one after the other, of which RT_{s+1} may be hidden; with GPipe the stages below hide nothing.
 
-    Z_s = max(RT_s + E_s + exposed_s, f_s + x_s + Z_{s+1}),        step ≥ Z_0:
+With own_s the largest of these terms, D_s is when stage s ends its last backward pass at the earliest, counted from
+its first input, and Z_s when it and all below it have reduced their gradients. exposed_s is the part of a stage's
+all-reduce that its last backward pass cannot hide. Where it goes over the links to the stage before (cost.staged,
+`shares_link`) it goes before the last gradient that the stage before waits for: delay_s is exposed_s there, else 0.
 
-whenever stage s begins, its last backward pass ends RT_s + E_s later at the earliest.
+    D_s = max(u_s + 2·x_s + D_{s+1} + delay_{s+1},  RT_s + own_s,  u_s + 2M·x_s)
+    Z_s = max(f_s + x_s + Z_{s+1},  D_s + exposed_s)
+    step ≥ Z_0
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import warm_up
 from automap_models.cost.staged import before_stage, before_transfer
+
+
+class StageTimes(NamedTuple):
+    """What stages take, arrays of any shape.
+
+    Attributes:
+        both_s, forward_s: u and f.
+        exposed_s: what of the all-reduce the last backward pass cannot hide; all of it where nothing overlaps.
+        delay_s: what of that keeps the stage before waiting.
+    """
+
+    both_s: FloatArray
+    forward_s: FloatArray
+    exposed_s: FloatArray
+    delay_s: FloatArray
 
 
 class Suffixes(ABC):
@@ -68,26 +87,34 @@ class Suffixes(ABC):
         """The suffix with the transfer into its first stage, one direction."""
 
     @abstractmethod
-    def before_stage(
-        self, stage: int, both_s: FloatArray, forward_s: FloatArray, exposed_s: FloatArray, suffix: FloatArray
-    ) -> FloatArray:
+    def before_stage(self, stage: int, times: StageTimes, suffix: FloatArray) -> FloatArray:
         """The suffix with one more stage before it.
 
         Args:
             stage: which it is.
-            both_s, forward_s: u and f.
-            exposed_s: what of its all-reduce its last backward pass cannot hide; all of it where nothing overlaps.
+            times: what it takes.
             suffix: with the transfer into its first stage.
         """
 
     @abstractmethod
-    def least(self, suffix: FloatArray, busy: FloatArray | float, forward: FloatArray | float) -> FloatArray:
+    def least(
+        self,
+        suffix: FloatArray,
+        busy: FloatArray | float,
+        forward: FloatArray | float,
+        excess: FloatArray | float = 0.0,
+    ) -> FloatArray:
         """Lower bound on what any plan costs that ends in the suffix.
 
         Args:
             suffix: with the transfer into its first stage.
             busy, forward: Σ (u + 2x) and Σ (f + x) over the stages before it and between them, at least.
+            excess: what one of these stages adds to the round trip of a micro-batch at least (`own_weights`).
         """
+
+    @abstractmethod
+    def own_weights(self, stage: int) -> tuple[float, float]:
+        """Weights of u and of f in what a stage adds to the round trip of a micro-batch at least; 0 if it adds none."""
 
 
 class LengthSuffixes(Suffixes):
@@ -104,21 +131,29 @@ class LengthSuffixes(Suffixes):
         """See cost.staged.before_transfer."""
         return np.stack(before_transfer(transfer_s, suffix[0], suffix[1], self.micro_batches))
 
-    def before_stage(
-        self, stage: int, both_s: FloatArray, forward_s: FloatArray, exposed_s: FloatArray, suffix: FloatArray
-    ) -> FloatArray:
+    def before_stage(self, stage: int, times: StageTimes, suffix: FloatArray) -> FloatArray:
         """See cost.staged.before_stage."""
-        backward_s = both_s - forward_s
-        return np.stack(before_stage(both_s, backward_s, exposed_s, suffix[0], suffix[1], self.micro_batches))
+        both_s, backward_s = times.both_s, times.both_s - times.forward_s
+        return np.stack(before_stage(both_s, backward_s, times.exposed_s, suffix[0], suffix[1], self.micro_batches))
 
-    def least(self, suffix: FloatArray, busy: FloatArray | float, forward: FloatArray | float) -> FloatArray:
+    def least(
+        self,
+        suffix: FloatArray,
+        busy: FloatArray | float,
+        forward: FloatArray | float,
+        excess: FloatArray | float = 0.0,
+    ) -> FloatArray:
         """T + max(busy, R + forward)."""
         least: FloatArray = suffix[0] + np.maximum(busy, suffix[1] + forward)
         return least
 
+    def own_weights(self, stage: int) -> tuple[float, float]:
+        """None: the span T has no round trips."""
+        return 0.0, 0.0
+
 
 class StepSuffixes(Suffixes):
-    """Round trip RT, excess E and end Z: the step is Z or more.
+    """Round trip RT, end D of the last backward pass and end Z of the last all-reduce: the step is Z or more.
 
     Args:
         micro_batches: M.
@@ -135,24 +170,23 @@ class StepSuffixes(Suffixes):
         self.all_forwards_first = schedule == "gpipe"
 
     def nothing(self, *shape: int) -> FloatArray:
-        """RT = 0, E = 0, Z = -∞."""
+        """RT = D = 0, Z = -∞."""
         return np.stack((np.zeros(shape), np.zeros(shape), np.full(shape, -np.inf)))
 
     def before_transfer(self, transfer_s: FloatArray, suffix: FloatArray) -> FloatArray:
         """The link carries 2M messages."""
-        trip, excess, end = suffix
-        messages = 2.0 * (self.micro_batches - 1) * transfer_s
-        if not self.all_forwards_first:
-            messages = messages - trip
-        return np.stack((trip + 2.0 * transfer_s, np.maximum(excess, messages), end + transfer_s))
+        trip, end, reduced = suffix
+        messages = 2.0 * self.micro_batches * transfer_s
+        if self.all_forwards_first:
+            messages = messages + trip
+        return np.stack((trip + 2.0 * transfer_s, np.maximum(end + 2.0 * transfer_s, messages), reduced + transfer_s))
 
-    def before_stage(
-        self, stage: int, both_s: FloatArray, forward_s: FloatArray, exposed_s: FloatArray, suffix: FloatArray
-    ) -> FloatArray:
+    def before_stage(self, stage: int, times: StageTimes, suffix: FloatArray) -> FloatArray:
         """The stage's own passes, and the round trips that it waits for."""
-        trip = suffix[0] + both_s
-        excess = np.maximum(suffix[1], self._own(stage, both_s, forward_s, trip))
-        return np.stack((trip, excess, np.maximum(forward_s + suffix[2], trip + excess + exposed_s)))
+        trip = suffix[0] + times.both_s
+        end = np.maximum(times.both_s + suffix[1], trip + self._own(stage, times.both_s, times.forward_s, trip))
+        reduced = np.maximum(times.forward_s + suffix[2], end + times.exposed_s)
+        return np.stack((trip, end + times.delay_s, reduced))
 
     def _own(self, stage: int, both_s: FloatArray, forward_s: FloatArray, trip: FloatArray) -> FloatArray:
         """What the stage adds to RT_0 at least."""
@@ -167,7 +201,17 @@ class StepSuffixes(Suffixes):
             own = np.maximum(own, trip + (others - warm) * both_s)
         return own
 
-    def least(self, suffix: FloatArray, busy: FloatArray | float, forward: FloatArray | float) -> FloatArray:
-        """max(busy + RT + E, forward + Z)."""
-        least: FloatArray = np.maximum(busy + suffix[0] + suffix[1], forward + suffix[2])
+    def least(
+        self,
+        suffix: FloatArray,
+        busy: FloatArray | float,
+        forward: FloatArray | float,
+        excess: FloatArray | float = 0.0,
+    ) -> FloatArray:
+        """max(busy + max(D, RT + excess), forward + Z)."""
+        least: FloatArray = np.maximum(busy + np.maximum(suffix[1], suffix[0] + excess), forward + suffix[2])
         return least
+
+    def own_weights(self, stage: int) -> tuple[float, float]:
+        """(M-1)·u - (w-1)·f, with GPipe (M-1)·u."""
+        return self.micro_batches - 1.0, 0.0 if self.all_forwards_first else 1.0 - self.warm_up[stage]

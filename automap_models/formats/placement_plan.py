@@ -32,7 +32,17 @@ from automap_models.core.placement import (
 from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Amount, Document, Foreign, Index, Whole, read_json, wrong
+from automap_models.formats.schema import (
+    Amount,
+    Document,
+    Foreign,
+    Index,
+    Whole,
+    decode_json,
+    read_bytes,
+    require_kind,
+    wrong,
+)
 from automap_models.version import __version__
 
 TOLERANCE = 1e-6
@@ -139,7 +149,9 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
         BadInput: the file is no placement, belongs to another graph, or contradicts itself or the cost model by more
             than 1e-6.
     """
-    document, where = read_json(path, PlacementDocument, do=_STALE), str(path)
+    content, where = read_bytes(path), str(path)
+    require_kind(content, ("placement",), where, _STALE)
+    document = decode_json(content, PlacementDocument, where=where, do=_STALE)
     if document.provenance.graph_fingerprint != graph.fingerprint:
         raise BadInput(f"belongs to another graph than {model_name(graph)}", where=where, do=_STALE)
     problem = _problem(document, graph, where)
@@ -233,7 +245,7 @@ def read_split(path: str | os.PathLike[str], problem: PlacementProblem) -> IntAr
     Raises:
         BadInput: the file is no split, has more devices than the problem, or does not place every node exactly once.
     """
-    document = read_json(path, SplitDocument, do=DO)
+    document = decode_json(read_bytes(path), SplitDocument, where=str(path), do=DO)
     position = {number: at for at, number in enumerate(problem.graph.ids)}
     assignment = np.full(len(problem.graph), -1)
     for key, devices, first, most in (

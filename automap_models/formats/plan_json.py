@@ -35,7 +35,7 @@ from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_text
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.schema import Count, Document, Foreign, Index, Positive, decode_json, read_bytes, wrong
+from automap_models.formats.schema import Count, Document, Index, Positive, decode_json, read_bytes, require_kind, wrong
 from automap_models.simulate.step import step_cost
 from automap_models.version import __version__
 
@@ -197,23 +197,6 @@ class PlanDocument(Document):
     shardings: dict[str, ShardingDocument] | UnsetType = UNSET
     partitionings: dict[str, ShardingDocument] | UnsetType = UNSET
     adjustment: AdjustmentDocument | UnsetType = UNSET
-
-
-class _KindDocument(Foreign):
-    """What tells the kinds of files apart."""
-
-    kind: msgspec.Raw | UnsetType = UNSET
-
-
-def kind_of(content: bytes, where: str) -> str | None:
-    """The kind that a JSON document says it is of; None where it says none.
-
-    Raises:
-        BadInput: it is no JSON, or no mapping.
-    """
-    raw = decode_json(content, _KindDocument, where=where, do=STALE).kind
-    kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
-    return kind if isinstance(kind, str) else None
 
 
 def dumps(document: Mapping[str, Any]) -> str:
@@ -378,9 +361,7 @@ def read_plan(
     if isinstance(model, Profile):
         model = ProfiledModel(model)
     where, content = str(path), read_bytes(path)
-    kind = kind_of(content, where)
-    if kind is not None and kind not in (KIND, FORMER):
-        raise wrong(where, "$.kind", kind, KIND, STALE)
+    require_kind(content, (KIND, FORMER), where, STALE)
     document = decode_json(content, PlanDocument, where=where, do=STALE)
     if document.provenance.profile_fingerprint != model.profile.fingerprint:
         raise BadInput(f"belongs to another profile than {model.profile.model}", where=where, do=STALE)
@@ -450,6 +431,9 @@ def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | No
         if former or any(not isinstance(stage.sharding, UnsetType) for stage in document.stages):
             raise wrong(where, f"$.{key}", None, "there, with the shardings of its stages", STALE)
         return problem
+    if not model.shardings and written.keys() - {WHOLE}:
+        what = f"has stages that partition operators, of which the profile of {profile.model} says nothing"
+        raise BadInput(what, where=where, do="give the model: automap plan MODEL reads it with --plan")
     if document.launch_s != model.launch_s:
         raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
     own, samples = microbatch_size(model.profile), microbatch_size(profile)

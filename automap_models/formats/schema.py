@@ -31,13 +31,13 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir, exists
@@ -205,6 +205,37 @@ def convert(document: object, kind: type[T], *, where: str, do: str = "write the
         raise _misfit(error, document, kind, where, do) from None
     except (ValueError, RecursionError) as error:  # half a surrogate pair is a ValueError
         raise BadInput(f"cannot be read ({_reason(error)})", where=where, do=do) from None
+
+
+READERS = {
+    "pipeline": "automap infer, or automap plan where its stages partition operators,",
+    "hybrid-pipeline": "automap plan",
+    "operator": "automap search opp",
+    "data": "automap search adp",
+    "hybrid": "automap search opp",
+    "placement": "automap place",
+}
+"""Kind of a plan → the commands that read it with --plan."""
+
+
+class _KindDocument(Foreign):
+    """What tells the kinds of files apart."""
+
+    kind: msgspec.Raw | UnsetType = UNSET
+
+
+def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> None:
+    """Refuse a file that says that it is of another kind than these, and tell which command reads a plan of that kind.
+
+    Raises:
+        BadInput: it does, or it is no JSON, or no mapping.
+    """
+    raw = decode_json(content, _KindDocument, where=where, do=do).kind
+    kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
+    if isinstance(kind, str) and kind not in kinds:
+        reader = READERS.get(kind)
+        do = do if reader is None else f"{reader} reads it with --plan"
+        raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
 
 
 def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:

@@ -35,6 +35,7 @@ from automap_models.formats.schema import (
     Index,
     decode_json,
     read_bytes,
+    require_kind,
     wrong,
 )
 from automap_models.version import __version__
@@ -363,6 +364,7 @@ def _gap(partitioned: float, bound: float) -> float:
 
 def _read(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
     content, where = read_bytes(path), str(path)
+    require_kind(content, ("data", "hybrid", "operator"), where, _STALE)
     if decode_json(content, _Header, where=where, do=_STALE).kind == "hybrid":
         return decode_json(content, TwoAxesDocument, where=where, do=_STALE)
     return decode_json(content, OneAxisDocument, where=where, do=_STALE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from automap_models.core.placement import PlacementResult, describe_objective, device_name, model_name
+from automap_models.core.placement import PlacementResult, describe_objective, device_name, model_name, unit_of_work
 from automap_models.core.units import seconds, shortened, size, size_unit, time_unit
 from automap_models.plots.figures import ACTIVATION_COLOUR, COMPUTE_COLOUR, WEIGHTS_COLOUR
 
@@ -32,7 +32,8 @@ def draw_placement(report: PlacementResult) -> Figure:
 
 def placement_title(report: PlacementResult) -> str:
     """The model, and below it objective, planner and value."""
-    what = "latency" if report.problem.objective == "latency" else "time a sample"
+    unit = unit_of_work(report.problem.graph)
+    what = "latency" if report.problem.objective == "latency" else f"time a {unit}"
     return (
         f"{shortened(model_name(report.problem.graph), 80)}\n{describe_objective(report.problem)}  ·  "
         f"planner: {report.required_plan().planner}  ·  {what} = {seconds(report.cost.value_s)}"
@@ -60,7 +61,7 @@ def _draw_loads(axes: Axes, report: PlacementResult) -> None:
     if problem.objective == "throughput" and bound_s is not None:
         label = f"proven lower bound, {seconds(bound_s)}"
         axes.axhline(bound_s / unit, color="black", linestyle="--", linewidth=1.0, label=label)
-    axes.set_ylabel(f"busy with one sample, {name}")
+    axes.set_ylabel(f"busy with one {unit_of_work(problem.graph)}, {name}")
     axes.margins(y=0.12)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 

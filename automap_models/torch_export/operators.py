@@ -147,6 +147,19 @@ def _moved(call: Call, order: Sequence[int]) -> list[Described]:
     return [Described(RESHAPE, ((operand, tuple(range(operand.dim()))),), ((result, tuple(order)),))]
 
 
+def _complex(call: Call) -> list[Described]:
+    """Complex numbers as pairs, or pairs as complex numbers: the dimension of the pair stays whole."""
+    (operand,), (result,) = call.tensors(), call.results
+    labels = tuple(range(max(operand.dim(), result.dim())))
+    described = Described(
+        RESHAPE,
+        ((operand, labels[: operand.dim()]),),
+        ((result, labels[: result.dim()]),),
+        Roles(whole=frozenset(labels[-1:])),
+    )
+    return [described]
+
+
 def _broadcast_in_dim(call: Call) -> list[Described]:
     (operand,), (result,) = call.tensors(), call.results
     to = call.arguments["broadcast_dimensions"]
@@ -656,6 +669,8 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("scatter", "scatter_add"), _scatter),
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
+    "view_as_complex": _complex,
+    "view_as_real": _complex,
     "expand": _expand,
     "prims.broadcast_in_dim": _broadcast_in_dim,
     "cat": _concatenate,

@@ -58,7 +58,7 @@ EPILOG = """GRAPH is one of
 examples:
   automap-place bert24.json                                     the optimal contiguous placement, printed
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
-  automap-place bert24.json --objective latency --devices 6     one sample as fast as possible
+  automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
 
@@ -98,7 +98,7 @@ def _add_problem(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--objective",
         choices=("throughput", "latency"),
-        help="the largest load of a device, or the time of one sample (default throughput)",
+        help="the largest load of a device, or the time of one micro-batch (default throughput)",
     )
     group.add_argument(
         "--communication",
@@ -250,8 +250,8 @@ def report(request: PlaceRequest, outcome: PlacementResult) -> Report:
 
 COMMAND = Command(
     summary="place the operators of a model on accelerators and CPUs",
-    description="Place the operators of a model on accelerators and CPUs, so that a pipeline of samples flows fast "
-    "or that one sample is done soon.",
+    description="Place the operators of a model on accelerators and CPUs, so that a pipeline of micro-batches flows "
+    "fast or that one micro-batch is done soon.",
     epilog=EPILOG,
     add_arguments=add_arguments,
     outputs=(

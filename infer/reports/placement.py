@@ -13,6 +13,7 @@ from automap_models.core.placement import (
     describe_objective,
     device_name,
     model_name,
+    unit_of_work,
 )
 from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap
@@ -52,7 +53,7 @@ def describe_devices(problem: PlacementProblem) -> str:
 
 
 def device_table(report: PlacementResult, width: int) -> Table:
-    """One row a device that has nodes: how many, its times for one sample, its memory."""
+    """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
     problem, cost = report.problem, report.cost
     space = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
     table = columns(space)
@@ -84,11 +85,11 @@ def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:
 
 def facts(report: PlacementResult) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the table."""
-    problem, value_s = report.problem, report.cost.value_s
+    problem, value_s, unit = report.problem, report.cost.value_s, unit_of_work(report.problem.graph)
     if problem.objective == "latency":
-        yield "latency", f"{seconds(value_s)} from a sample's first operator to its last"
+        yield "latency", f"{seconds(value_s)} from the first operator of a {unit} to its last"
     else:
-        yield "time", f"{seconds(value_s)} a sample in steady state, {what_sets_the_pace(report)}"
+        yield "time", f"{seconds(value_s)} a {unit} in steady state, {what_sets_the_pace(report)}"
     one_device_s = report.facts["one_device_s"]
     if one_device_s is None:
         yield "speed-up", "unknown: it does not fit one device"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models import workloads
+from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.formats.hardware_yaml import known_devices, read_device
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 SHOWN = 10
 ALIKE = 1.1  # layers whose names differ in numbers only are not alike across a larger step between their times
 SMALLEST_SIDE = 0.1  # of the time: a smaller part of the model is no stage
-LONG_LOOP = 0.1  # of the time: a loop that takes more is worth a warning
 OVERWHELMING = 0.5  # of the time: a group of layers that takes more is taken apart
 _DIGITS = re.compile(r"\d+")
 
@@ -142,32 +142,11 @@ def warnings(profile: Profile) -> Iterator[str]:
     if isinstance(calls, Mapping) and calls:
         listed = ", ".join(f"{name} ({count}×)" for name, count in calls.items())
         yield f"nobody knows what these custom calls cost, so only their bytes count: {listed}"
-    yield from _loops(profile)
+    yield from loop_notes(profile)
     missing = profile.meta.get("not_measured")
     if isinstance(missing, Mapping) and missing:
         listed = ", ".join(f"{opcode} ({count}×)" for opcode, count in missing.items())
         yield f"could not be measured on this machine, so their times are guesses: {listed}"
-
-
-def _loops(profile: Profile) -> Iterator[str]:
-    """Which loops are one instruction although they take long, and which of them count too little."""
-    loops, unknown = (set(_texts(profile, key)) for key in ("loops", "loops_of_unknown_length"))
-    total_s = float(profile.C.sum())
-    for i, name in enumerate(profile.names):
-        where = f"the loop {name}" + (f" in layer {profile.layer(i)}" if profile.layer(i) else "")
-        if name in unknown:
-            unknown.remove(name)
-            yield f"{where} runs until its data say so: it counts as one round, and no cut divides it"
-        elif name in loops and profile.C[i] > LONG_LOOP * total_s:
-            share = percent(float(profile.C[i]) / total_s)
-            yield f"{where} takes {share} of the time and is one instruction: no cut divides it"
-    if unknown:
-        yield f"loops that run until their data say so count as one round: {', '.join(sorted(unknown))}"
-
-
-def _texts(profile: Profile, key: str) -> list[str]:
-    entries = profile.meta.get(key)
-    return list(map(str, entries)) if isinstance(entries, list) else []
 
 
 def notes(profile: Profile) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.layers import block_boundaries, boundaries, scopes
+from automap_models.core.layers import block_boundaries, boundaries, loop_notes, scopes
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
@@ -108,3 +108,19 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_layers() -> None:
     assert "\n" not in str(refused.value)
     with pytest.raises(BadInput, match="'head' matches only head, which ends with the model"):
         boundaries(profile_of(layers), "head")
+
+
+def test_loops_that_no_cut_divides_are_named_with_their_layer() -> None:
+    profile = Profile.create(
+        [80.0, 1.0, 1.0, 18.0],
+        np.ones(4),
+        np.ones(4),
+        names=["while.1", "while.2", "while.3", "dot.4"],
+        layers=["encoder", "mask", "decoder", ""],
+        meta={"loops": ["while.1", "while.2", "while.3"], "loops_of_unknown_length": ["while.3", "while.9"]},
+    )
+    assert list(loop_notes(profile)) == [
+        "the loop while.1 in layer encoder takes 80.0 % of the time and is one instruction: no cut divides it",
+        "the loop while.3 in layer decoder runs until its data say so: it counts as one round, and no cut divides it",
+        "loops that run until their data say so count as one round: while.9",
+    ]

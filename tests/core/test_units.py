@@ -101,6 +101,34 @@ def test_small_shares_keep_a_digit(value: float, text: str) -> None:
     assert percent(value) == text
 
 
-def test_a_long_name_keeps_its_end() -> None:
-    assert shortened("decoder/block_3/attention", 10) == "…attention"
-    assert shortened("a\nb", 10) == "a b"
+@pytest.mark.parametrize(
+    ("name", "width", "text"),
+    [
+        ("model.layers.17.self_attn_block.mlp.down_proj", 30, "model.layers.17…mlp.down_proj"),
+        ("model.layers.17.self_attn_block.mlp.down_proj", 20, "…layers.17…down_proj"),
+        ("block_0/attention_layer_norm", 20, "block_0…layer_norm"),
+        ("decoder/block_3/attention", 20, "…block_3/attention"),
+        ("embedding_layer_norm", 16, "embed…layer_norm"),
+        ("a\nb", 10, "a b"),
+    ],
+)
+def test_a_long_name_is_shortened_in_the_middle_and_keeps_its_index(name: str, width: int, text: str) -> None:
+    assert shortened(name, width) == text
+
+
+@given(
+    parts=st.lists(st.text("abc_", min_size=1, max_size=12), min_size=1, max_size=5),
+    index=st.integers(0, 999),
+    at=st.integers(0, 4),
+    mark=st.sampled_from("/."),
+    width=st.integers(8, 60),
+)
+def test_no_shortened_name_is_too_long_or_loses_its_index(
+    parts: list[str], index: int, at: int, mark: str, width: int
+) -> None:
+    name = mark.join([*parts[:at], str(index), *parts[at:]])
+    short = shortened(name, width)
+    assert len(short) <= width
+    assert str(index) in short
+    assert short == name or "…" in short
+    assert len(name) > width or short == name

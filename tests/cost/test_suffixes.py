@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import SCHEDULES
-from automap_models.cost.suffixes import StepSuffixes
+from automap_models.cost.suffixes import StageTimes, StepSuffixes
 from automap_models.simulate.engine import simulate
 
 
@@ -39,7 +39,8 @@ class Pipeline:
             if s < stages - 1:
                 suffix = suffixes.before_transfer(self.transfer_s[s], suffix)
             both = self.forward_s[s : s + 1] + self.backward_s[s]
-            suffix = suffixes.before_stage(s, both, self.forward_s[s : s + 1], self.all_reduce_s[s], suffix)
+            times = StageTimes(both, self.forward_s[s : s + 1], self.all_reduce_s[s : s + 1], np.zeros(1))
+            suffix = suffixes.before_stage(s, times, suffix)
         return float(suffixes.least(suffix, 0.0, 0.0)[0])
 
 

@@ -61,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ("page", "needs", "skip", "outputs"),
     [
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
-        pytest.param("tutorials/own-model.md", ("jax",), (), 0, marks=pytest.mark.slow),
+        pytest.param("tutorials/own-model.md", ("jax", "torch"), (), 2, marks=pytest.mark.slow),
         pytest.param("how-to/replan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("how-to/explore.md", (), ("t5_11b ",), 4, marks=pytest.mark.slow),
         pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),

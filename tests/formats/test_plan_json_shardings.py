@@ -154,6 +154,13 @@ def test_a_plan_that_no_longer_fits_is_infeasible(written: Path, model: Profiled
         read_plan(written, model)
 
 
+def test_a_profile_without_operators_is_told_to_bring_the_model(written: Path, model: ProfiledModel) -> None:
+    with pytest.raises(
+        BadInput, match=r"has stages that partition operators.*: automap plan MODEL reads it with --plan"
+    ):
+        read_plan(written, model.profile)
+
+
 def test_another_cluster_is_refused(written: Path, model: ProfiledModel) -> None:
     with pytest.raises(BadInput, match="inter is"):
         read_plan(written, model, replace(CLUSTER, inter=1e9))

@@ -189,7 +189,10 @@ def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
 
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "schema": (_set("schema", to=2), "schema is 2"),
-    "another kind": (_set("kind", to="pipeline"), "kind is 'pipeline', not data or hybrid or operator"),
+    "another kind": (
+        _set("kind", to="pipeline"),
+        "not data or hybrid or operator; automap infer, or automap plan",
+    ),
     "no variables": (_drop("variables"), "$.variables is missing"),
     "no list of shapes": (
         _set("variables", "params/bias", "shape", to=8),

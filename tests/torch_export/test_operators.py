@@ -183,6 +183,8 @@ CASES: dict[str, tuple[Function, list[Tensor], int]] = {
     "unsqueeze": (lambda x: x.unsqueeze(1), [normal(4, 6)], 2),
     "squeeze": (lambda x: x.squeeze(1), [normal(4, 1, 6)], 2),
     "expand": (lambda x: x.expand(3, *x.shape[:1], 5), [normal(4, 1)], 1),
+    "pairs as complex numbers": (torch.view_as_complex, [normal(4, 6, 2)], 2),
+    "complex numbers as pairs": (torch.view_as_real, [torch.complex(normal(4, 6), normal(4, 6))], 2),
     "slice": (lambda x: x[:, 1:3], [normal(4, 6)], 1),
     "select": (lambda x: x[:, 1], [normal(4, 6, 8)], 2),
     "split": (lambda x: x.split(2, -1), [normal(4, 6)], 1),

@@ -31,6 +31,7 @@ from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.registry import make_planner
 from automap_models.torch_export.step import step_module
 from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.registry import build
 from automap_models.workloads.training import training_step
 
 from .gpt import FusedAttention, gpt2
@@ -268,3 +269,40 @@ def test_the_users_model_is_left_as_it_is() -> None:
     step_module(model, (torch.ones(3, 4),))
     assert torch.equal(model.weight, before)
     assert model.weight.grad is None
+
+
+class Vgg19(nn.Module):
+    """Configuration E of arXiv 1409.1556."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for convolutions, width in ((2, 64), (2, 128), (4, 256), (4, 512), (4, 512)):
+            for _ in range(convolutions):
+                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.fc1, self.fc2, self.predictions = nn.Linear(25088, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 1000)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        hidden = self.fc2(self.fc1(self.features(images).flatten(1)).relu()).relu()
+        return nn.functional.cross_entropy(self.predictions(hidden), labels)
+
+
+@pytest.mark.slow
+def test_convolutions_cost_what_they_cost_in_jax() -> None:
+    """FLOP as XLA counts them, without the padding."""
+    with torch.device("meta"):
+        model, images, labels = Vgg19(), torch.empty(32, 3, 224, 224), torch.empty(32, dtype=torch.int64)
+    in_torch, in_jax = Traced.of(step_module(model, (images, labels))), Traced.of(trace(build("vgg19")))
+
+    def flop(traced: Traced) -> float:
+        return sum(
+            float(f) for f, op in zip(traced.graph.flop, traced.graph.opcodes, strict=True) if op == "convolution"
+        )
+
+    assert flop(in_torch) == flop(in_jax)
+    assert in_torch.profile.W.sum() == in_jax.profile.W.sum()
+    assert in_torch.profile.C.sum() == pytest.approx(in_jax.profile.C.sum(), rel=0.03)

@@ -15,6 +15,7 @@ import numpy as np
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.layers import loop_notes
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.microbatch import microbatch_size, sized
 from automap_models.core.profile import Profile
@@ -64,7 +65,7 @@ def profiled_model(
     batch_dims = _batch_dims(profile, sharding, cluster, rules.name)
     shardings = stage_shardings(module, sharding, graph, profile, device, cluster, across_nodes=True)
     notes = () if shardings else ("no operator can be partitioned over several devices of this cluster",)
-    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, (*notes, *module.notes))
+    return ProfiledModel(profile, shardings, device.launch_s, batch_dims, (*notes, *loop_notes(profile), *module.notes))
 
 
 def _batch_dims(profile: Profile, sharding: ModuleSharding, cluster: Cluster, rules: str) -> dict[str, int]:

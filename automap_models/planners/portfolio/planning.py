@@ -13,6 +13,7 @@ from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints
+from automap_models.core.layers import loop_notes
 from automap_models.core.microbatch import rescaling_notes, sized, whole_sample_notes
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
@@ -62,6 +63,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         *result.notes,
         *(_restriction_notes(result, problem, planner) if options.planner == AUTO else ()),
         *sample_notes(solved, plan),
+        *loop_notes(solved.profile),
     )
     certify_s = options.certify_s
     chosen = solved.stages > 1 and (options.stages == AUTO or len(problem.stages) > 2)

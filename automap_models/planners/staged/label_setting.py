@@ -146,12 +146,13 @@ class _Before:
 
     Attributes:
         arrives: least transfer into it, one direction; 0 for the first stage.
-        busy, forward: as in PrefixBounds.
+        busy, forward, excess: as in PrefixBounds.
     """
 
     arrives: FloatArray
     busy: FloatArray
     forward: FloatArray
+    excess: FloatArray
 
     def least(self, at: IntArray | slice, suffixes: Suffixes, numbers: FloatArray) -> FloatArray:
         """[n] lower bound on what any plan costs that ends in suffixes of those numbers.
@@ -160,7 +161,7 @@ class _Before:
             at: at which of the places the suffixes begin.
         """
         arriving = suffixes.before_transfer(self.arrives[at], numbers)
-        return suffixes.least(arriving, self.busy[at], self.forward[at])
+        return suffixes.least(arriving, self.busy[at], self.forward[at], self.excess[at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +208,7 @@ class _Search:
             for first in range(0, devices.size, rows):
                 deadline.check()
                 blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
+                self._require_few(blocks)
         return _joined(blocks, self.tables.end)
 
     def least(self, stage: int, labels: _Labels) -> FloatArray:
@@ -223,7 +225,8 @@ class _Search:
     def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
         """What must come before the stage from boundary i on devices a … q-1."""
         arrives = self.tables.A[i] * self.tables.devices.arrival[a, q] if stage else np.zeros(i.size)
-        return _Before(arrives, self.bounds.busy[stage, a, i], self.bounds.forward[stage, a, i])
+        bounds = self.bounds
+        return _Before(arrives, *(least[stage, a, i] for least in (bounds.busy, bounds.forward, bounds.excess)))
 
     def _undominated(self, shardings: list[_Labels]) -> _Labels:
         """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
@@ -236,7 +239,7 @@ class _Search:
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
         through = through_shardings(self.tables, self.bounds, stage, devices, q, self.limit_s)
-        arriving = self._cross(through, devices, q, rest, own)
+        arriving = self._cross(stage, through, devices, q, rest, own)
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
         shardings = [
@@ -245,14 +248,17 @@ class _Search:
         blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
         return [self._undominated(blocks)] if blocks else []
 
-    def _cross(self, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray) -> _Arriving:
+    def _cross(
+        self, stage: int, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray
+    ) -> _Arriving:
         """Add the transfer over device cut q; what the receiver's end device was no longer matters then."""
         tables = self.tables
         k = rest.i[own]
         x = tables.devices.transfer[q][devices][:, rest.q[own] - q - 1] * tables.A[k]
         numbers = tables.suffixes.before_transfer(x, rest.numbers[:, None, own])
         busy, forward = least_through(through, devices.size, tables.end)
-        alive = np.flatnonzero(tables.suffixes.least(numbers, busy[:, k], forward[:, k]) <= self.limit_s)
+        excess = self.bounds.excess[stage + 1, q, k]
+        alive = np.flatnonzero(tables.suffixes.least(numbers, busy[:, k], forward[:, k], excess) <= self.limit_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
         numbers = numbers.reshape(len(numbers), -1)[:, alive]
         front = self._front(group, numbers)
@@ -294,7 +300,6 @@ class _Search:
             place, short = place[fit], short[fit]
             front = self._front(place, numbers[:, short])
             place, kept = place[front], short[front]
-            self._require_few(place.size)
             yield _Labels(
                 a=a[place],
                 i=i[place],
@@ -305,8 +310,8 @@ class _Search:
                 numbers=numbers[:, kept],
             )
 
-    def _require_few(self, labels: int) -> None:
-        if self.most_labels is not None and labels > self.most_labels:
+    def _require_few(self, blocks: Sequence[_Labels]) -> None:
+        if self.most_labels is not None and sum(labels.a.size for labels in blocks) > self.most_labels:
             raise TooMany
 
     def _latest_end(

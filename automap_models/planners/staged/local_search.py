@@ -109,6 +109,10 @@ def _coarse(tables: StageTables, cluster: Cluster, start: Route) -> Route:
 
 
 def _even(tables: StageTables, _cluster: Cluster, _start: Route) -> Route:
+    return even_route(tables)
+
+
+def even_route(tables: StageTables) -> Route:
     """Stages of equal computation on equally many devices; how long it is, or whether it fits, is not known."""
     stage = np.arange(tables.stages + 1)
     device = np.rint(stage * tables.replicas_in_all / tables.stages).astype(np.int64)

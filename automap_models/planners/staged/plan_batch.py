@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
-from automap_models.cost.staged import shares_link, span_and_length, stage_buckets
+from automap_models.cost.staged import shares_link, span_and_length, stage_buckets, tied_sums
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.simulate.batch import simulate_batch
@@ -155,7 +155,9 @@ def steps_s(problem: StagedProblem, tables: StageTables, batch: PlanBatch, costs
     shares[:, 1:] = shared[which.reshape(len(batch), -1)] if len(senders) else False
     schedule = problem.schedule or "1f1b"
     times = (costs.forward_s, costs.backward_s, costs.transfer_s)
-    return simulate_batch(*times, problem.micro_batches, schedule, ready, reduce, shares)
+    ends = (tables.boundary[i], tables.boundary[batch.k], a, batch.q)
+    tied = tied_sums(problem, batch.sharding, *ends) if problem.profile.shared_parameters else (None, None)
+    return simulate_batch(*times, problem.micro_batches, schedule, ready, reduce, shares, *tied)
 
 
 PAIRED = 3

@@ -31,10 +31,12 @@ class PrefixBounds:
         busy: [S, D+1, m+1] lower bound of Σ u_j over the stages before, transfers into earlier stages
             included, plus the all-reduce they cannot hide.
         forward: [S, D+1, m+1] lower bound of Σ (f_j + x_j) over the same: what R cannot hide behind.
+        excess: [S, D+1, m+1] lower bound of what one of these stages adds to a micro-batch's round trip.
     """
 
     busy: FloatArray
     forward: FloatArray
+    excess: FloatArray
 
 
 def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
@@ -50,7 +52,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
     shape = (tables.stages, tables.replicas_in_all + 1, tables.end + 1)
     busy, forward = np.full(shape, np.inf), np.full(shape, np.inf)
     busy[0, 0, 0] = forward[0, 0, 0] = 0.0
-    bounds = PrefixBounds(busy, forward)
+    bounds = PrefixBounds(busy, forward, least_excess(tables))
     for s in range(tables.stages - 1):
         later = tables.stages - 2 - s
         for q in range(s + 1, tables.replicas_in_all - later):
@@ -66,6 +68,49 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
             busy[s + 1, q] = np.where(never, np.inf, reached)
             forward[s + 1, q] = np.where(never, np.inf, hidden)
     return bounds
+
+
+def least_excess(tables: StageTables) -> FloatArray:
+    """[S, D+1, m+1] what one of the stages before a place adds to a micro-batch's round trip (cost.suffixes) at least.
+
+    E(s+1, q, k) is the least over a and i of max(E(s, a, i), own of the stage from i to k on devices a … q-1). The one
+    never falls with i and the other never rises: where they meet is found by bisection, for all a, q and k at a time.
+    """
+    devices, end = tables.replicas_in_all, tables.end
+    excess = np.zeros((tables.stages, devices + 1, end + 1))
+    if not tables.suffixes.overlap:
+        return excess
+    boundary = np.arange(end + 1)
+    for s in range(tables.stages - 1):
+        after = np.full((devices + 1, end + 1), np.inf)
+        for sharding in tables.shardings:
+            a, q = np.nonzero(sharding.allowed & ((np.arange(devices + 1) == 0)[:, None] | (s > 0)))
+            if not a.size:
+                continue
+            own = _own_sums(tables, sharding, s, tables.parts[(q - a) // sharding.degree])
+            row, before = np.arange(a.size)[:, None], excess[s, a]
+            low, high = np.zeros((a.size, end + 1), dtype=np.int64), np.tile(boundary, (a.size, 1))
+            if s:
+                for _ in range(end.bit_length()):
+                    middle = (low + high) // 2
+                    reached = before[row, middle] >= own - own[row, middle]
+                    low, high = np.where(reached, low, np.minimum(middle + 1, high)), np.where(reached, middle, high)
+            at = np.maximum(before[row, low], own - own[row, low])
+            if s:
+                earlier = np.maximum(low - 1, 0)
+                at = np.minimum(at, np.maximum(before[row, earlier], own - own[row, earlier]))
+            np.minimum.at(after, q, at)
+        excess[s + 1] = after
+    return excess
+
+
+def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, parts: FloatArray) -> FloatArray:
+    """[n, m+1] prefix sums of what stages in that sharding add to a round trip at least; they never fall."""
+    of_both, of_forward = tables.suffixes.own_weights(stage)
+    sums: FloatArray = (of_both * sharding.C + of_forward * sharding.F) / parts[:, None]
+    if sharding.shared:
+        sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
+    return sums
 
 
 def begin_devices(bounds: PrefixBounds, stage: int, stop: int) -> IntArray:

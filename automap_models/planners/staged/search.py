@@ -15,6 +15,7 @@ same boundary on the same devices compete, as what comes before does not depend 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, TooMany, ranked
-from automap_models.planners.staged.local_search import local_search
+from automap_models.planners.staged.local_search import even_route, local_search
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
@@ -39,16 +40,15 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-EXCESS = (0.005, 0.015, 0.04, 0.1, 0.25, np.inf)
-"""How much more than the least of all, relatively, plans that are listed may cost at least, time after time."""
+SHARES = (0.8, 0.9, 0.95, 0.98, 1.0)
+"""Plans are listed that may cost no more than so much of the best, one time after the other: the less that is, the
+sooner all of them are simulated, and the bound is that good."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
-NEARLY = 0.995
-"""Plans that cost at least so much of the best one are listed together with those that cost less."""
 AT_ONCE = 1 << 14
 """Plans that are simulated in one go."""
-MOST_LABELS = 1 << 20
-"""Of one stage, where all plans are listed."""
+SHORT_LIST, LONG_LIST = 1 << 18, 1 << 21
+"""Most labels of a stage, where all plans are listed: at first, and where that is too few."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
 searched in the time that people wait."""
@@ -160,7 +160,7 @@ class StagedSearch:
     def _begin(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
         """Find good plans: near the one to start from, or where there is none near the optima of coarser grids."""
         if self.problem.schedule is not None:
-            self._begin_by_moves(finest, start)
+            self._begin_by_moves(finest, start, far=far)
             return
         widely = is_large(self.problem) and is_plain(self.problem)
         if start is not None and widely:
@@ -170,10 +170,17 @@ class StagedSearch:
         if start is None or (far and not widely) or np.isinf(self.step_s):
             self.coarse_to_fine(finest, self.best or start)
 
-    def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None) -> None:
-        """Go down by moves from the start, and from the best of the plans that cost least at least on coarser grids."""
-        self.improve_by_moves(finest, start, MOVES)
-        for stride in _coarser_strides(self.problem) if self.best is None else ():
+    def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
+        """Go down by moves from the start, or from even stages and the best on coarser grids."""
+        far = far or start is None
+        if start is None:
+            cuts = even_route(finest).cuts(finest)
+            start = StagedPlan(*cuts, self.problem.micro_batches, PLANNER)
+            if start.check_valid(self.problem)[0]:
+                self.offer(start)
+        if start.check_valid(self.problem)[0]:
+            self.improve_by_moves(finest, start, MOVES)
+        for stride in _coarser_strides(self.problem) if far or np.isinf(self.step_s) else ():
             tables, before = tables_of(self.problem, stride), self.best
             self._simulate(tables, self._ranked(tables, self.step_s))
             if self.best is not before:
@@ -185,44 +192,55 @@ class StagedSearch:
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        ranking = self._ranked(tables, self.step_s)
         if not tables.suffixes.overlap:
-            self._take_ties(ranking, tables)
+            self._take_ties(self._ranked(tables, self.step_s), tables)
             return
-        least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
-        try:
-            self._simulate(tables, ranking)
-            self._close(tables, least_s)
-        except (OutOfTime, TooMany) as stopped:
-            proven_s = stopped.bound_s if isinstance(stopped, OutOfTime) else 0.0
-            raise OutOfTime(max(proven_s, least_s)) from None
+        if np.isinf(self.step_s):
+            self._simulate(tables, self._ranked(tables, self.step_s))
+        self._close(tables)
 
     def _ranked(self, tables: StageTables, limit_s: float, most_labels: int | None = None) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
         bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
         return ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, most_labels)
 
-    def _close(self, tables: StageTables, least_s: float) -> None:
+    def _close(self, tables: StageTables) -> None:
         """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
 
-        Args:
-            tables: where plans may cut.
-            least_s: none of them costs less.
+        Where a list gets long, the plans that no other dominates by what they cost at least are looked at first.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        done_s = least_s
-        for excess in EXCESS:
-            if done_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
-                return
-            limit_s = least_s * (1.0 + excess)
-            limit_s = self.step_s if NEARLY * self.step_s < limit_s else limit_s
-            try:
-                self._simulate(tables, self._ranked(tables, limit_s, MOST_LABELS), done_s)
-            except (OutOfTime, TooMany):
-                raise OutOfTime(done_s) from None
-            done_s = limit_s
+        done_s, most = 0.0, SHORT_LIST
+        try:
+            for share in SHARES:
+                limit_s = share * self.step_s
+                try:
+                    self._simulate(tables, self._ranked(tables, limit_s, most), done_s)
+                except TooMany:
+                    if most == LONG_LIST:
+                        break
+                    most, done_s = LONG_LIST, max(done_s, self._undominated(tables))
+                    limit_s = max(limit_s, done_s) if share < 1.0 else self.step_s
+                    self._simulate(tables, self._ranked(tables, limit_s, most), done_s)
+                done_s = max(done_s, limit_s)
+        except (OutOfTime, TooMany):
+            raise OutOfTime(done_s) from None
+        if done_s < self.step_s * (1.0 - LENGTH_ROUNDING):
+            raise OutOfTime(done_s)
+
+    def _undominated(self, tables: StageTables) -> float:
+        """Simulate the plans that no other dominates by what they cost at least; no plan at all costs less than that.
+
+        Raises:
+            OutOfTime: with a bound on all plans on the tables.
+        """
+        ranking = self._ranked(tables, self.step_s)
+        least_s = float(ranking.least_s[0]) if ranking.least_s.size else self.step_s
+        with suppress(OutOfTime):
+            self._simulate(tables, ranking)
+        return least_s
 
     def _simulate(self, tables: StageTables, ranking: Ranking, done_s: float = 0.0) -> None:
         """Take the best of the plans, by their steps, but for those that cost less at least than what is done.
@@ -350,4 +368,4 @@ def _around(tables: StageTables, plan: StagedPlan, reach: tuple[int, int]) -> Pr
         k, (first, last) = int(np.searchsorted(tables.boundary, cut + 1)), tables.windows[s]
         near = slice(max(s, device - by_device), min(devices - stages + s, device + by_device) + 1)
         begin[s, near, max(first, k - by_boundary) : max(0, min(last, k + by_boundary) + 1)] = 0.0
-    return PrefixBounds(begin, begin)
+    return PrefixBounds(begin, begin, np.zeros_like(begin))

@@ -14,7 +14,7 @@ from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import stage_memory_bytes
-from automap_models.cost.suffixes import LengthSuffixes, StepSuffixes, Suffixes
+from automap_models.cost.suffixes import LengthSuffixes, StageTimes, StepSuffixes, Suffixes
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
 
@@ -325,9 +325,29 @@ class StageTables:
             rest: [c, n] what comes after it, with the transfer into that.
         """
         both, forward, exposed = self.stage_times(sharding, boundaries, devices)
+        delay = np.zeros_like(both)
         if self.suffixes.overlap:
+            (a, q), size = devices, self.cluster.devices_per_node
             exposed = np.maximum(exposed - (both - forward), 0.0)
-        return self.suffixes.before_stage(stage, both, forward, exposed, rest)
+            delay = np.where(a // size < (q - 1) // size, exposed, 0.0)
+            exposed = exposed + self._tied_s(*boundaries, a)
+        return self.suffixes.before_stage(stage, StageTimes(both, forward, exposed, delay), rest)
+
+    def _tied_s(self, i: IntArray, k: IntArray, a: IntArray) -> FloatArray:
+        """[n] what summing the gradients of copies takes after a stage's all-reduces at least.
+
+        Of each parameter the stage that first uses it is looked at: one of the later stages holds a copy, too.
+        """
+        least, node = np.zeros(i.size), self.cluster.devices_per_node
+        for p, parameter in enumerate(self.shardings[0].shared_parameters):
+            first, last = parameter.instructions[0], parameter.instructions[-1]
+            holds = (self.boundary[i] <= first) & (first < self.boundary[k]) & (self.boundary[k] <= last)
+            # The last stage, on the last device, is the other holder where no later stage can begin after its last use.
+            apart = (last >= self.boundary[-2]) & (a // node < self.cluster.nodes - 1)
+            nbytes = min(float(own.sharding.shared_bytes[p]) for own in self.shardings)
+            sum_s = np.where(apart, parameter.nbytes / self.cluster.inter, nbytes / self.cluster.intra)
+            least = np.maximum(least, np.where(holds, sum_s, 0.0))
+        return least
 
     def stage_times(
         self, sharding: int, boundaries: tuple[IntArray, IntArray], devices: tuple[IntArray, IntArray]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound
-from automap_models.core.staged import StagedProblem
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import all_reduce_s_per_byte, transfer_s_per_byte
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
@@ -25,6 +25,7 @@ from automap_models.planners.staged.pareto import pareto_front, ragged_ranges, w
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search, exact_search
 from automap_models.planners.staged.stage_tables import device_tables
+from automap_models.simulate.step import step_cost
 
 
 def optimum_s(problem: StagedProblem) -> float:
@@ -215,6 +216,27 @@ def test_a_certificate_is_the_optimum_or_bounds_it(seed, make_problem):
     nothing_shorter = certify(problem, uniform, Deadline(), 0.9 * best_s)
     assert nothing_shorter.plan is None
     assert nothing_shorter.bound.value == pytest.approx(0.9 * best_s)
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
+@pytest.mark.parametrize("seed", range(12))
+def test_with_tied_weights_no_plan_is_shorter_by_brute_force(seed: int, schedule: str | None) -> None:
+    """Copies count in the memory and in the all-reduces, and under a schedule so do the sums over them."""
+    rng, n = np.random.default_rng(seed), 7
+    C, A, W, stash = rng.random((4, n)) * [[1.0], [5e9], [1e9], [1e9]]
+    users = [sorted(rng.choice(n, size=int(rng.integers(2, 5)), replace=False).tolist()) for _ in range(3)]
+    shared = [SharedParameter(f"p{k}", float(W[uses[0]] * rng.random()), tuple(uses)) for k, uses in enumerate(users)]
+    profile = Profile.create(C, A, W, stash=stash, shared_parameters=shared)
+    cluster = Cluster(2, 2, intra=100e9, inter=10e9, memory=4 * float(W.sum() * rng.uniform(0.5, 1.2)), name="drawn")
+    problem = StagedProblem(profile, cluster, int(rng.integers(1, 5)), int(rng.integers(1, 7)), schedule=schedule)
+    boundaries = problem.stages - 1
+    plans = product(combinations(range(n - 1), boundaries), combinations(range(1, 4), boundaries))
+    costs = [step_cost(problem, StagedPlan(*cuts, problem.micro_batches, "drawn")) for cuts in plans]
+    fitting = [cost.step_s for cost in costs if cost.feasible]
+    result = ExactPlanner().solve(problem)
+    assert (result.plan is None) == (not fitting)
+    if fitting:
+        assert result.cost.step_s == pytest.approx(min(fitting), rel=1e-9)
 
 
 def test_the_registry_knows_it(make_problem):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from automap_models.core.profile import SharedParameter
 from automap_models.core.schedules import SCHEDULES
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
@@ -18,9 +19,14 @@ MakeProblem = Callable[..., StagedProblem]
 
 
 def random_problem(make_problem: MakeProblem, seed: int, schedule: str | None) -> StagedProblem:
-    """A problem with whole samples, if it has a schedule."""
-    problem = make_problem(seed, max_n=30, max_devices=9)
-    profile = replace(problem.profile, meta={**problem.profile.meta, "microbatch_size": 1 + seed % 7})
+    """A problem with whole samples, if it has a schedule, and with tied weights for odd seeds."""
+    problem, rng = make_problem(seed, max_n=30, max_devices=9), np.random.default_rng(seed)
+    profile, shared = problem.profile, []
+    for k in range(3 * (seed % 2)):
+        uses = sorted(rng.choice(len(profile), size=2 + k % (len(profile) - 1), replace=False).tolist())
+        shared.append(SharedParameter(f"p{k}", float(profile.W[uses[0]]), tuple(uses)))
+    meta = {**profile.meta, "microbatch_size": 1 + seed % 7}
+    profile = replace(profile, meta=meta, shared_parameters=tuple(shared))
     return replace(problem, profile=profile, schedule=schedule, granularity=max(len(profile), 2))
 
 
