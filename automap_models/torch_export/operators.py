@@ -6,7 +6,7 @@ factor mappings say the same where they have one, and the tests hold them agains
 slices.
 
 - `describe` says it for the operators in the tables here.
-- `DECOMPOSED` are operators that PyTorch writes in terms of others; they are described by these.
+- decompositions.py has the operators that come to others; they are described by these.
 - Of every other operator nothing is known: what it reads and makes stays whole.
 """
 
@@ -19,15 +19,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from automap_models.torch_export.factors import Label, Labels, Roles
 
 aten = torch.ops.aten
 
-RESHAPE, COPY, ELEMENTWISE, CONSTANT = "reshape", "transpose", "map", "constant"
-"""What shows the same numbers in another shape; what moves them; what computes one from one; what reads nothing."""
+RESHAPE, COPY, ELEMENTWISE, RANDOM, CONSTANT = "reshape", "transpose", "map", "rng", "constant"
+"""What shows the same numbers in another shape; moves them; computes one from one; makes random ones; reads nothing."""
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -101,7 +100,7 @@ def pointwise(name: str, call: Call) -> list[Described]:
     """Each number of the results comes from one of each operand: dimensions are aligned at the last."""
     shape = call.results[0].shape
     operands: list[Labelled] = [(tensor, _aligned(tensor, shape)) for tensor in call.tensors()]
-    word = _WORDS.get(name, ELEMENTWISE)
+    word = RANDOM if name in _RANDOM else _WORDS.get(name, ELEMENTWISE)
     if word == "convert" and call.tensors()[0].dtype == call.results[0].dtype:
         word = COPY
     if word == "add" and len(operands) == 1:
@@ -232,7 +231,7 @@ def _stack(call: Call) -> list[Described]:
 def _reduce(call: Call) -> list[Described]:
     """A sum, or another reduction whose results over slices are combined by one of its own kind."""
     operand = call.tensors()[0]
-    dims = _reduced_dims(call.arguments.get("dim", call.arguments.get("dims")), operand.dim())
+    dims = reduced_dims(call.arguments.get("dim", call.arguments.get("dims")), operand.dim())
     keep = bool(call.arguments.get("keepdim", False))
     labels = tuple(range(operand.dim()))
     kept = tuple(None if dim in dims else dim for dim in labels if keep or dim not in dims)
@@ -269,7 +268,8 @@ def _lower_triangle(call: Call) -> list[Described]:
     return [Described("select", ((operand, labels),), ((result, labels),), Roles(whole=frozenset(labels[-2:])))]
 
 
-def _reduced_dims(dim: Any, rank: int) -> set[int]:
+def reduced_dims(dim: Any, rank: int) -> set[int]:
+    """The dimensions that a reduction goes over, given as ATen takes them: one, several, or None or nothing for all."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return set(range(rank))
     return {d % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim])} if rank else set()
@@ -727,94 +727,3 @@ def knows(name: str, func: Any) -> bool:
         or torch.Tag.pointwise in func.tags
         or name in ("max", "min")
     )
-
-
-def _products_and_sums() -> dict[Any, Callable[..., Any]]:
-    """Operators as products and sums where PyTorch's own decompositions keep them together or cut them finer."""
-
-    def addmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return _scaled(aten.mm(left, right), alpha) + _scaled(bias, beta)
-
-    def baddbmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return _scaled(aten.bmm(left, right), alpha) + _scaled(bias, beta)
-
-    def mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-        total = aten.sum.dim_IntList(x, dim, keepdim, dtype=dtype) if dim is not None else aten.sum(x, dtype=dtype)
-        count: Tensor = total / (x.numel() // max(total.numel(), 1))
-        return count
-
-    def var_mean(
-        x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        dims = sorted(_reduced_dims(dim, x.dim()))
-        count = prod(x.shape[d] for d in dims)
-        average = mean(x, dims, True)
-        centred = x - average
-        squares = aten.sum.dim_IntList(centred * centred, dims, keepdim)
-        spread = squares / max(count - (1 if correction is None else correction), 0)
-        return spread, average if keepdim else aten.squeeze.dims(average, dims)
-
-    def var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
-        return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
-
-    def group_norm(
-        x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hw: int, groups: int, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        apart = x.reshape(n, groups, c // groups, hw)
-        spread, average = var_mean(apart, [2, 3], correction=0, keepdim=True)
-        scale = aten.rsqrt(spread + eps)
-        normal = ((apart - average) * scale).view(x.shape)
-        shape = [1, c, *[1] * (x.dim() - 2)]
-        normal = normal if weight is None else normal * weight.view(shape)
-        normal = normal if bias is None else normal + bias.view(shape)
-        return normal, average.view(n, groups), scale.view(n, groups)
-
-    def layer_norm(
-        x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        spread, average = var_mean(x, list(range(x.dim() - len(shape), x.dim())), correction=0, keepdim=True)
-        scale = aten.rsqrt(spread + eps)
-        normal = (x - average) * scale
-        normal = normal if weight is None else normal * weight
-        return normal if bias is None else normal + bias, average, scale
-
-    def nll_loss_backward(
-        gradient: Tensor,
-        x: Tensor,
-        target: Tensor,
-        weight: Tensor | None,
-        reduction: int,
-        ignored: int,
-        total_weight: Tensor,
-    ) -> Tensor:
-        """Each class compared with the target, as TorchInductor has it in place of a scatter onto zeros."""
-        dim = min(1, x.dim() - 1)
-        shape = [-1 if d == dim else 1 for d in range(x.dim())]
-        target = target.unsqueeze(dim)
-        hit = torch.arange(x.shape[dim], device=x.device).view(shape) == target
-        gradient = gradient / total_weight if reduction == 1 else gradient
-        gradient = gradient.unsqueeze(dim) if reduction == 0 else gradient
-        gradient = torch.where(target != ignored, -gradient, 0)
-        gradient = gradient if weight is None else gradient * weight.view(shape)
-        return torch.where(hit, gradient, 0).to(x.dtype)
-
-    return {
-        aten.nll_loss_backward.default: nll_loss_backward,
-        aten.nll_loss2d_backward.default: nll_loss_backward,
-        aten.addmm.default: addmm,
-        aten.baddbmm.default: baddbmm,
-        aten.mean.dim: mean,
-        aten.mean.default: mean,
-        aten.var_mean.correction: var_mean,
-        aten.var.correction: var,
-        aten.native_layer_norm.default: layer_norm,
-        aten.native_group_norm.default: group_norm,
-    }
-
-
-def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    return tensor if factor == 1 else tensor * factor
-
-
-DECOMPOSED: Mapping[Any, Callable[..., Any]] = {**decomposition_table, **_products_and_sums()}
-"""Overload → what it comes to, as a function of the same arguments."""

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
+from automap_models.torch_export.decompositions import DECOMPOSED
 from automap_models.torch_export.factors import (
     Mapped,
     Parts,
@@ -35,8 +36,8 @@ from automap_models.torch_export.factors import (
 from automap_models.torch_export.kernels import storage_id
 from automap_models.torch_export.operators import (
     CONSTANT,
-    DECOMPOSED,
     FACTORIES,
+    RANDOM,
     RESHAPE,
     Call,
     Described,
@@ -79,7 +80,8 @@ class Recorded(NamedTuple):
     Attributes:
         name: ATen's name of the operator that it is part of.
         word: see `operators.Described`.
-        operands: the values that it reads; None is a number.
+        operands: the values whose dimensions it ties; None is a number.
+        read: those that it reads. Random numbers have the shape of their operand, and read the generator's seed.
         results: those that it makes.
         rule: its factor mapping, over operands and results.
         flop, moved_bytes: its work.
@@ -91,6 +93,7 @@ class Recorded(NamedTuple):
     name: str
     word: str
     operands: tuple[Value | None, ...]
+    read: tuple[Value, ...]
     results: tuple[Value, ...]
     rule: Rule
     flop: float
@@ -117,6 +120,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unknown: Counter[str] = Counter()
         self.phase = Phase.FORWARD
         self._count = 0
+        self._seed: tuple[Value, ...] = ()
         self._shown: dict[_Shown, Value] = {}
         self._of_memory: dict[int, list[_Shown]] = {}
         self._written_since: dict[_Shown, list[tuple[_Shown, Value]]] = {}
@@ -124,10 +128,12 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._call = -1
         self._alive: list[Any] = []
 
-    def argument(self, tensor: Tensor) -> Value:
-        """Declare an argument of the step."""
+    def argument(self, tensor: Tensor, *, is_seed: bool = False) -> Value:
+        """Declare an argument of the step; one that random numbers are made from is the seed."""
         value = self._new(tensor, plain(tensor.shape))
         self.arguments.append(value)
+        if is_seed:
+            self._seed = (value,)
         return value
 
     def enter(self) -> None:
@@ -278,8 +284,9 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if moved is None:
             moved = sum(value.tensor.nbytes for value in (*operands, *results) if value is not None)
         rule = of_constants(mapping.rule) if constant else mapping.rule
+        read = tuple(value for value in operands if value is not None) if one.word != RANDOM else self._seed
         recorded = Recorded(
-            name, one.word, tuple(operands), results, rule, one.flop, moved, self._call, self.phase, known
+            name, one.word, tuple(operands), read, results, rule, one.flop, moved, self._call, self.phase, known
         )
         self.instructions.append(recorded)
 
@@ -298,7 +305,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         links = tuple((0, i, i) for i, size in enumerate(parts) if size > 1)
         rule = Rule(parts, (0,) * len(parts), links) if links else Rule((), (), ())
         word = "iota" if name == "arange" else CONSTANT
-        self.instructions.append(Recorded(name, word, (), (value,), rule, 0.0, 0.0, self._call, self.phase))
+        self.instructions.append(Recorded(name, word, (), (), (value,), rule, 0.0, 0.0, self._call, self.phase))
         return value
 
     def _new(

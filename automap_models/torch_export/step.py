@@ -115,7 +115,7 @@ class _Step:
         graph_module = self.captured.graph_module
         for name, tensor in trained.items():
             self._argument(name, "parameter", tensor)
-        self._argument("state.step", "state", count)
+        self._argument("state.step", "state", count, is_seed=True)
         for word, i in (("exp_avg", 0), ("exp_avg_sq", 1)):
             for name, pair in moments.items():
                 self._argument(f"state.{name}.{word}", "state", pair[i])
@@ -132,8 +132,8 @@ class _Step:
                 inputs.append(value)
         return inputs
 
-    def _argument(self, name: str, kind: ArgumentKind, tensor: Tensor) -> None:
-        self.recorder.argument(tensor)
+    def _argument(self, name: str, kind: ArgumentKind, tensor: Tensor, *, is_seed: bool = False) -> None:
+        self.recorder.argument(tensor, is_seed=is_seed)
         self.arguments.append(Argument(name, kind))
 
     def _forward(self, inputs: Sequence[Any]) -> list[Tensor]:
@@ -234,7 +234,7 @@ def operation_of(i: int, recorded: Recorded, path: str, name: str) -> Operation:
         opcode=recorded.word,
         path=scopes if constant else marks[recorded.phase] + scopes,
         trace_order=(i,),
-        operands=tuple(value.number for value in recorded.operands if value is not None),
+        operands=tuple(value.number for value in recorded.read),
         results=tuple(value.tensor for value in recorded.results),
     )
 

@@ -18,7 +18,7 @@ from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.kernels import roofline_times
+from automap_models.cost.kernels import kernel_costs, roofline_times
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
 from automap_models.hlo.graph import instruction_graph, rules_of
@@ -269,6 +269,21 @@ def test_the_users_model_is_left_as_it_is() -> None:
     step_module(model, (torch.ones(3, 4),))
     assert torch.equal(model.weight, before)
     assert model.weight.grad is None
+
+
+def test_dropout_costs_a_mask_of_a_byte_an_element_and_no_random_bits() -> None:
+    def profiled(*between: nn.Module) -> Traced:
+        model = nn.Sequential(nn.Linear(64, 512), *between, nn.Linear(512, 64))
+        return Traced.of(step_module(model, (torch.empty(256, 64),)))
+
+    without, dropped = profiled(), profiled(nn.Dropout(0.1))
+    assert "rng" in dropped.graph.opcodes
+    hidden = 256 * 512
+    assert dropped.profile.stash.sum() - without.profile.stash.sum() == hidden  # the mask; the result in place of x
+    moved = [kernel_costs(traced.graph)[1].sum() for traced in (without, dropped)]
+    # Forward, what adds the bias drops out, too: the mask is written and read. Backward: mask and gradient are read,
+    # the gradient written. The mask is made from the step's number.
+    assert moved[1] - moved[0] == hidden * (1 + 1) + hidden * (1 + 4 + 4) + 4
 
 
 class Vgg19(nn.Module):
