@@ -42,7 +42,7 @@ NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
 AT_MOST = 2
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-DESCENTS = 3
+DESCENTS = 4
 """So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
 
 
