@@ -44,7 +44,7 @@ SHARES = (0.8, 0.9, 0.95)
 """Of the best step, that is proven of all problems before the first one is searched to its end."""
 AT_MOST = 4
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-DESCENTS = 3
+DESCENTS = 4
 """So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
 
 
