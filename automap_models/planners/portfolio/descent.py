@@ -27,7 +27,7 @@ from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_s
 
 PATIENCE = 3
 """Numbers of stages in a row that may be no better than the best before the others are left alone."""
-CLOSE = 0.05
+CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at in other micro-batches."""
 EQUAL_SHARE = 0.3
 """Of the time for one beginning: what the search among plans of equal stages may take."""
@@ -46,7 +46,7 @@ def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s
 
     Args:
         contenders: all that compete, those of one stage with their plans.
-        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most one stage a node.
+        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most two stages a node.
         one_s, all_s: processor time for one beginning, for all numbers of stages together, and once more for all other
             numbers of micro-batches, so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
@@ -57,8 +57,8 @@ def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s
     counts = sorted({contender.problem.micro_batches for contender in several})
     middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
-    nodes = max(several[0].problem.cluster.nodes, 2)
-    ask([contender for contender in ladder if contender.problem.stages <= nodes])
+    most = 2 * several[0].problem.cluster.nodes
+    ask([contender for contender in ladder if contender.problem.stages <= most] or ladder[:1])
     _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
     deadline = deadline.part(all_s, time.process_time)
     for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
