@@ -32,7 +32,7 @@ from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import anytime_search, search_below
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -40,9 +40,11 @@ SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
 NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
-AT_MOST = 2
+SHARES = (0.8, 0.9, 0.95)
+"""Of the best step, that is proven of all problems before the first one is searched to its end."""
+AT_MOST = 4
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-DESCENTS = 3
+DESCENTS = 4
 """So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
 
 
@@ -245,6 +247,8 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
     together = deadline.part(AT_MOST * budget_s)
     for contender in contenders:
         contender.first = contender.plan
+    if budget_s and len(contenders) > 1:
+        _raise_bounds(contenders, together)
     for contender in sorted(contenders, key=lambda contender: contender.step_s):
         if not contender.closed:
             best = best_of(contenders)
@@ -252,6 +256,22 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
             limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
             _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     return bound_of(contenders)
+
+
+def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
+    """Prove of one contender after the other that its plans cost at least a share of the best one, then a larger share.
+
+    A bound on all is as good as that of the contender of which least is known, and small shares are proven soon.
+    """
+    for share in SHARES:
+        for contender in contenders:
+            limit_s = share * best_of(contenders).step_s
+            if contender.closed or contender.bound_s >= limit_s or deadline.passed:
+                continue
+            search = search_below(contender.problem, deadline, limit_s, contender.costs)
+            contender.bound_s = max(contender.bound_s, search.bound_s)
+            if search.plan is not None and search.cost is not None:
+                contender.offer(search.plan, search.cost)
 
 
 def bound_of(contenders: Sequence[Contender]) -> Bound:
@@ -273,7 +293,7 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.close("does not fit", np.inf)
     else:
         certificate = certify(contender.problem, contender.plan, deadline, best_s, contender.costs)
-        contender.bound_s = certificate.bound.value
+        contender.bound_s = max(contender.bound_s, certificate.bound.value)
         if certificate.plan is not None and certificate.cost is not None:
             contender.offer(certificate.plan, certificate.cost)
         if certificate.bound.proof == "exact":
