@@ -143,7 +143,7 @@ def simulate_job(
         taken[:, window] = *jobs[:2], min(jobs)
         if window + 1 == world.windows:
             break
-        measured = _measured(truth.profile, replanning, slowdown, world, random)
+        measured = _measured(truth, replanning, slowdown, world, random)
         result = planner.solve(
             ReplanProblem(believed, replanning, measured, known_slowdown=known, restart_s=world.restart_s)
         )
@@ -190,10 +190,10 @@ def _true_profile(profile: Profile, world: World, random: np.random.Generator) -
 
 
 def _measured(
-    profile: Profile, job: PlacedPlan, slowdown: FloatArray, world: World, random: np.random.Generator
+    problem: StagedProblem, job: PlacedPlan, slowdown: FloatArray, world: World, random: np.random.Generator
 ) -> Observed:
     """What the devices of a job measure in a window; idle ones try their stage's part."""
-    times, stage = healthy_times(profile, job), job.stage_of_device()
+    times, stage = healthy_times(problem, job), job.stage_of_device()
 
     def samples(healthy_s: float, slow: float) -> FloatArray:
         noisy = np.exp(world.noise * random.standard_normal(world.samples))

@@ -9,7 +9,8 @@ exactly when a window is empty.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from typing import Literal, get_args
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.layers import block_boundaries, boundaries, matches, no_such_layer, scopes_of_instructions
+from automap_models.core.microbatch import profiled_fingerprint
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
 
@@ -200,7 +202,7 @@ class Constraints:
                 yield _together(pattern)
         if self.max_stages is not None and len(degrees) > self.max_stages:
             yield f"`max_stages={self.max_stages}`"
-        if self.cut_at is not None and not set(cuts) <= set(self._places(profile, self.cut_at)):
+        if self.cut_at is not None and not set(cuts) <= set(_places(profile, self.cut_at)):
             yield _cut_at(self.cut_at)
         if self.equal_replicas and len({d * t for d, t in degrees}) > 1:
             yield "`equal_replicas`"
@@ -218,23 +220,12 @@ class Constraints:
             kept = _matching(profile, pattern, _together(pattern))
             demands.append(_Demand(_together(pattern), int(kept[0]), int(kept[-1])))
         if self.cut_at is not None:
-            demands.append(_Demand(_cut_at(self.cut_at), places=self._places(profile, self.cut_at)))
+            demands.append(_Demand(_cut_at(self.cut_at), places=_places(profile, self.cut_at)))
         if self.max_stages is not None:
             demands.append(_Demand(f"`max_stages={self.max_stages}`", most_stages=self.max_stages))
         if "pipeline" in self.forbidden:
             demands.append(_Demand("`forbidden='pipeline'`", most_stages=1))
         return tuple(demands)
-
-    @staticmethod
-    def _places(profile: Profile, cut_at: str) -> tuple[int, ...]:
-        """The instructions after which the model may be cut.
-
-        Raises:
-            BadInput: no module matches, or nothing repeats.
-        """
-        if cut_at == BLOCKS:
-            return block_boundaries(profile)
-        return boundaries(profile, cut_at)
 
 
 @dataclass(frozen=True)
@@ -262,6 +253,30 @@ class _Demand:
         if self.places is not None:
             return tuple(place + 1 for place in self.places)
         return () if self.most_stages else (self.first, self.last + 1)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A profile whose micro-batch size does not matter."""
+
+    fingerprint: str
+    layers: tuple[str, ...]
+    names: tuple[str, ...]
+    profile: Profile = field(compare=False)
+
+
+def _places(profile: Profile, cut_at: str) -> tuple[int, ...]:
+    """The instructions after which the model may be cut.
+
+    Raises:
+        BadInput: no module matches, or nothing repeats.
+    """
+    return _places_of_model(_Model(profiled_fingerprint(profile), profile.layers, profile.names, profile), cut_at)
+
+
+@lru_cache(maxsize=16)
+def _places_of_model(model: _Model, cut_at: str) -> tuple[int, ...]:
+    return block_boundaries(model.profile) if cut_at == BLOCKS else boundaries(model.profile, cut_at)
 
 
 def _cut_at(pattern: str) -> str:

@@ -1,4 +1,6 @@
-"""A simulated schedule for chrome://tracing and Perfetto: one row a stage, one row a link between stages.
+"""A simulated schedule for chrome://tracing and Perfetto.
+
+Each stage has a row for its passes and one for its gradients, each link between stages has one.
 
 The format is Chrome's Trace Event Format: complete events (`"ph": "X"`) with start and duration in microseconds,
 metadata events (`"ph": "M"`) that name the rows.
@@ -15,6 +17,8 @@ from automap_models.formats.atomic import write_text
 
 STAGES, LINKS = 0, 1
 """Process ids of the two groups of rows."""
+OF_GRADIENTS = ("all-reduce", "tied-sum")
+"""Kinds that have a row of their own below that of the stage's passes."""
 
 
 class IntervalLike(Protocol):
@@ -76,7 +80,10 @@ def write_trace(path: str | os.PathLike[str], timeline: TimelineLike) -> None:
 
 
 def _row(interval: IntervalLike) -> tuple[int, int]:
-    return (LINKS if interval.kind.startswith("send") else STAGES, int(interval.resource))
+    """Process and thread: a stage's passes have an even one, its gradients the next one, which is right below."""
+    if interval.kind.startswith("send"):
+        return LINKS, int(interval.resource)
+    return STAGES, 2 * int(interval.resource) + (interval.kind in OF_GRADIENTS)
 
 
 def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
@@ -85,8 +92,14 @@ def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
         yield _metadata("process_name", process, 0, name="links" if process == LINKS else "stages")
         yield _metadata("process_sort_index", process, 0, sort_index=process)
     for process, row in rows:
-        yield _metadata("thread_name", process, row, name=f"{row} → {row + 1}" if process == LINKS else f"stage {row}")
+        yield _metadata("thread_name", process, row, name=_row_name(process, row))
         yield _metadata("thread_sort_index", process, row, sort_index=row)
+
+
+def _row_name(process: int, row: int) -> str:
+    if process == LINKS:
+        return f"{row} → {row + 1}"
+    return f"stage {row // 2}{' gradients' if row % 2 else ''}"
 
 
 def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict[str, Any]:
@@ -95,7 +108,7 @@ def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict
 
 def _event(interval: IntervalLike) -> dict[str, Any]:
     process, row = _row(interval)
-    of_all = interval.kind in ("all-reduce", "tied-sum")
+    of_all = interval.kind in OF_GRADIENTS
     return {
         "name": interval.kind if of_all else f"{interval.kind} {interval.micro_batch}",
         "cat": interval.kind,

@@ -24,7 +24,7 @@ AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it. Also the planner that may."""
 OBJECTIVES = ("step", "length")
 """What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
-DEFAULT_OBJECTIVE = "length"
+DEFAULT_OBJECTIVE = "step"
 
 
 @dataclass(frozen=True)

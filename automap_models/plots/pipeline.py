@@ -9,6 +9,7 @@ import numpy as np
 
 from automap_models.core.result import PlanReport
 from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
+from automap_models.formats.chrome_trace import OF_GRADIENTS
 from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 from automap_models.simulate.engine import Interval, PassKind, Timeline
 
@@ -33,7 +34,8 @@ LABELS: dict[PassKind, str] = {
     "all-reduce": "all-reduce",
     "tied-sum": "sum of tied weights",
 }
-STAGE_HEIGHT, LINK_HEIGHT = 0.52, 0.22  # of the distance between two stages
+STAGE_HEIGHT, GRADIENTS_HEIGHT, LINK_HEIGHT = 0.52, 0.08, 0.22  # of the distance between two stages
+GRADIENTS_BELOW, LINK_BELOW = 0.32, 0.5  # how far below the middle of a stage's row theirs is, in the same measure
 ROUNDS_SHOWN = 12  # at either end, where there are too many to tell them apart
 DIGIT_SHARE = 0.0048  # of the width: passes get their micro-batch number where all its digits have room
 EDGED_SHARE = 0.003  # of the width: narrower passes would be all edge
@@ -85,14 +87,17 @@ def _draw_kind(
     axes: Axes, kind: PassKind, intervals: Sequence[Interval], window: tuple[float, float], unit_s: float
 ) -> None:
     """The boxes of one kind; edges and micro-batch numbers only where there is room for them."""
-    link = kind.startswith("send")
-    height = LINK_HEIGHT if link else STAGE_HEIGHT
+    height, below = STAGE_HEIGHT, 0.0
+    if kind.startswith("send"):
+        height, below = LINK_HEIGHT, LINK_BELOW
+    elif kind in OF_GRADIENTS:
+        height, below = GRADIENTS_HEIGHT, GRADIENTS_BELOW
     rows: dict[int, list[Interval]] = {}
     for i in intervals:
         if i.kind == kind and i.end_s > i.start_s and i.end_s >= window[0] and i.start_s <= window[1]:
             rows.setdefault(i.resource, []).append(i)
     for resource, boxes in rows.items():
-        middle = resource + (0.5 if link else 0.0)
+        middle = resource + below
         shares = np.array([i.end_s - i.start_s for i in boxes]) / (window[1] - window[0])
         edged = float(np.median(shares)) > EDGED_SHARE
         axes.broken_barh(
@@ -126,7 +131,7 @@ def _name_rows(axes: Axes, stages: int) -> None:
     if stages <= 12:
         rows += [(s + 0.5, f"link {s} ↔ {s + 1}") for s in range(stages - 1)]
     axes.set_yticks([row for row, _ in rows], [name for _, name in rows], fontsize=9 if stages <= 12 else 6)
-    axes.set_ylim(stages - 0.65, -0.35)
+    axes.set_ylim(stages - 0.6, -0.35)
 
 
 def _explain(panel: SubFigure, report: PlanReport, timeline: Timeline) -> None:
@@ -156,12 +161,13 @@ def draw(report: PlanReport, timeline: Timeline) -> Figure:
 
 
 def title(report: PlanReport) -> str:
-    """Model, cluster, shape, planner and L in one line."""
-    plan, cluster, length = report.plan, report.problem.cluster, seconds(report.cost.length_s)
+    """Model, cluster, shape, planner and step in one line."""
+    plan, cluster, step = report.plan, report.problem.cluster, seconds(report.cost.step_s)
     kind = "data parallelism" if plan.stages == 1 else counted(plan.stages, "stage")
+    what = "L" if report.problem.schedule is None else "step"
     return (
         f"{report.problem.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices)  ·  "
-        f"{kind}, {rounds(plan.micro_batches)}  ·  planner: {plan.planner}  ·  L = {length}"
+        f"{kind}, {rounds(plan.micro_batches)}  ·  planner: {plan.planner}  ·  {what} = {step}"
     )
 
 

@@ -69,12 +69,12 @@ def replanned(request: ReplanRequest) -> Replanned:
     """
     from automap_models.core.observed import ReplanProblem
     from automap_models.core.result import Result
-    from automap_models.cost.staged import plan_cost
     from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.formats.observed_json import read_observed, read_running
     from automap_models.formats.plan_json import read_plan
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.evaluate import evaluate
+    from automap_models.simulate.step import step_cost
 
     cluster = None if request.topo is None else read_cluster(request.topo)
     read = read_plan(request.plan, sized_profile(request.profile, request.microbatch_size), cluster)
@@ -86,5 +86,5 @@ def replanned(request: ReplanRequest) -> Replanned:
         ReplanProblem(problem, running, observed, request.attribute, known, request.restart_s)
     )
     corrected, plan = result.facts["corrected"], result.required_plan().plan
-    healthy = Result(corrected, plan, plan_cost(corrected, plan), "feasible", taken_s=result.taken_s)
+    healthy = Result(corrected, plan, step_cost(corrected, plan), "feasible", taken_s=result.taken_s)
     return Replanned(result, evaluate(healthy), observed)

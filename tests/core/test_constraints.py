@@ -202,6 +202,44 @@ def test_a_pin_is_a_layer_and_a_stage(text):
         Pin.parse(text)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_cuts_at_a_layer_are_right_after_its_last_instruction(data):
+    letters = data.draw(st.lists(st.sampled_from("abcd"), min_size=3, max_size=8, unique=True))
+    layers = [f"block_{letter}" for letter in letters for _ in range(data.draw(st.integers(1, 2)))]
+    pattern = data.draw(st.sampled_from(["block_*", *(f"block_{letter}" for letter in letters[:-1])]))
+    stages = data.draw(st.integers(1, 4))
+    profile, constraints = profile_of(layers), Constraints(cut_at=pattern)
+    ends = {i for i, layer in enumerate(layers[:-1]) if layer not in layers[i + 1 :] and pattern in ("block_*", layer)}
+    assert constraints.allow(profile, 8, stages) == (stages - 1 <= len(ends))
+    for cuts in combinations(range(len(layers) - 1), stages - 1):
+        broken = constraints.broken_by(profile, cuts, [(1, 1)] * stages)
+        assert broken == (None if set(cuts) <= ends else f"`cut_at='{pattern}'`")
+    if stages - 1 > len(ends):
+        with pytest.raises(BadInput, match=rf"(`cut_at=.*which allows {len(ends)} cuts.* and )?`stages={stages}`"):
+            constraints.windows(profile, stages)
+
+
+def test_equal_replicas_take_numbers_of_stages_that_divide_the_devices():
+    constraints, profile = Constraints(equal_replicas=True), profile_of(MODEL)
+    assert [stages for stages in range(1, 7) if constraints.allow(profile, 12, stages)] == [1, 2, 3, 4, 6]
+    assert constraints.broken_by(profile, (2,), [(6, 1), (6, 1)]) is None
+    assert constraints.broken_by(profile, (2,), [(6, 1), (3, 2)]) is None
+    assert constraints.broken_by(profile, (2,), [(5, 1), (7, 1)]) == "`equal_replicas`"
+    cluster = Cluster(1, 12, 1e9, 1e9, 1e9)
+    with pytest.raises(
+        BadInput, match=r"12 devices do not make 5 stages of equally many; take one of 1, 2, 3, 4, 6, 12 stages"
+    ):
+        StagedProblem(profile, cluster, stages=5, constraints=constraints)
+
+
+def test_a_pattern_to_cut_at_that_matches_nothing_is_refused_with_the_nearest_names():
+    with pytest.raises(BadInput, match=r"`cut_at`: 'blck_\*' matches no layer; the nearest names are .*block_0"):
+        Constraints(cut_at="blck_*").check(profile_of(MODEL))
+    with pytest.raises(BadInput, match="no blocks repeat"):
+        Constraints(cut_at="blocks").check(profile_of(("embedding", "body", "head")))
+
+
 def test_impossible_values_are_refused():
     with pytest.raises(BadInput, match="counted from 0"):
         Pin("block_1", -1)

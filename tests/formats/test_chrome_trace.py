@@ -42,9 +42,9 @@ def test_a_small_timeline_is_told_event_by_event() -> None:
     assert complete == [
         ("forward 0", 0, 0, 0.0, 1e6, {"micro_batch": 0}),
         ("send-forward 0", 1, 0, 1e6, 0.5e6, {"micro_batch": 0}),
-        ("forward 0", 0, 1, 1.5e6, 0.5e6, {"micro_batch": 0}),
-        ("backward 0", 0, 1, 2e6, 1.25e6, {"micro_batch": 0}),
-        ("all-reduce", 0, 1, 3.25e6, 0.25e6, {}),
+        ("forward 0", 0, 2, 1.5e6, 0.5e6, {"micro_batch": 0}),
+        ("backward 0", 0, 2, 2e6, 1.25e6, {"micro_batch": 0}),
+        ("all-reduce", 0, 3, 3.25e6, 0.25e6, {}),
         ("send-backward 0", 1, 0, 3.25e6, 0.25e6, {"micro_batch": 0}),
     ]
     assert document["otherData"] == {"schedule": "1f1b", "length_s": 3.5}
@@ -59,8 +59,10 @@ def test_rows_are_named_and_sorted() -> None:
         ("process_sort_index", 1, 0): {"sort_index": 1},
         ("thread_name", 0, 0): {"name": "stage 0"},
         ("thread_sort_index", 0, 0): {"sort_index": 0},
-        ("thread_name", 0, 1): {"name": "stage 1"},
-        ("thread_sort_index", 0, 1): {"sort_index": 1},
+        ("thread_name", 0, 2): {"name": "stage 1"},
+        ("thread_sort_index", 0, 2): {"sort_index": 2},
+        ("thread_name", 0, 3): {"name": "stage 1 gradients"},
+        ("thread_sort_index", 0, 3): {"sort_index": 3},
         ("thread_name", 1, 0): {"name": "0 → 1"},
         ("thread_sort_index", 1, 0): {"sort_index": 0},
     }
@@ -88,12 +90,13 @@ def test_events_of_a_row_follow_each_other_and_add_up(
     rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for event in _events(document, "X"):
         rows[event["pid"], event["tid"]].append((event["ts"], event["dur"]))
-    assert sorted(rows) == [(0, s) for s in range(stages)] + [(1, s) for s in range(stages - 1)]
+    assert sorted(rows) == [(0, row) for row in range(2 * stages)] + [(1, s) for s in range(stages - 1)]
     for (process, row), events in rows.items():
         events.sort()
         assert all(a + d <= b + 1e-3 for (a, d), (b, _) in pairwise(events))
-        busy = 2 * transfer[row] if process else forward[row] + backward[row]
-        busy_s = micro_batches * busy + (0 if process else reduce[row])
+        stage, of_gradients = divmod(row, 2)
+        passes = 2 * transfer[row] if process else forward[stage] + backward[stage]
+        busy_s = reduce[stage] if not process and of_gradients else micro_batches * passes
         assert sum(d for _, d in events) == pytest.approx(busy_s * 1e6)
 
 

@@ -15,9 +15,11 @@ from automap_models.cost.staged import plan_cost
 from automap_models.envs.online.pivots import DEFAULT_RADIUS, Candidates, candidates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, OutOfTime, Planner, Progress, Watch
+from automap_models.planners.staged.costs import does_not_fit
 from automap_models.planners.staged.label_setting import PLANNER, SLACK, ranked
 from automap_models.planners.staged.relaxation import PrefixBounds, lower_bound_s, prefix_bounds
 from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.simulate.step import step_cost
 
 if TYPE_CHECKING:
     from automap_models.planners.agent_yaml import OnlineAgentConfig
@@ -72,6 +74,9 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
     ) -> Result[StagedProblem, StagedPlan]:
         """Train the agent on the problem. Ctrl-C ends the training, once there is a plan, not the program.
 
+        An agent learns to make the length L small. Its plan for a problem with a schedule is that for the length, with
+        what it costs under the schedule; nothing is proven about that.
+
         Raises:
             BadInput: one stage, a negative radius, or a warm start that is no plan of the problem.
             KeyboardInterrupt: before there was any plan.
@@ -79,6 +84,8 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         from automap_models.planners.online.search import OnlineSearch
         from automap_models.rl.learner import one_thread
 
+        if problem.schedule is not None:
+            return _under_schedule(problem, self.solve(replace(problem, schedule=None), deadline=deadline, watch=watch))
         begun_s = time.perf_counter()
         warm_start = _on_this_problem(self.config.warm_start, problem)
 
@@ -119,6 +126,19 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
             facts=facts,
             taken_s=time.perf_counter() - begun_s,
         )
+
+
+def _under_schedule(
+    problem: StagedProblem, result: Result[StagedProblem, StagedPlan]
+) -> Result[StagedProblem, StagedPlan]:
+    """What came out for the length L as a result for the problem's schedule."""
+    if result.plan is None:
+        return replace(result, problem=problem)
+    cost = step_cost(problem, result.plan)
+    if cost.feasible:
+        return replace(result, problem=problem, cost=cost, bound=None)
+    reason = does_not_fit(problem, result.plan, cost)
+    return replace(result, problem=problem, plan=None, cost=None, bound=None, status="stopped", reason=reason)
 
 
 def _rounds(search: OnlineSearch, total: int, deadline: Deadline, watch: Watch) -> tuple[list[OnlineRound], bool]:

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, Result
-from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost
+from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
+from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.portfolio.descent import descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
@@ -40,8 +40,10 @@ SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
 NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
-AT_MOST = 4
-"""Several problems share so many times the time that one of them may take."""
+AT_MOST = 2
+"""Several problems share so many times the time that one of them may take to be proven, and to be refined."""
+DESCENTS = 3
+"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
 
 
 @dataclass(frozen=True)
@@ -74,74 +76,6 @@ class Budget:
     refine_s: float
 
 
-@dataclass(eq=False)
-class Contender:
-    """A problem and what is known about it so far.
-
-    Attributes:
-        problem: one of those that compete.
-        first: the best plan before the exact search looked at it; None where none fits.
-        plan: the best plan; None where none fits.
-        step_s: what its step takes; inf without one.
-        bound_s: no plan of the problem on the grid is shorter.
-        outcome: see core.staged.SearchLogEntry.
-        nothing: why nothing fits.
-        notes: sentences about how the plan came to be.
-    """
-
-    problem: StagedProblem
-    first: StagedPlan | None = None
-    plan: StagedPlan | None = None
-    step_s: float = np.inf
-    bound_s: float = 0.0
-    outcome: Outcome = "planned"
-    nothing: Infeasible | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.costs = Costs(self.problem)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is proven that no plan of the problem on the grid is shorter than the best of all."""
-        return self.outcome != "planned"
-
-    @property
-    def cost(self) -> StagedCost | None:
-        """Of its plan."""
-        return None if self.plan is None else self.costs(self.plan)
-
-    def take(self, result: StagedResult) -> None:
-        """Take a planner's plan if none so far is shorter, or remember why there is none."""
-        if result.plan is None:
-            self.nothing = result.reason
-        else:
-            self.offer(result.plan, result.cost)
-
-    def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
-        """Take a plan if none so far is shorter."""
-        self.costs.learn(plan, cost)
-        if cost.step_s <= self.step_s:
-            self.plan, self.step_s = plan, cost.step_s
-
-    def close(self, outcome: Outcome, bound_s: float) -> None:
-        """The proof is complete."""
-        self.outcome, self.bound_s = outcome, bound_s
-
-    def log_entry(self, chosen: bool) -> SearchLogEntry:
-        """What became of it."""
-        return SearchLogEntry(
-            stages=self.problem.stages,
-            micro_batches=self.problem.micro_batches,
-            microbatch_size=microbatch_size(self.problem.profile),
-            planner=self.plan.planner if self.plan else None,
-            step_s=self.step_s if self.plan else None,
-            bound_s=None if self.outcome == "does not fit" else self.bound_s,
-            outcome=self.outcome,
-            chosen=chosen,
-        )
-
-
 def compete(
     problems: Sequence[StagedProblem],
     makers: Makers,
@@ -165,7 +99,7 @@ def compete(
     watch(Progress(f"planning {len(problems)} combination(s) of stages and micro-batches", 0, len(problems)))
     baselines: list[StagedResult] = []
     contenders = [Contender(problem) for problem in problems]
-    left = _begin(contenders, makers, baselines, deadline, min_gain)
+    left = _begin(contenders, makers, baselines, budget, deadline)
     if left:
         watch(Progress(f"searching {len(left)} combination(s) that the policy has no plan for", 0, len(left)))
         _search(left, contenders, makers.exact, deadline)
@@ -202,50 +136,41 @@ def _begin(
     contenders: Sequence[Contender],
     makers: Makers,
     baselines: list[StagedResult],
+    budget: Budget,
     deadline: Deadline,
-    min_gain: float,
 ) -> list[Contender]:
-    """The best of uniform cuts, data parallelism and the policy's plan for every problem that is not out of reach.
+    """The best of uniform cuts, data parallelism and the policy's plan for every problem.
 
-    Plans of one stage come first, then those of one stage a node: what no plan of another problem can reach below the
-    best of these is discarded before anybody plans it.
+    Of several problems of several stages under a schedule only some are looked at (portfolio.descent).
 
     Returns:
-        Those problems in reach that the policy has no plan for.
+        The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits.
     """
-    single = [contender for contender in contenders if contender.problem.stages == 1]
-    several = [contender for contender in contenders if contender.problem.stages > 1]
-    for contender in single:
-        result = makers.data_parallel.solve(contender.problem)
-        baselines.append(result)
-        contender.take(result)
-        contender.close("proven" if contender.plan else "does not fit", contender.step_s)
-    nodes = contenders[0].problem.cluster.nodes
-    nearest = min((abs(contender.problem.stages - nodes) for contender in several), default=0)
-    first = [contender for contender in several if abs(contender.problem.stages - nodes) == nearest]
-    others = [contender for contender in several if abs(contender.problem.stages - nodes) > nearest]
-    left: list[Contender] = []
-    for group in (first, others):
-        if len(several) > 1:
-            for contender in group:
-                _discard(contender, contenders, min_gain)
-        reachable = [contender for contender in group if not contender.closed]
-        for contender in reachable:
+
+    def uniform(several: Sequence[Contender]) -> None:
+        for contender in several:
             result = makers.uniform.solve(contender.problem)
             baselines.append(result)
             contender.take(result)
-        left += _ask_the_policy(reachable, makers.policy, deadline) if reachable else []
-    return left
+
+    def ask(several: Sequence[Contender]) -> list[Contender]:
+        uniform(several)
+        return _ask_the_policy(several, makers.policy, deadline) if several else []
+
+    several = [contender for contender in contenders if contender.problem.stages > 1]
+    for contender in contenders:
+        if contender.problem.stages == 1:
+            result = makers.data_parallel.solve(contender.problem)
+            baselines.append(result)
+            contender.take(result)
+            contender.close("proven" if contender.plan else "does not fit", contender.step_s)
+    if len(several) < 2 or several[0].problem.schedule is None:
+        return ask(several)
+    descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
+    return several if all(contender.plan is None for contender in contenders) else []
 
 
-def _discard(contender: Contender, contenders: Sequence[Contender], min_gain: float) -> None:
-    """Close a contender all of whose plans are longer than the best one, or do not fit."""
-    limit_s = best_of(contenders).step_s * (1.0 + min_gain)
-    if out_of_reach(contender.problem, limit_s):
-        contender.close("discarded" if np.isfinite(limit_s) else "does not fit", limit_s)
-
-
-def _ask_the_policy(contenders: list[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
+def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
     """Plans in one batch for the contenders that the policy is made for; the others, and those it finds nothing for."""
     outside = [policy.out_of_range(contender.problem) for contender in contenders]
     inside = [contender for contender, why in zip(contenders, outside, strict=True) if why is None]
@@ -266,12 +191,6 @@ def _ask_the_policy(contenders: list[Contender], policy: StagedPlanner, deadline
     return left
 
 
-def best_of(contenders: Sequence[Contender]) -> Contender:
-    """The contender with the shortest plan, the first of those that tie."""
-    least_s = min(contender.step_s for contender in contenders)
-    return next(contender for contender in contenders if contender.step_s <= least_s * (1.0 + LENGTH_ROUNDING))
-
-
 def _search(
     left: Sequence[Contender], contenders: Sequence[Contender], exact: StagedPlanner, deadline: Deadline
 ) -> None:
@@ -281,7 +200,8 @@ def _search(
     """
     if len(left) == 1:
         (contender,) = left
-        result = exact.solve(contender.problem, deadline=deadline)
+        scheduled = contender.problem.schedule is not None
+        result = exact.solve(contender.problem, deadline=deadline.part(SEARCH_S) if scheduled else deadline)
         contender.take(result)
         if result.status == "infeasible":
             contender.close("does not fit", np.inf)
@@ -346,7 +266,10 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
     if contender.step_s > best_s and out_of_reach(contender.problem, best_s):
         contender.close("discarded", best_s)
     elif contender.plan is None:
-        contender.bound_s = max(contender.bound_s, lower_bound_s(contender.problem))
+        try:
+            contender.bound_s = max(contender.bound_s, lower_bound_s(contender.problem, deadline))
+        except Infeasible:
+            contender.close("does not fit", np.inf)
     else:
         certificate = certify(contender.problem, contender.plan, deadline, best_s, contender.costs)
         contender.bound_s = certificate.bound.value

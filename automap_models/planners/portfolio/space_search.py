@@ -18,7 +18,7 @@ from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
-from automap_models.planners.portfolio.competition import Contender
+from automap_models.planners.portfolio.contender import Contender
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist

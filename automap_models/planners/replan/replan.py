@@ -21,11 +21,12 @@ from automap_models.core.observed import Attribution, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.replan.search import search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
+from automap_models.simulate.step import step_cost
 
 BoolArray = NDArray[np.bool_]
 
@@ -154,7 +155,7 @@ class ReplanPlanner(Planner[ReplanProblem, PlacedPlan, ReplanConfig]):
         )
         cost, running_cost = (placed_cost(corrected, plan, speeds.slowdown) for plan in (search.plan, running))
         moved = migration(corrected, running, search.plan)
-        saved_s = running_cost.length_s - cost.length_s
+        saved_s = running_cost.step_s - cost.step_s
         pays_after = math.ceil((moved.migration_s + problem.restart_s) / saved_s) if saved_s > 0 else None
         return Result(
             problem,
@@ -198,19 +199,20 @@ def speeds_of(problem: ReplanProblem) -> Speeds:
     profile, running = problem.staged.profile, problem.running
     return fit_speeds(
         problem.observed,
-        *healthy_times(profile, running),
+        *healthy_times(problem.staged, running),
         running.stage_of_device(),
         problem.attribution or attribution(profile, running.plan),
         problem.known_slowdown,
     )
 
 
-def healthy_times(profile: Profile, running: PlacedPlan) -> tuple[FloatArray, FloatArray]:
+def healthy_times(problem: StagedProblem, running: PlacedPlan) -> tuple[FloatArray, FloatArray]:
     """[S], [S] forward and backward time of a device's part of a micro-batch, as predicted for a healthy one."""
     replicas = np.bincount(running.stage_of_device()[running.working()], minlength=running.plan.stages)
+    parts, profile = problem.shares[replicas], problem.profile
     first = [0, *(cut + 1 for cut in running.plan.cuts)]
     forward, both = (np.add.reduceat(array, first) for array in (profile.C_fwd, profile.C))
-    return forward / replicas, (both - forward) / replicas
+    return forward / parts, (both - forward) / parts
 
 
 def corrected_profile(profile: Profile, plan: StagedPlan, speeds: Speeds) -> Profile:
@@ -249,7 +251,7 @@ def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray
         placed: the plan with its devices.
         slowdown: [D] of every device.
     """
-    return plan_cost(problem, placed.plan, slowdown[list(placed.device_order)], placed.idle_positions())
+    return step_cost(problem, placed.plan, slowdown[list(placed.device_order)], placed.idle_positions())
 
 
 def _does_not_fit(problem: StagedProblem, cost: StagedCost) -> Infeasible:

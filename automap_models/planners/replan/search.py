@@ -11,12 +11,15 @@ smaller.
 
     boundary   0 ··········· i ··········· k ········· m
                  stages < s  [   stage s   ][  suffix  ]      k, T(s+1) and R(s+1) give i, T(s) and R(s)
+
+The searches go by the length L. Where the problem has a schedule, its step decides between what they find, the known
+plans and the one that runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
@@ -26,11 +29,12 @@ from automap_models.core.observed import PlacedPlan
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import TIE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import before_stage, before_transfer, plan_cost
+from automap_models.cost.staged import before_stage, before_transfer
 from automap_models.planners.base import NEVER, SILENT, Deadline, Progress, Watch
 from automap_models.planners.replan.speeds import StagePaces, idle_positions, stage_paces
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.stage_tables import StageTables, coarse_cuts, stage_tables
+from automap_models.simulate.step import step_cost
 
 NAME = "replan"
 """The planner that plans for unequal devices are made by."""
@@ -89,11 +93,11 @@ class SearchedOrder:
 
     Attributes:
         device_order: [D] device at each position.
-        length_s: of the shortest plan that the search came to in that order; None where none of them fits the memory.
+        step_s: of the shortest plan that the search came to in that order; None where none of them fits the memory.
     """
 
     device_order: tuple[int, ...]
-    length_s: float | None
+    step_s: float | None
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,8 @@ def search_orders(
         deadline: when to stop with the best plan so far.
         watch: is told of every order.
     """
-    cost = plan_cost(problem, running.plan, slowdown[list(running.device_order)], running.idle_positions())
-    best, best_s = running, cost.length_s if cost.feasible else np.inf
+    cost = step_cost(problem, running.plan, slowdown[list(running.device_order)], running.idle_positions())
+    best, best_s = running, cost.step_s if cost.feasible else np.inf
     plans, log = (running.plan, *starts), list[SearchedOrder]()
     orders = promising_orders(problem.cluster, running, slowdown, most_orders)
     for order in orders:
@@ -219,7 +223,7 @@ def search(
     planner: str,
     deadline: Deadline = NEVER,
 ) -> tuple[StagedPlan, float] | None:
-    """The shortest plan that is found on devices in that order, and its length; None where nothing fits the memory.
+    """The shortest plan that is found on devices in that order, and its step; None where nothing fits the memory.
 
     Args:
         problem: with times of healthy devices.
@@ -230,14 +234,22 @@ def search(
     """
     paces, starts = stage_paces(slowdown), list(starts)
     own_cuts = [cut for plan in starts for cut in plan.cuts]
-    tables = stage_tables(problem, np.union1d(coarse_cuts(problem), np.array(own_cuts, dtype=np.int64)))
+    by_length = replace(problem, schedule=None)
+    tables = stage_tables(by_length, np.union1d(coarse_cuts(problem), np.array(own_cuts, dtype=np.int64)))
     best = _over_device_cuts(tables, paces, dict.fromkeys(plan.device_cuts for plan in starts), deadline)
     if best is None:
         return None
-    cuts, device_cuts = _refined(problem, paces, *best, deadline)
-    coarse = problem.grid.to_points(cuts)
-    plan = StagedPlan(cuts, device_cuts, problem.micro_batches, planner, coarse)
-    return plan, plan_cost(problem, plan, slowdown, idle_positions(plan, slowdown)).length_s
+    cuts, device_cuts = _refined(by_length, paces, *best, deadline)
+    candidates = [(cuts, device_cuts)]
+    if problem.schedule is not None:
+        candidates += [(plan.cuts, plan.device_cuts) for plan in starts]
+    plans = [StagedPlan(*both, problem.micro_batches, planner, problem.grid.to_points(both[0])) for both in candidates]
+    costs = [step_cost(problem, plan, slowdown, idle_positions(plan, slowdown)) for plan in plans]
+    fitting = [(cost.step_s, plan) for cost, plan in zip(costs, plans, strict=True) if cost.feasible]
+    if not fitting:
+        return None
+    step_s, plan = min(fitting, key=lambda pair: pair[0])
+    return plan, step_s
 
 
 def best_cuts(

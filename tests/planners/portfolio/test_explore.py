@@ -44,7 +44,8 @@ def shortest(space, every_plan, constraints):
     best = dict.fromkeys(("all", *KINDS), math.inf)
     for problem, plan in every_plan(space):
         cost = plan_cost(problem, plan)
-        if cost.feasible and plan.check_valid(replace(problem, constraints=constraints))[0]:
+        possible = constraints.allow(problem.profile, problem.cluster.devices, problem.stages)
+        if possible and cost.feasible and plan.check_valid(replace(problem, constraints=constraints))[0]:
             for kind in ("all", Candidate(problem, plan, cost).kind):
                 best[kind] = min(best[kind], cost.length_s)
     return best
@@ -156,6 +157,9 @@ def test_without_a_batch_size_there_are_sixteen_micro_batches(make_model, pair):
         Constraints(together=("block_*",)),
         Constraints(pins=(Pin("head", 2),), together=("block_1",)),
         Constraints(max_stages=2),
+        Constraints(equal_replicas=True),
+        Constraints(cut_at="block_*"),
+        Constraints(cut_at="block_*", equal_replicas=True),
     ],
 )
 def test_constrained_plans_are_the_shortest_that_satisfy_them(constraints, make_model, every_plan, pair):

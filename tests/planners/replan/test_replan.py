@@ -272,7 +272,7 @@ def running(problem: StagedProblem) -> PlacedPlan:
 
 
 def measured(problem: StagedProblem, job: PlacedPlan, slowdown: FloatArray) -> Observed:
-    return seen(np.stack(healthy_times(problem.profile, job))[:, job.stage_of_device()] * slowdown)
+    return seen(np.stack(healthy_times(problem, job))[:, job.stage_of_device()] * slowdown)
 
 
 def replanned(
@@ -316,7 +316,7 @@ def test_the_search_log_lists_the_device_orders_that_were_searched_the_running_o
     result = replanned(problem, job, slowdown)
     assert result.search_log[0].device_order == job.device_order
     assert 1 < len(result.search_log) <= 4
-    assert result.cost.length_s <= min(order.length_s for order in result.search_log) * (1.0 + 1e-3)
+    assert result.cost.length_s <= min(order.step_s for order in result.search_log) * (1.0 + 1e-3)
 
 
 def test_without_time_the_running_plan_goes_on_and_a_note_says_so() -> None:

@@ -1,0 +1,88 @@
+"""A problem that competes: what is known about it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from automap_models.core.microbatch import microbatch_size
+from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, StagedProblem
+from automap_models.cost.staged import StagedCost
+from automap_models.errors import Infeasible
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
+
+
+@dataclass(eq=False)
+class Contender:
+    """A problem and what is known about it so far.
+
+    Attributes:
+        problem: one of those that compete.
+        first: the best plan before the exact search looked at it; None where none fits.
+        plan: the best plan; None where none fits.
+        step_s: what its step takes; inf without one.
+        bound_s: no plan of the problem on the grid is shorter.
+        outcome: see core.staged.SearchLogEntry.
+        nothing: why nothing fits.
+        notes: sentences about how the plan came to be.
+    """
+
+    problem: StagedProblem
+    first: StagedPlan | None = None
+    plan: StagedPlan | None = None
+    step_s: float = np.inf
+    bound_s: float = 0.0
+    outcome: Outcome = "planned"
+    nothing: Infeasible | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.costs = Costs(self.problem)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is proven that no plan of the problem on the grid is shorter than the best of all."""
+        return self.outcome != "planned"
+
+    @property
+    def cost(self) -> StagedCost | None:
+        """Of its plan."""
+        return None if self.plan is None else self.costs(self.plan)
+
+    def take(self, result: StagedResult) -> None:
+        """Take a planner's plan if none so far is shorter, or remember why there is none."""
+        if result.plan is None:
+            self.nothing = result.reason
+        else:
+            self.offer(result.plan, result.cost)
+
+    def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
+        """Take a plan if none so far is shorter."""
+        self.costs.learn(plan, cost)
+        if cost.step_s <= self.step_s:
+            self.plan, self.step_s = plan, cost.step_s
+
+    def close(self, outcome: Outcome, bound_s: float) -> None:
+        """The proof is complete."""
+        self.outcome, self.bound_s = outcome, bound_s
+
+    def log_entry(self, chosen: bool) -> SearchLogEntry:
+        """What became of it."""
+        return SearchLogEntry(
+            stages=self.problem.stages,
+            micro_batches=self.problem.micro_batches,
+            microbatch_size=microbatch_size(self.problem.profile),
+            planner=self.plan.planner if self.plan else None,
+            step_s=self.step_s if self.plan else None,
+            bound_s=None if self.outcome == "does not fit" else self.bound_s,
+            outcome=self.outcome,
+            chosen=chosen,
+        )
+
+
+def best_of(contenders: Sequence[Contender]) -> Contender:
+    """The contender with the shortest plan, the first of those that tie."""
+    least_s = min(contender.step_s for contender in contenders)
+    return next(contender for contender in contenders if contender.step_s <= least_s * (1.0 + LENGTH_ROUNDING))

@@ -1,0 +1,155 @@
+"""Good plans for many problems under a schedule, in little time: each begins at what is known about its neighbours.
+
+A plan is improved by moves of its cuts (planners.staged.search) until none of its neighbours has a shorter step. Where
+it begins decides how long that takes, and plans of neighbouring problems are alike:
+
+    S stages  ── a stage split in two ──►  S + 1 stages        M micro-batches  ── the same cuts ──►  other M
+
+So the numbers of stages are gone through upwards, in one number of micro-batches; then the best of these plans are
+tried in the other numbers. What the policy and uniform cuts have to offer are further beginnings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
+from automap_models.planners.base import Deadline, OutOfTime
+from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.search import MOVES, StagedSearch
+
+PATIENCE = 3
+"""Numbers of stages in a row that may be no better than the best before the others are left alone."""
+CLOSE = 0.05
+"""How much longer than the best, relatively, a plan may be for its problem to be looked at in other micro-batches."""
+SPLITS = 2
+"""So many plans that come of splitting a stage are improved."""
+COARSE_MOVES = (np.array([8]), np.array([2]))
+"""How far a cut moves at first, in boundaries."""
+PLANNER = "auto"
+"""Who makes plans that come of other problems' plans."""
+
+AskPolicy = Callable[[Sequence[Contender]], object]
+
+
+def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s: float, deadline: Deadline) -> None:
+    """Give contenders of several stages good plans, the best of them first.
+
+    Args:
+        contenders: all that compete, those of one stage with their plans.
+        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most one stage a node.
+        one_s, all_s: processor time that one of them may take, and all of them, so that plans do not depend on what
+            else the machine does.
+        deadline: when to stop in any case.
+    """
+    several = [contender for contender in contenders if contender.problem.stages > 1 and not contender.closed]
+    if not several:
+        return
+    counts = sorted({contender.problem.micro_batches for contender in several})
+    middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
+    ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
+    nodes = max(several[0].problem.cluster.nodes, 2)
+    ask([contender for contender in ladder if contender.problem.stages <= nodes])
+    deadline = deadline.part(all_s, time.process_time)
+    _climb(ladder, contenders, one_s, deadline)
+    for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
+        before = ladder
+        for micro_batches in counts_on_a_side:
+            if deadline.passed:
+                return
+            before = _carry_over(before, _of_count(several, micro_batches), contenders, one_s, deadline)
+
+
+def _of_count(contenders: Sequence[Contender], micro_batches: int) -> list[Contender]:
+    return [contender for contender in contenders if contender.problem.micro_batches == micro_batches]
+
+
+def _climb(ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline) -> None:
+    """From few stages to many, each beginning at the best of its own and of what splitting the last one gives."""
+    worse, last = 0, None
+    for contender in ladder:
+        if deadline.passed or worse >= PATIENCE:
+            break
+        best_s = best_of(contenders).step_s
+        starts = [] if contender.plan is None else [contender.plan]
+        if last is not None and last.plan is not None:
+            starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
+        for start in starts:
+            improve(contender, start, deadline.part(one_s))
+        worse = 0 if contender.step_s < best_s else worse + 1
+        last = contender
+
+
+def _carry_over(
+    before: Sequence[Contender],
+    now: Sequence[Contender],
+    contenders: Sequence[Contender],
+    one_s: float,
+    deadline: Deadline,
+) -> list[Contender]:
+    """Begin with the same cuts in another number of micro-batches; only the problems that looked good are taken on."""
+    of_stages = {contender.problem.stages: contender for contender in now}
+    limit_s = best_of(before).step_s * (1.0 + CLOSE)
+    chosen = []
+    for former in before:
+        contender = of_stages.get(former.problem.stages)
+        if contender is None or former.plan is None or former.step_s > limit_s:
+            continue
+        for plan in _best(contender, [replace(former.plan, micro_batches=contender.problem.micro_batches)]):
+            contender.offer(plan, contender.costs(plan))
+            chosen.append(contender)
+    best_s = best_of(contenders).step_s
+    for contender in sorted(chosen, key=lambda contender: contender.step_s):
+        if contender.plan is not None and not deadline.passed and contender.step_s <= best_s * (1.0 + CLOSE):
+            improve(contender, contender.plan, deadline.part(one_s))
+    return chosen or list(before)
+
+
+def _best(contender: Contender, plans: Iterable[StagedPlan]) -> list[StagedPlan]:
+    """Those of the plans that are valid for a contender and fit, the shortest first."""
+    valid = [plan for plan in plans if plan.check_valid(contender.problem)[0] and contender.costs(plan).feasible]
+    return sorted(valid, key=lambda plan: contender.costs(plan).step_s)
+
+
+def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with one stage split where half of its work is done; each part gets half of the devices.
+
+    Args:
+        problem: of one stage more.
+        former: that the plan is of.
+        plan: to be split.
+    """
+    grid, devices = problem.grid, problem.cluster.devices
+    places = np.array(grid.to_instructions(tuple(grid.cut_points.tolist())))
+    work = np.cumsum(problem.profile.C)
+    bounds = plan.stage_devices(devices)
+    for (first, last), (begin, end) in zip(plan.stage_instructions(len(problem.profile)), bounds, strict=True):
+        inside = places[(places >= first) & (places < last)]
+        if end == begin or not inside.size:
+            continue
+        half = (work[last] + (work[first - 1] if first else 0.0)) / 2
+        cut = int(inside[np.argmin(np.abs(work[inside] - half))])
+        cuts = tuple(sorted((*plan.cuts, cut)))
+        device_cuts = tuple(sorted((*plan.device_cuts, (begin + end + 1) // 2)))
+        yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
+
+
+def improve(contender: Contender, start: StagedPlan, deadline: Deadline) -> None:
+    """Move the cuts of a plan on the grid as long as that makes the step shorter, and offer what comes of it.
+
+    Coarse moves alone come first: they are few.
+    """
+    problem, near = contender.problem, start
+    search = StagedSearch(problem, deadline, contender.costs(start).step_s, contender.costs)
+    with suppress(OutOfTime):
+        tables = tables_of(problem)
+        for offsets in (*COARSE_MOVES, MOVES):
+            search.improve_by_moves(tables, near, offsets)
+            near = search.best or near
+    contender.offer(replace(near, planner=start.planner), contender.costs(near))
