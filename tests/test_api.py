@@ -113,7 +113,10 @@ def test_every_kind_of_plan_is_explored(mlp) -> None:
         (lambda: am.plan(PROFILE, "C", stages=40), "`stages`: 40 stages on the 32 device(s) of cluster C"),
         (lambda: am.plan(PROFILE, "C", stage=4), "plan: has no option 'stage'; it has stages, micro_batches, "),
         (lambda: am.plan(PROFILE, "D"), "cluster: 'D' is neither a known cluster nor a file; choose from A, B, C"),
-        (lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"), "`global_batch`: 7 samples are no multiple of the "),
+        (
+            lambda: am.plan(PROFILE, "C", global_batch=7, objective="length"),
+            "`global_batch`: 7 samples are no multiple of the ",
+        ),
         (lambda: am.plan(3, "C"), "`profile`: is a int; give a Profile, which `am.profile` makes, or the file of one"),
         (lambda: am.profile(3), "`model`: is a int; give a PyTorch module, a JAX training step, the name of a model"),
         (lambda: am.profile(print), "`inputs`: is a NoneType; give the tuple of the step's arguments"),

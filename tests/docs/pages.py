@@ -83,9 +83,9 @@ def execute(code: str, page: str) -> str:
 
 
 def compared(text: str) -> list[str]:
-    """Lines that are compared: not empty, without times; the name of the program is as it was called."""
+    """Lines that are compared: not empty, no ellipsis, without times; the name of the program is as it was called."""
     lines = [_TIME.sub(r"\1", line.rstrip()) for line in text.splitlines()]
-    return [re.sub(r"^automap (\w+): error", r"automap-\1: error", line) for line in lines if line.strip()]
+    return [re.sub(r"^automap (\w+): error", r"automap-\1: error", line) for line in lines if line.strip(" …")]
 
 
 def missing(expected: str, printed: str) -> str | None:

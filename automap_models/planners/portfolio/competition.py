@@ -141,7 +141,7 @@ def _begin(
 ) -> list[Contender]:
     """The best of uniform cuts, data parallelism and the policy's plan for every problem.
 
-    Of several problems of several stages under a schedule only some are looked at (portfolio.descent).
+    Under a schedule only some of several problems are looked at (portfolio.descent).
 
     Returns:
         The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits.
@@ -164,10 +164,11 @@ def _begin(
             baselines.append(result)
             contender.take(result)
             contender.close("proven" if contender.plan else "does not fit", contender.step_s)
-    if len(several) < 2 or several[0].problem.schedule is None:
+    if not several or several[0].problem.schedule is None:
         return ask(several)
     descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
-    return several if all(contender.plan is None for contender in contenders) else []
+    without_plan = all(contender.plan is None for contender in several)
+    return several if without_plan else []
 
 
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:

@@ -44,8 +44,8 @@ def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s
     Args:
         contenders: all that compete, those of one stage with their plans.
         ask: gives some of them the policy's plans and uniform cuts; it is asked for at most one stage a node.
-        one_s, all_s: processor time that one of them may take, and all of them, so that plans do not depend on what
-            else the machine does.
+        one_s, all_s: processor time for one beginning, for all numbers of stages together, and once more for all other
+            numbers of micro-batches, so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
     """
     several = [contender for contender in contenders if contender.problem.stages > 1 and not contender.closed]
@@ -56,8 +56,8 @@ def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
     nodes = max(several[0].problem.cluster.nodes, 2)
     ask([contender for contender in ladder if contender.problem.stages <= nodes])
+    _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
     deadline = deadline.part(all_s, time.process_time)
-    _climb(ladder, contenders, one_s, deadline)
     for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
         before = ladder
         for micro_batches in counts_on_a_side:
@@ -78,6 +78,7 @@ def _climb(ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: 
             break
         best_s = best_of(contenders).step_s
         starts = [] if contender.plan is None else [contender.plan]
+        starts += _best(contender, _even_work(contender.problem))
         if last is not None and last.plan is not None:
             starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
         for start in starts:
@@ -138,6 +139,20 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
         cuts = tuple(sorted((*plan.cuts, cut)))
         device_cuts = tuple(sorted((*plan.device_cuts, (begin + end + 1) // 2)))
         yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
+
+
+def _even_work(problem: StagedProblem) -> Iterator[StagedPlan]:
+    """The plan whose stages have equally much work, as nearly as the grid lets them, and equally many devices."""
+    grid, stages = problem.grid, problem.stages
+    places = np.array(grid.to_instructions(tuple(grid.cut_points.tolist())))
+    work = np.cumsum(problem.profile.C)[places] / max(float(problem.profile.C.sum()), np.finfo(np.float64).tiny)
+    chosen: list[int] = []
+    for s in range(1, stages):
+        first, last = (chosen[-1] + 1 if chosen else 0), places.size - (stages - s)
+        chosen.append(min(max(int(np.argmin(np.abs(work - s / stages))), first), last))
+    cuts = tuple(int(places[j]) for j in chosen)
+    device_cuts = tuple(problem.cluster.devices * s // stages for s in range(1, stages))
+    yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
 def improve(contender: Contender, start: StagedPlan, deadline: Deadline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,14 @@ from automap_models.core.result import TIE
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
-from automap_models.planners.base import Planner
+from automap_models.planners.base import Deadline, Planner
+from automap_models.planners.portfolio.contender import Contender
+from automap_models.planners.portfolio.descent import improve
 from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
 
+IMPROVE_S, IMPROVE_ALL_S = 0.1, 20.0
+"""Processor time for improving the plan of one combination under its schedule, and those of all."""
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 
@@ -189,13 +194,13 @@ def sweep(
     Args:
         chosen: see `combinations`.
         planner: for every combination.
-        quick: whether it is the shorter of the planner's plan and uniform cuts instead.
+        quick: whether it is the shorter of the planner's plan and uniform cuts instead, improved for its schedule.
         progress: called with how many problems are done and how many there are.
     """
     problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
     outcomes = iter(plan_batch(problems, planner, progress))
     if quick:
-        outcomes = _better(problems, outcomes)
+        outcomes = _improved(_better(problems, outcomes), len(problems))
     return [
         Row(
             cluster,
@@ -220,6 +225,28 @@ def _better(problems: list[StagedProblem], planned: Iterator[Outcome]) -> Iterat
             yield ours
         else:  # too large for the planner
             yield replace(theirs, outside=ours.outside)
+
+
+def _improved(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
+    """The plans of several stages for a schedule, moved to where no neighbour has a shorter step, as far as time goes.
+
+    Args:
+        outcomes: of the problems.
+        count: how many there are.
+    """
+    part_s = min(IMPROVE_S, IMPROVE_ALL_S / max(count, 1))
+    for outcome in outcomes:
+        if outcome.problem is None or outcome.plan is None or outcome.problem.schedule is None:
+            yield outcome
+            continue
+        contender = Contender(outcome.problem)
+        if outcome.result is not None and outcome.plan.stages > 1:
+            contender.take(outcome.result)
+            improve(contender, outcome.plan, Deadline(part_s, time.process_time))
+            result = replace(outcome.result, plan=contender.plan, cost=contender.cost)
+            yield replace(outcome, result=result)
+        else:
+            yield outcome
 
 
 def best_rows(rows: list[Row]) -> dict[str, Row]:

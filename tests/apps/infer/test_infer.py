@@ -24,6 +24,9 @@ node3 -- Linear(4, 2) -- forward_compute_time=1.0, backward_compute_time=2.0, ac
 """  # noqa: E501
 
 
+LENGTH = ("--objective", "length")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a profile, a graph.txt and a small cluster."""
@@ -71,8 +74,8 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
     plan = document(capsys, "vgg.npz", "--topo", "B", "--out", "plan.json")
     assert plan == json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert (plan["schema"], plan["kind"], plan["cluster"]["name"], plan["micro_batches"]) == (1, "pipeline", "B", 16)
-    assert plan["length_s"] <= plan["baselines"]["data_parallel_s"]
-    assert plan["length_s"] <= plan["baselines"]["uniform_s"]
+    assert plan["step_s"] <= plan["baselines"]["data_parallel_s"]
+    assert plan["step_s"] <= plan["baselines"]["uniform_s"]
     assert plan["optimality"]["gap"] >= 0
 
 
@@ -93,8 +96,8 @@ def test_a_named_planner_s_own_plan_is_returned(planner: str, folder: Path, caps
 def test_the_optimum_is_told_beside_a_named_planner_s_own_plan(
     planner: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    best = document(capsys, "vgg.npz", "--topo", "C", "--planner", "exact")
-    options = ("vgg.npz", "--topo", "C", "--planner", planner)
+    best = document(capsys, "vgg.npz", "--topo", "C", "--planner", "exact", *LENGTH)
+    options = ("vgg.npz", "--topo", "C", "--planner", planner, *LENGTH)
     plan = document(capsys, *options, "--certify-budget", "inf")
     assert (plan["planner"], plan["optimality"]["proof"]) == (planner, "exact")
     assert plan["optimality"]["bound_s"] == pytest.approx(best["length_s"], rel=1e-9)
@@ -110,7 +113,7 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
     rng = np.random.default_rng(4)
     C, A, W = rng.uniform(size=(3, 600))
     save("deep.npz", C=C * 1e-3, A=A * 1e5, W=W * 1e4)
-    options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf")
+    options = ("deep.npz", "--topo", "A", "--stages", "2", "--certify-budget", "inf", *LENGTH)
     on_grid, refined = (
         document(capsys, *options, "--no-refine"),
         document(capsys, *options, "--refine-budget", "inf"),
@@ -129,12 +132,14 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_with_a_schedule_its_simulated_length_is_what_gets_shorter(
+def test_with_a_schedule_its_step_is_what_gets_shorter(
     schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "inf", "--schedule", schedule)
+    options = ("vgg.npz", "--topo", "B", "--stages", "3", "--certify-budget", "0", "--schedule", schedule)
     before, after = document(capsys, *options, "--no-refine"), document(capsys, *options, "--refine-budget", "inf")
-    assert after["simulated_length_s"][schedule] <= before["simulated_length_s"][schedule]
+    assert after["step_s"] <= before["step_s"]
+    assert after["step_s"] == pytest.approx(after["simulated_length_s"][schedule])
+    assert (after["objective"], after["schedule"]) == ("step", schedule)
     assert after["optimality"]["gap"] >= 0
 
 
@@ -143,7 +148,7 @@ def test_the_data_parallel_planner_has_one_stage_without_being_told(
 ) -> None:
     plan = document(capsys, "vgg.npz", "--topo", "A", "--planner", "data-parallel")
     assert (plan["planner"], len(plan["stages"]), plan["cuts"]) == ("data-parallel", 1, [])
-    assert plan["length_s"] == plan["baselines"]["data_parallel_s"]
+    assert plan["step_s"] == plan["baselines"]["data_parallel_s"]
 
 
 def test_stages_are_honoured_exactly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +170,7 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
         "--global-batch",
         "96",
     )
-    plan = document(capsys, *options, "--certify-budget", "inf", "--out", "plan.json")
+    plan = document(capsys, *options, "--certify-budget", "inf", "--out", "plan.json", *LENGTH)
     (chosen,) = (attempt for attempt in plan["tried"] if attempt["chosen"])
     assert (chosen["stages"], chosen["micro_batches"]) == (len(plan["stages"]), plan["micro_batches"])
     assert plan["micro_batches"] * plan["microbatch_size"] == plan["global_batch"] == 96
@@ -180,7 +185,7 @@ def test_auto_says_what_was_tried_and_the_plan_comes_back_at_its_micro_batch_siz
 
 
 def test_auto_finds_at_least_what_every_single_run_finds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--no-refine")
+    budget = ("--topo", "tiny.yaml", "--granularity", "32", "--certify-budget", "inf", "--no-refine", *LENGTH)
     best = document(capsys, "vgg.npz", "--stages", "auto", *budget)
     for stages in ("1", "2", "3", "4"):
         alone = document(capsys, "vgg.npz", "--stages", stages, *budget)
@@ -199,18 +204,18 @@ def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.
         "--global-batch",
         "64",
     )
-    out = printed(capsys, *options, "--verbose")
+    out = printed(capsys, *options, "--verbose", *LENGTH)
     assert sum(line.rstrip().endswith("chosen") and line.lstrip()[0].isdigit() for line in out.splitlines()) == 1
     assert out.count("longer") >= 3
     assert "in proportion" in out
     assert max(map(len, out.splitlines())) <= 100
-    assert "longer, proven" not in printed(capsys, *options)
+    assert "longer, proven" not in printed(capsys, *options, *LENGTH)
 
 
 def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256")
+    plan = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", *LENGTH)
     assert (plan["micro_batches"], plan["microbatch_size"]) == (8, 32)
     halved = document(capsys, "vgg.npz", "--topo", "A", "--global-batch", "256", "--micro-batches", "16")
     assert (halved["micro_batches"], halved["microbatch_size"]) == (16, 16)
@@ -229,7 +234,7 @@ def test_a_short_profile_gets_fewer_stages_than_nodes_and_a_note(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save("two.npz", **{key: np.ones(2) for key in ("C", "A", "W")})
-    assert "note" in printed(capsys, "two.npz", "--topo", "C")
+    assert "rather than one for each of the 4 nodes" in printed(capsys, "two.npz", "--topo", "C", *LENGTH)
 
 
 def test_plot_and_trace_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,9 +340,9 @@ def test_a_graph_that_cannot_be_is_refused(text: str, message: str, refused: Cal
         (("--topo", "C", "--micro-batches", "1.5"), "--micro-batches"),
         (("--topo", "C", "--micro-batches", "auto"), "give --global-batch"),
         (("--topo", "C", "--micro-batches", "auto", "--global-batch", "0"), "--global-batch"),
-        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "7"), "32 devices"),
+        (("--topo", "C", "--micro-batches", "auto", "--global-batch", "7", *LENGTH), "32 devices"),
         (("--topo", "C", "--micro-batches", "5", "--global-batch", "64"), "a divisor"),
-        (("--topo", "C", "--global-batch", "100"), "no multiple of the 32"),
+        (("--topo", "C", "--global-batch", "100", *LENGTH), "no multiple of the 32"),
         (("--topo", "C", "--global-batch", "10000000000000"), "1,000,000,000"),
         (("--topo", "C", "--microbatch-size", "16"), "says 32 samples itself"),
         (("--topo", "C", "--stages", "auto", "--planner", "policy"), "does not choose"),

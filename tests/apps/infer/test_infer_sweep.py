@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,12 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(run: Callable[..., str]) -> None:
-    rows = json.loads(run("--json"))["rows"]
+@pytest.mark.parametrize("objective", ["step", "length"])
+def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(
+    objective: str, run: Callable[..., str]
+) -> None:
+    """By its step, for which it is improved, or by its length."""
+    rows = json.loads(run("--json", "--objective", objective))["rows"]
     assert len(rows) == 12
     profile, planner_of = (
         read_profile("vgg.npz"),
@@ -55,11 +60,17 @@ def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(run: Cal
     )
     for row in rows:
         problem = StagedProblem(profile, read_cluster(row["cluster"]["name"]), row["stages"], row["micro_batches"])
+        if objective == "step":
+            problem = replace(problem, schedule="1f1b")
         planners = ("data-parallel",) if row["stages"] == 1 else ("policy", "uniform")
-        lengths = [plan_cost(problem, planner_of[name].plan(problem)).length_s for name in planners]
-        assert row["length_s"] == pytest.approx(min(lengths), rel=1e-12)
+        best_s = min(planner_of[name].solve(problem).cost.step_s for name in planners)
+        own_s = row["length_s"] if objective == "length" else row["step_s"]
+        if objective == "length" or row["stages"] == 1:
+            assert own_s == pytest.approx(best_s, rel=1e-12)
+        else:
+            assert own_s <= best_s * (1.0 + 1e-12)
         ideal_s = float(profile.C.sum()) * row["micro_batches"] / problem.cluster.devices
-        assert row["efficiency"] == pytest.approx(ideal_s / row["length_s"])
+        assert row["efficiency"] == pytest.approx(ideal_s / own_s)
         assert row["planner"] in planners
 
 
@@ -68,12 +79,12 @@ def test_one_row_a_cluster_is_the_best_by_speed(run: Callable[..., str]) -> None
     for name in "AB":
         own = [row for row in rows if row["cluster"]["name"] == name]
         (best,) = (row for row in own if row["best_of_cluster"])
-        assert best["length_s"] / best["micro_batches"] == min(row["length_s"] / row["micro_batches"] for row in own)
+        assert best["step_s"] / best["micro_batches"] == min(row["step_s"] / row["micro_batches"] for row in own)
 
 
 def test_with_a_budget_every_row_is_proven(run: Callable[..., str], folder: Path) -> None:
     Path("sweep.yaml").write_text("{clusters: [A], stages: [2]}", encoding="utf-8")
-    (row,) = json.loads(run("--json", "--certify-budget", "inf", "--no-refine"))["rows"]
+    (row,) = json.loads(run("--json", "--certify-budget", "inf", "--no-refine", "--objective", "length"))["rows"]
     problem = StagedProblem(read_profile("vgg.npz"), read_cluster("A"), 2)
     best = make_planner("exact").plan(problem)
     assert row["optimality"]["proof"] == "exact"
@@ -121,7 +132,6 @@ def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., 
     rows = json.loads(Path("rows.json").read_text(encoding="utf-8"))["rows"]
     for row in rows:
         assert row["micro_batches"] * row["microbatch_size"] == 64
-        assert row["microbatch_size"] * row["stages"] >= 16
     assert {row["stages"] for row in rows} >= {1, 2, 3, 4}
 
 
