@@ -110,6 +110,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments: the step's, in the order of their numbers.
         instructions: what ran, in order.
         unknown: operators without a rule → number of calls.
+        written: values that operators made in place of others.
         phase: of what runs now.
     """
 
@@ -118,6 +119,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.arguments: list[Value] = []
         self.instructions: list[Recorded] = []
         self.unknown: Counter[str] = Counter()
+        self.written: list[Value] = []
         self.phase = Phase.FORWARD
         self._count = 0
         self._seed: tuple[Value, ...] = ()
@@ -225,9 +227,10 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             arguments["onto_zeros"] = self.value_of(arguments["self"]).zeros
         if not self._describe(name, func, call):
             self._opaque(name, operands, results)
-        for tensor in pytree.tree_leaves(written):
-            if isinstance(tensor, Tensor):
-                self._overwrite(tensor)
+        overwritten = [tensor for tensor in pytree.tree_leaves(written) if isinstance(tensor, Tensor)]
+        for tensor, result in zip(overwritten, results, strict=False):
+            self._shown[_shown(tensor)] = self.value_of(result)  # on the meta device, copy_ returns another tensor
+            self._overwrite(tensor)
 
     def _describe(self, name: str, func: Any, call: Call) -> bool:
         """Record an operator as what it is described to be, if it is and all of its results are."""
@@ -329,6 +332,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _overwrite(self, tensor: Tensor) -> None:
         """Note that what other tensors show of a memory has been overwritten by one."""
         own = _shown(tensor)
+        self.written.append(self._shown[own])
         self._written_since.pop(own, None)
         for shown in self._of_memory.get(storage_id(tensor), []):
             if shown != own:

@@ -201,10 +201,12 @@ def _adam(
 
 def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
     """The records of a step that was run, in execution order."""
-    arguments, recorded = step.arguments, step.recorder.instructions
+    arguments, recorded = step.arguments, _needed(step)
+    numbers = _numbers(step.recorder.arguments, recorded)
+    recorded = [_renumbered(one, numbers) for one in recorded]
     paths = [step.path(one) for one in recorded]
     operations = [operation_of(i, one, path, name) for i, (one, path) in enumerate(zip(recorded, paths, strict=True))]
-    outputs = list(dict.fromkeys(value.number for value in step.outputs))
+    outputs = list(dict.fromkeys(numbers[value.number] for value in step.outputs))
     order = execution_order(operations, arguments, outputs)
     operations, outputs = renumbered(operations, outputs, order, len(arguments))
     ordered = [recorded[i] for i in order]
@@ -220,6 +222,37 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
         flop=np.array([one.flop for one in ordered]),
         bytes_accessed=np.array([one.moved_bytes for one in ordered]),
         unknown=dict(sorted(step.recorder.unknown.items())),
+    )
+
+
+def _needed(step: _Step) -> list[Recorded]:
+    """The instructions that the step's results and what it overwrites (running averages) depend on.
+
+    A compiler keeps these, and no view that nobody reads.
+    """
+    needed = {value.number for value in (*step.outputs, *step.recorder.written)}
+    kept: list[Recorded] = []
+    for one in reversed(step.recorder.instructions):
+        if not needed.isdisjoint(value.number for value in one.results):
+            kept.append(one)
+            needed.update(value.number for value in (*one.operands, *one.read) if value is not None)
+    return kept[::-1]
+
+
+def _numbers(arguments: Sequence[Value], recorded: Sequence[Recorded]) -> dict[int, int]:
+    """The number of each value that is left → its number among these."""
+    left = [value.number for value in (*arguments, *(value for one in recorded for value in one.results))]
+    return {number: i for i, number in enumerate(left)}
+
+
+def _renumbered(recorded: Recorded, numbers: Mapping[int, int]) -> Recorded:
+    def new(value: Value) -> Value:
+        return value._replace(number=numbers[value.number])
+
+    return recorded._replace(
+        operands=tuple(None if value is None else new(value) for value in recorded.operands),
+        read=tuple(map(new, recorded.read)),
+        results=tuple(map(new, recorded.results)),
     )
 
 

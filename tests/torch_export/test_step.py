@@ -27,6 +27,7 @@ from automap_models.hlo.phases import phases
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.registry import make_planner
 from automap_models.torch_export.step import step_module
@@ -151,6 +152,30 @@ def test_operator_partitioning_costs_the_same_within_three_percent(
         (fastest[0].reduced_fwd + fastest[0].reduced_bwd).sum(), rel=0.03
     )
     assert models[1].batch_dims == {"ids": 0, "labels": 0}
+
+
+def test_data_parallelism_sums_each_gradient_once_that_of_the_tied_embedding_too(
+    in_jax: Traced, in_torch: Traced
+) -> None:
+    def summed(traced: Traced) -> float:
+        """Bytes that data parallelism all-reduces for the update."""
+        module, classes = traced.module, traced.classes
+        sharding = sharding_classes(module, rules_of(module), read_rule_set("shardy"))
+        batch = int(classes.dim_classes[batch_entries(classes)[0]])
+        return sum(one.nbytes for one in StepClasses(module, sharding, traced.graph).sums_over([batch]) if one.late)
+
+    positions = 4 * SIZES["positions"] * SIZES["width"]  # summed as activations, before they are put into their rows
+    assert summed(in_torch) == in_torch.profile.W.sum() - positions
+    assert summed(in_torch) == pytest.approx(summed(in_jax), rel=1e-6)
+
+
+def test_running_averages_are_kept_and_views_that_nobody_reads_are_not(in_torch: Traced) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    module = step_module(model, (torch.empty(4, 8),))
+    assert [op.name.split(".")[0] for op in module.operations].count("copy") == 2  # mean and variance
+    read = {value for op in in_torch.module.operations for value in op.operands} | set(in_torch.module.outputs)
+    made = in_torch.graph.result_offsets
+    assert all(not read.isdisjoint(range(*made[i : i + 2].tolist())) for i in range(len(in_torch.graph)))
 
 
 def test_layers_are_the_models_modules_in_the_order_in_which_they_run(in_torch: Traced) -> None:
