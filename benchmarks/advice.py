@@ -31,7 +31,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,8 @@ import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import BLOCKS, Constraints
-from automap_models.core.layers import block_boundaries
 from automap_models.core.microbatch import required_size
-from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.profile import Profile
 from automap_models.core.result import TIE
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, DEFAULT_SCHEDULE
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
@@ -54,6 +53,7 @@ from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.space import divisors, planning_problem
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.costs import StagedResult
+from automap_models.planners.staged.frameworks import block_ends, framework_plans, layer_ends
 from automap_models.simulate.step import step_cost
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -64,7 +64,6 @@ SAMPLES, TOKENS = 32, 512
 WITH_BATCH = ("bert48_v100", "t5_base_v100", "vgg19_v100", "gpt2")
 """Profiles with a row for every M, on the first of BATCH_CLUSTERS that is asked for."""
 BATCH_CLUSTERS = ("C", "A", "B")
-MOST_LAYERS = 256
 
 LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 8}
 LLAMA_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
@@ -115,93 +114,6 @@ def hugging_face(name: str, device: str) -> Profile:
     return profile_module(model, (), {"input_ids": ids, "labels": ids}, device=read_device(device), name=name)
 
 
-def block_ends(profile: Profile) -> tuple[int, ...]:
-    """The last instruction of each block but the model's last; of each layer where no blocks repeat."""
-    try:
-        return block_boundaries(profile)
-    except BadInput:
-        return layer_ends(profile)
-
-
-def layer_ends(profile: Profile) -> tuple[int, ...]:
-    """The last instruction of each layer but the model's last."""
-    labels = profile.layers or profile.names
-    return tuple(i for i in range(len(profile) - 1) if labels[i] != labels[i + 1])
-
-
-def equal_blocks(ends: Sequence[int], stages: int, *, weight_of_ends: int) -> tuple[int, ...] | None:
-    """[S-1] the cuts that give every stage equally many blocks, the first stages one more where that is not possible.
-
-    Args:
-        ends: last instruction of each block; what comes after the last of them is the head.
-        stages: S.
-        weight_of_ends: as how many blocks the embedding counts, and the head.
-
-    Returns:
-        None where a stage would have no block.
-    """
-    blocks = len(ends)
-    counts = [len(part) for part in np.array_split(np.arange(blocks + 2 * weight_of_ends), stages)]
-    counts[0] -= weight_of_ends
-    counts[-1] -= weight_of_ends
-    if min(counts) < 1:
-        return None
-    return tuple(ends[count - 1] for count in np.cumsum(counts)[:-1].tolist())
-
-
-def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int, ...] | None:
-    """[S-1] the cuts at some of `ends` that make the largest sum of weights of a stage as small as possible.
-
-    least[j] after s rounds is the smallest largest sum of s stages that end with unit j; a stage holds a unit or more.
-
-    Args:
-        weights: [n] of each instruction.
-        ends: last instruction of each unit but the last.
-        stages: S.
-    """
-    total = np.concatenate(([0.0], np.cumsum(weights)[[*ends, len(weights) - 1]]))
-    units = len(total) - 1
-    if stages > units:
-        return None
-    least, begins = np.where(np.arange(units + 1) == 0, 0.0, np.inf), []
-    for _ in range(stages):
-        largest = np.maximum(least[:, None], total[None, :] - total[:, None])
-        largest[np.tril_indices(units + 1)] = np.inf
-        begins.append(largest.argmin(0))
-        least = largest.min(0)
-    cuts, unit = [], units
-    for begin in begins[:0:-1]:
-        unit = int(begin[unit])
-        cuts.append(ends[unit - 1])
-    return tuple(reversed(cuts))
-
-
-def of_frameworks(profile: Profile, stages: int) -> Iterator[tuple[str, tuple[int, ...] | None]]:
-    """What frameworks do by default: names and cuts."""
-    blocks, layers = block_ends(profile), layer_ends(profile)
-    with_head = blocks if len(profile) - 1 in blocks else (*blocks, len(profile) - 1)
-    has_blocks = blocks != layers
-    all_blocks = blocks if has_blocks and _ends_before_head(profile, blocks) else with_head
-    yield "megatron", equal_blocks(all_blocks, stages, weight_of_ends=0)
-    if has_blocks:
-        yield "torchtitan", equal_blocks(all_blocks, stages, weight_of_ends=1)
-    for name, weights in (("deepspeed", profile.W), ("cost balanced", profile.C)):
-        yield name, balanced(weights, blocks, stages)
-        if has_blocks and len(layers) <= MOST_LAYERS:
-            yield f"{name} layers", balanced(weights, layers, stages)
-
-
-def _ends_before_head(profile: Profile, blocks: Sequence[int]) -> bool:
-    """Whether what follows the last end of a block is no block but a head: it lies in no module with a number."""
-    tail = set(profile.layers[blocks[-1] + 1 :]) if profile.layers else set()
-    inside = set(profile.layers[blocks[-2] + 1 : blocks[-1] + 1]) if len(blocks) > 1 and profile.layers else set()
-
-    def shape(layers: set[str]) -> set[str]:
-        return {"".join("#" if letter.isdigit() else letter for letter in layer) for layer in layers}
-
-    return not shape(inside) <= shape(tail)
-
-
 def problem_of(profile: Profile, cluster: Cluster, stages: int) -> StagedProblem:
     """The problem of the command with so many stages."""
     return StagedProblem(profile, cluster, stages, DEFAULT_MICRO_BATCHES, schedule=DEFAULT_SCHEDULE)
@@ -239,21 +151,16 @@ def planned(name: str, profile: Profile, cluster: Cluster, **options: Any) -> Ri
 
 def rivals(profile: Profile, cluster: Cluster) -> Iterator[Rival | None]:
     """All that the default is held against, where a micro-batch is as profiled."""
-    most = min(2 * cluster.nodes, cluster.devices, problem_of(profile, cluster, 1).grid.cut_points.size + 1)
-    one = problem_of(profile, cluster, 1)
+    one, blocks, layers = problem_of(profile, cluster, 1), block_ends(profile), layer_ends(profile)
+    most = min(2 * cluster.nodes, cluster.devices, one.grid.cut_points.size + 1)
     yield simulated("data parallelism", one, StagedPlan((), (), DEFAULT_MICRO_BATCHES, "rival"))
     for stages in range(2, most + 1):
         problem = problem_of(profile, cluster, stages)
         yield simulated(f"uniform {stages}", problem, UniformPlanner().solve(problem).plan)
     for stages in divisors(cluster.devices)[1:]:
-        per_stage = cluster.devices // stages
-        devices = tuple(range(per_stage, cluster.devices, per_stage))
-        if stages > len(profile):
-            continue
-        for name, cuts in of_frameworks(profile, stages):
-            if cuts is not None:
-                problem = replace(one, stages=stages, granularity=max(one.granularity, len(profile)))
-                plan = StagedPlan(cuts, devices, DEFAULT_MICRO_BATCHES, "rival")
+        if stages <= one.grid.cut_points.size + 1:
+            problem = problem_of(profile, cluster, stages)
+            for name, plan in framework_plans(problem, blocks, layers):
                 yield simulated(f"{name} {stages}", problem, plan)
     yield planned("restricted", profile, cluster, constraints=Constraints(equal_replicas=True, cut_at=BLOCKS))
     for stages in range(1, most + 1):
@@ -282,7 +189,9 @@ def row(name: str, cluster: Cluster, default: tuple[StagedResult, float], others
     best = min(others, key=lambda rival: rival.step_s, default=None)
     if result.plan is None:
         none = "–" if best is None else f"{best.name}: {best.step_s:.4g} s"
-        return Row((name, cluster.name, "does not fit", "–", none, "–", "–", f"{taken_s:.1f}"), None, taken_s, (*others,))
+        return Row(
+            (name, cluster.name, "does not fit", "–", none, "–", "–", f"{taken_s:.1f}"), None, taken_s, (*others,)
+        )
     step_s, plan = result.cost.step_s, result.plan
     gap = None if result.bound is None else max(step_s / result.bound.value - 1.0, 0.0)
     losses = tuple(rival for rival in others if rival.beats(step_s, plan.stages))

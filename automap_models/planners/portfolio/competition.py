@@ -14,6 +14,7 @@ begins at nothing. All parts of the time are parts of one deadline."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.portfolio.descent import descend
+from automap_models.planners.portfolio.descent import CLOSE, between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
@@ -42,8 +43,11 @@ NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
 AT_MOST = 2
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-DESCENTS = 3
-"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
+FIRST_LOOK = 0.25
+"""Of the time of a proof, what each of several contenders near the best gets at first."""
+DESCENTS = 5
+"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent), and
+so many times that of a refinement what finding plans between blocks may."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,8 @@ def _begin(
     Under a schedule only some of several problems are looked at (portfolio.descent).
 
     Returns:
-        The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits.
+        The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits,
+        else those that nothing which fits leads to.
     """
 
     def uniform(several: Sequence[Contender]) -> None:
@@ -166,9 +171,9 @@ def _begin(
             contender.close("proven" if contender.plan else "does not fit", contender.step_s)
     if not several or several[0].problem.schedule is None:
         return ask(several)
-    descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
+    stuck = descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
     without_plan = all(contender.plan is None for contender in several)
-    return several if without_plan else []
+    return several if without_plan else stuck
 
 
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
@@ -210,8 +215,8 @@ def _search(
             contender.close("proven", result.bound.value)
         return
     together = deadline.part(SEARCH_S)
-    for contender in left:
-        _search_below(contender, best_of(contenders).step_s, together)
+    for k, contender in enumerate(left):
+        _search_below(contender, best_of(contenders).step_s, together.part(together.left_s / (len(left) - k)))
 
 
 def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> None:
@@ -234,7 +239,9 @@ def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> No
 def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, min_gain: float) -> Bound:
     """Prove that no plan is shorter than the best, or correct that, or bound the step of all.
 
-    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer.
+    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer. Under a schedule
+    all that are near the best get a first look, those of few stages first: their searches are short, and may find a
+    shorter plan. Then the best ones get what is left.
 
     Args:
         contenders: at least one of which has a plan.
@@ -245,12 +252,20 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
     together = deadline.part(AT_MOST * budget_s)
     for contender in contenders:
         contender.first = contender.plan
-    for contender in sorted(contenders, key=lambda contender: contender.step_s):
-        if not contender.closed:
-            best = best_of(contenders)
-            fewer = contender.problem.stages < best.problem.stages
-            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
-            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
+
+    def look_at(some: Sequence[Contender], one_s: float) -> None:
+        for contender in some:
+            if not contender.closed:
+                best = best_of(contenders)
+                fewer = contender.problem.stages < best.problem.stages
+                limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
+                _prove_one(contender, limit_s, together.part(one_s) if one_s else None)
+
+    near_s = best_of(contenders).step_s * (1.0 + CLOSE)
+    near = [contender for contender in contenders if not contender.closed and contender.step_s <= near_s]
+    if len(near) > 1 and near[0].problem.schedule is not None and budget_s:
+        look_at(sorted(near, key=lambda contender: contender.problem.stages), FIRST_LOOK * budget_s)
+    look_at(sorted(contenders, key=lambda contender: contender.step_s), budget_s)
     return bound_of(contenders)
 
 
@@ -273,7 +288,7 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.close("does not fit", np.inf)
     else:
         certificate = certify(contender.problem, contender.plan, deadline, best_s, contender.costs)
-        contender.bound_s = certificate.bound.value
+        contender.bound_s = max(contender.bound_s, certificate.bound.value)
         if certificate.plan is not None and certificate.cost is not None:
             contender.offer(certificate.plan, certificate.cost)
         if certificate.bound.proof == "exact":
@@ -285,8 +300,11 @@ Rated = tuple[float, Contender, StagedPlan]
 
 
 def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
-    """All plans, and the best ones once more with their cuts moved off the grid."""
+    """All plans, the best ones once more with their cuts moved off the grid, and under a schedule between blocks."""
     rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
+    if refine_s and contenders[0].problem.schedule is not None:
+        blocks = between_blocks(contenders, deadline.part(DESCENTS * refine_s, time.process_time))
+        rated += [(contender.costs(plan).step_s, contender, plan) for contender, plan in blocks]
     limit_s = min(step_s for step_s, _, _ in rated) * (1.0 + NEAR)
     near = [(step_s, contender, plan) for step_s, contender, plan in rated if plan.stages > 1 and step_s <= limit_s]
     together = deadline.part(AT_MOST * refine_s)
