@@ -215,7 +215,7 @@ READERS = {
     "hybrid": "automap search opp",
     "placement": "automap place",
 }
-"""Kind of a plan → the commands that read it with --plan."""
+"""Kind of a plan → the commands that read it with `plan`."""
 
 
 class _KindDocument(Foreign):
@@ -234,7 +234,7 @@ def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> N
     kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
     if isinstance(kind, str) and kind not in kinds:
         reader = READERS.get(kind)
-        do = do if reader is None else f"{reader} reads it with --plan"
+        do = do if reader is None else f"{reader} reads it with `plan`"
         raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
 
 

@@ -11,6 +11,7 @@ from automap_models.core.microbatch import (
     profiled_size,
     rescaled,
     sized,
+    whole_sample_notes,
     with_microbatch_size,
 )
 from automap_models.core.profile import Profile
@@ -70,3 +71,12 @@ def test_times_that_no_model_has_are_refused(C: float, size: int, samples: int) 
     profile = Profile.create(C=[C, C], A=[0.0, 0.0], W=[0.0, 0.0], meta={"microbatch_size": size})
     with pytest.raises(BadInput, match=r"C(.0.)? (adds up to|=).*check the units"):
         rescaled(profile, samples)
+
+
+def test_replicas_that_cannot_share_whole_samples_evenly_are_named() -> None:
+    assert list(whole_sample_notes(32, [8, 23])) == ["stage 1: 23 replicas of 32 samples: 2 each, 7 of them none"]
+    assert list(whole_sample_notes(32, [6, 16, 6])) == ["stages 0, 2: 6 replicas of 32 samples: 6 each"]
+    assert list(whole_sample_notes(32, [1, 2, 32])) == []
+    assert list(whole_sample_notes(None, [1, 1])) == []
+    (note,) = whole_sample_notes(None, [4, 1])
+    assert "taken to share them evenly" in note

@@ -39,15 +39,9 @@ def test_what_cannot_be_meant_is_refused(options, message) -> None:
 
 
 def test_the_planner_gets_the_options_that_it_has() -> None:
-    planner = PlanOptions(beam=2, certify_s=0.5, refine_s=0.0, schedule="gpipe").make_planner()
+    planner = PlanOptions(beam=2, certify_s=0.5, refine_s=0.0).make_planner()
     config = planner.config
-    assert (planner.name, config.beam, config.certify_s, config.refine_s, config.schedule) == (
-        "auto",
-        2,
-        0.5,
-        0,
-        "gpipe",
-    )
+    assert (planner.name, config.beam, config.certify_s, config.refine_s) == ("auto", 2, 0.5, 0)
     with pytest.raises(BadInput, match=r"^`planner`: unknown planner 'magic'; choose from policy"):
         PlanOptions(planner="magic").make_planner()
 

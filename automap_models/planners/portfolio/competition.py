@@ -26,14 +26,14 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.portfolio.descent import CLOSE, between_blocks, descend
+from automap_models.planners.portfolio.descent import between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
-from automap_models.planners.staged.search import anytime_search
+from automap_models.planners.staged.search import anytime_search, search_below
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -41,11 +41,11 @@ SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
 NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
-AT_MOST = 2
+SHARES = (0.8, 0.9, 0.95)
+"""Of the best step, that is proven of all problems before the first one is searched to its end."""
+AT_MOST = 4
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-FIRST_LOOK = 0.25
-"""Of the time of a proof, what each of several contenders near the best gets at first."""
-DESCENTS = 5
+DESCENTS = 4
 """So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent), and
 so many times that of a refinement what finding plans between blocks may."""
 
@@ -239,9 +239,7 @@ def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> No
 def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, min_gain: float) -> Bound:
     """Prove that no plan is shorter than the best, or correct that, or bound the step of all.
 
-    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer. Under a schedule
-    all that are near the best get a first look, those of few stages first: their searches are short, and may find a
-    shorter plan. Then the best ones get what is left.
+    A plan of fewer stages than the best one is of interest as long as it is at most `min_gain` longer.
 
     Args:
         contenders: at least one of which has a plan.
@@ -252,21 +250,31 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
     together = deadline.part(AT_MOST * budget_s)
     for contender in contenders:
         contender.first = contender.plan
-
-    def look_at(some: Sequence[Contender], one_s: float) -> None:
-        for contender in some:
-            if not contender.closed:
-                best = best_of(contenders)
-                fewer = contender.problem.stages < best.problem.stages
-                limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
-                _prove_one(contender, limit_s, together.part(one_s) if one_s else None)
-
-    near_s = best_of(contenders).step_s * (1.0 + CLOSE)
-    near = [contender for contender in contenders if not contender.closed and contender.step_s <= near_s]
-    if len(near) > 1 and near[0].problem.schedule is not None and budget_s:
-        look_at(sorted(near, key=lambda contender: contender.problem.stages), FIRST_LOOK * budget_s)
-    look_at(sorted(contenders, key=lambda contender: contender.step_s), budget_s)
+    if budget_s and len(contenders) > 1:
+        _raise_bounds(contenders, together)
+    for contender in sorted(contenders, key=lambda contender: contender.step_s):
+        if not contender.closed:
+            best = best_of(contenders)
+            fewer = contender.problem.stages < best.problem.stages
+            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
+            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     return bound_of(contenders)
+
+
+def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
+    """Prove of one contender after the other that its plans cost at least a share of the best one, then a larger share.
+
+    A bound on all is as good as that of the contender of which least is known, and small shares are proven soon.
+    """
+    for share in SHARES:
+        for contender in contenders:
+            limit_s = share * best_of(contenders).step_s
+            if contender.closed or contender.bound_s >= limit_s or deadline.passed:
+                continue
+            search = search_below(contender.problem, deadline, limit_s, contender.costs)
+            contender.bound_s = max(contender.bound_s, search.bound_s)
+            if search.plan is not None and search.cost is not None:
+                contender.offer(search.plan, search.cost)
 
 
 def bound_of(contenders: Sequence[Contender]) -> Bound:

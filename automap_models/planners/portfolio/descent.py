@@ -21,17 +21,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
 from automap_models.planners.staged.frameworks import block_ends, framework_plans
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.search import MOVES, StagedSearch
+from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
 
 PATIENCE = 3
 """Numbers of stages in a row that may be no better than the best before the others are left alone."""
 CLOSE = 0.05
 """How much longer than the best, relatively, a plan may be for its problem to be looked at in other micro-batches."""
+EQUAL_SHARE = 0.3
+"""Of the time for one beginning: what the search among plans of equal stages may take."""
 SPLITS = 2
 """So many plans that come of splitting a stage are improved."""
 COARSE_MOVES = (np.array([8]), np.array([2]))
@@ -51,7 +54,7 @@ def descend(
 
     Args:
         contenders: all that compete, those of one stage with their plans.
-        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most one stage a node.
+        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most two stages a node.
         one_s, all_s: processor time for one beginning, for all numbers of stages together, and once more for all other
             numbers of micro-batches, so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
@@ -65,8 +68,8 @@ def descend(
     counts = sorted({contender.problem.micro_batches for contender in several})
     middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
-    nodes = max(several[0].problem.cluster.nodes, 2)
-    ask([contender for contender in ladder if contender.problem.stages <= nodes])
+    most = 2 * several[0].problem.cluster.nodes
+    ask([contender for contender in ladder if contender.problem.stages <= most] or ladder[:1])
     stuck = _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
     deadline = deadline.part(all_s, time.process_time)
     for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
@@ -96,7 +99,7 @@ def _climb(
             break
         best_s = best_of(contenders).step_s
         starts = [] if contender.plan is None else [contender.plan]
-        starts += _best(contender, _even_work(contender.problem))
+        starts += _best(contender, [_equal_stages(contender.problem, deadline.part(EQUAL_SHARE * one_s))])
         if last is not None and last.plan is not None:
             starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
         if not starts:
@@ -130,8 +133,11 @@ def _carry_over(
             chosen.append(contender)
     best_s = best_of(contenders).step_s
     for contender in sorted(chosen, key=lambda contender: contender.step_s):
-        if contender.plan is not None and not deadline.passed and contender.step_s <= best_s * (1.0 + CLOSE):
-            improve(contender, contender.plan, deadline.part(one_s))
+        if contender.plan is None or deadline.passed or contender.step_s > best_s * (1.0 + CLOSE):
+            continue
+        equal = _equal_stages(contender.problem, deadline.part(EQUAL_SHARE * one_s))
+        for start in [contender.plan, *_best(contender, [equal])]:
+            improve(contender, start, deadline.part(one_s))
     return chosen or list(before)
 
 
@@ -164,7 +170,17 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
         yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
-def _even_work(problem: StagedProblem) -> Iterator[StagedPlan]:
+def _equal_stages(problem: StagedProblem, deadline: Deadline) -> StagedPlan:
+    """The best plan found whose stages have equally many devices: these are few plans. Else the one of even work."""
+    even = _even_work(problem)
+    if problem.constraints != UNCONSTRAINED or problem.cluster.devices % problem.stages:
+        return even
+    equal = replace(problem, constraints=Constraints(equal_replicas=True))
+    best = anytime_search(equal, deadline, start=even).plan
+    return even if best is None else replace(best, planner=PLANNER)
+
+
+def _even_work(problem: StagedProblem) -> StagedPlan:
     """The plan whose stages have equally much work, as nearly as the grid lets them, and equally many devices."""
     grid, stages = problem.grid, problem.stages
     places = np.array(grid.to_instructions(tuple(grid.cut_points.tolist())))
@@ -175,7 +191,7 @@ def _even_work(problem: StagedProblem) -> Iterator[StagedPlan]:
         chosen.append(min(max(int(np.argmin(np.abs(work - s / stages))), first), last))
     cuts = tuple(int(places[j]) for j in chosen)
     device_cuts = tuple(problem.cluster.devices * s // stages for s in range(1, stages))
-    yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
+    return StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
 def improve(contender: Contender, start: StagedPlan, deadline: Deadline) -> None:

@@ -99,9 +99,9 @@ def restriction_note(what: str, restricted_s: float, free_s: float | None) -> st
         restricted_s, free_s: the step with and without it; None where no plan was found without it.
     """
     if free_s is None or free_s >= restricted_s * (1.0 - TIE):
-        return f"{what} costs nothing: no shorter plan was found without it"
+        return f"nothing is lost by {what}: no shorter plan was found without"
     longer = 100 * (restricted_s / free_s - 1)
-    return f"{what} makes the step {longer:.2g} % longer: a plan without it takes {free_s:.4g} s"
+    return f"with {what} the step is {longer:.2g} % longer: a plan without takes {free_s:.4g} s"
 
 
 def _restriction_notes(

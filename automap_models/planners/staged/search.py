@@ -22,6 +22,7 @@ import numpy as np
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
+from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
@@ -103,6 +104,23 @@ def anytime_search(
     except OutOfTime as stopped:
         return SearchResult(search.best, search.best_cost, stopped.bound_s, finished=False)
     return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
+
+
+def search_below(problem: StagedProblem, deadline: Deadline, limit_s: float, costs: Costs) -> SearchResult:
+    """Whether any plan costs less than the limit, as far as its undominated plans tell; without a search for good ones.
+
+    Args:
+        problem, deadline, costs: as in `anytime_search`.
+        limit_s: a step, or without a schedule a length.
+    """
+    search = StagedSearch(problem, deadline, limit_s, costs)
+    try:
+        bound_s = search.undominated(tables_of(problem))
+    except OutOfTime as stopped:
+        return SearchResult(search.best, search.best_cost, min(stopped.bound_s, search.step_s), finished=False)
+    except BadInput:  # the stages cannot share out the devices
+        return SearchResult(None, None, np.inf, finished=True)
+    return SearchResult(search.best, search.best_cost, min(bound_s, search.step_s), finished=bound_s >= search.step_s)
 
 
 def exact_search(problem: StagedProblem, upper_bound_s: float | None = None) -> StagedPlan | None:
@@ -221,7 +239,7 @@ class StagedSearch:
                 except TooMany:
                     if most == LONG_LIST:
                         break
-                    most, done_s = LONG_LIST, max(done_s, self._undominated(tables))
+                    most, done_s = LONG_LIST, max(done_s, self.undominated(tables))
                     limit_s = max(limit_s, done_s) if share < 1.0 else self.step_s
                     self._simulate(tables, self._ranked(tables, limit_s, most), done_s)
                 done_s = max(done_s, limit_s)
@@ -230,7 +248,7 @@ class StagedSearch:
         if done_s < self.step_s * (1.0 - LENGTH_ROUNDING):
             raise OutOfTime(done_s)
 
-    def _undominated(self, tables: StageTables) -> float:
+    def undominated(self, tables: StageTables) -> float:
         """Simulate the plans that no other dominates by what they cost at least; no plan at all costs less than that.
 
         Raises:

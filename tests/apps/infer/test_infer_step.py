@@ -74,7 +74,7 @@ def test_the_length_is_that_of_the_paper_and_has_no_schedule(planned) -> None:
 
 
 def test_a_global_batch_lets_every_number_of_micro_batches_compete(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--global-batch", "64", *QUICK)
+    plan = planned("--topo", "six.yaml", "--global-batch", "64", "--certify-budget", "200", "--no-refine")
     assert {attempt["micro_batches"] for attempt in plan["tried"]} == {1, 2, 4, 8, 16, 32, 64}
     assert plan["micro_batches"] * plan["microbatch_size"] == 64
     fixed = planned("--topo", "six.yaml", "--global-batch", "64", "--micro-batches", "4", *QUICK)
@@ -82,12 +82,12 @@ def test_a_global_batch_lets_every_number_of_micro_batches_compete(planned) -> N
 
 
 def test_equal_replicas_are_equal_and_what_they_cost_is_said(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas", *QUICK)
+    plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas")
     assert [stage["devices"] for stage in plan["stages"]] == [[0, 1], [2, 3], [4, 5]]
-    free = planned("--topo", "six.yaml", "--stages", "3", *QUICK)
+    free = planned("--topo", "six.yaml", "--stages", "3")
     assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
     (note,) = (note for note in plan["notes"] if "equal_replicas" in note)
-    assert "costs nothing" in note or f"{free['step_s']:.3g}"[:3] in note
+    assert ("nothing is lost" in note) == (free["step_s"] >= plan["step_s"] * (1 - 1e-9))
 
 
 @pytest.mark.parametrize("pattern", ["conv*", "blocks"])

@@ -205,6 +205,45 @@ def test_constraints_are_honoured(profile: str, topo: str, planned: Run) -> None
     assert [candidate["kind"] for candidate in forbidden["candidates"]] == ["data"]
 
 
+def test_equal_stages_and_cuts_at_layers_are_honoured_and_a_note_says_what_they_cost(
+    profile: str, topo: str, planned: Run
+) -> None:
+    document = planned(profile, "--topo", topo, "--equal-replicas", "--cut-at", "layer_*", "--min-gain", "0")
+    assert (document["objective"], document["schedule"]) == ("step", "1f1b")
+    for candidate in document["candidates"]:
+        devices = [degree["data"] * degree["tensor"] for degree in candidate["degrees"]]
+        assert len(set(devices)) == 1
+    free = planned(profile, "--topo", topo, "--min-gain", "0")
+    assert free["best"]["step_s"] <= document["best"]["step_s"] * (1 + 1e-9)
+    (note,) = (note for note in document["notes"] if "--cut-at 'layer_*'" in note or "--cut-at layer_*" in note)
+    assert "--equal-replicas" in note
+
+
+def test_the_length_ranks_as_before_there_were_schedules(profile: str, topo: str, planned: Run) -> None:
+    document = planned(profile, "--topo", topo, "--objective", "length")
+    assert (document["objective"], document["schedule"]) == ("length", None)
+    for candidate in document["candidates"]:
+        assert candidate["step_s"] == candidate["length_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--schedule", "zigzag"), "--schedule: invalid choice: 'zigzag'"),
+        (("--schedule", "gpipe", "--objective", "length"), "--schedule: is not that of a length"),
+        (("--min-gain", "2"), "--min-gain: a gain of 2; give a share from 0 to 1"),
+        (("--cut-at", "lyer_*"), "--cut-at: 'lyer_*' matches no layer; the nearest names are layer_"),
+    ],
+)
+def test_a_wrong_option_of_the_step_costs_one_line(
+    arguments: tuple[str, ...], says: str, profile: str, topo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([profile, "--topo", topo, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
 def test_what_can_be_forbidden_is_what_constraints_know() -> None:
     assert get_args(Technique) == FORBIDDABLE
 

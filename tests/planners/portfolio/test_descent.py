@@ -1,0 +1,143 @@
+"""Good plans for many problems under a schedule: never worse than where they begin, and the best of small models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from automap_models.core.constraints import Constraints
+from automap_models.core.microbatch import with_microbatch_size
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.schedules import SCHEDULES
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput
+from automap_models.planners.base import Deadline
+from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
+from automap_models.planners.portfolio.competition import fewest_stages
+from automap_models.planners.portfolio.contender import Contender
+from automap_models.planners.portfolio.descent import descend, improve
+from automap_models.planners.portfolio.space import PlanningSpace
+from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.simulate.step import step_cost
+
+MakeProblem = Callable[..., StagedProblem]
+
+
+def small(make_problem: MakeProblem, seed: int, schedule: str) -> StagedProblem:
+    """Of few enough micro-batches and samples that every plan can be simulated."""
+    problem = make_problem(seed, max_n=7, max_devices=5, max_stages=3)
+    profile = with_microbatch_size(problem.profile, 1 + seed % 7)
+    return replace(problem, profile=profile, micro_batches=1 + seed % 6, schedule=schedule, granularity=128)
+
+
+def all_plans(problem: StagedProblem) -> list[StagedPlan]:
+    from itertools import combinations
+
+    n, devices, stages = len(problem.profile), problem.cluster.devices, problem.stages
+    return [
+        StagedPlan(cuts, device_cuts, problem.micro_batches, "brute force")
+        for cuts in combinations(range(n - 1), stages - 1)
+        for device_cuts in combinations(range(1, devices), stages - 1)
+    ]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(6))
+def test_without_limits_the_plan_is_the_shortest_step_of_all_numbers_of_stages(
+    seed: int, schedule: str, make_problem: MakeProblem
+) -> None:
+    problem = small(make_problem, seed, schedule)
+    most = min(problem.cluster.devices, len(problem.profile))
+    steps = {}
+    for stages in range(1, most + 1):
+        of_stages = replace(problem, stages=stages)
+        costs = [step_cost(of_stages, plan) for plan in all_plans(of_stages)]
+        steps[stages] = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
+    space = replace(PlanningSpace.of(problem), stages=None)
+    endless = AutoConfig(certify_s=60.0, refine_s=1.0, min_gain=0.0)
+    result = AutoPlanner(endless).solve(space)
+    expected_s = min(steps.values())
+    if not np.isfinite(expected_s):
+        assert result.plan is None
+        return
+    assert result.cost.step_s == pytest.approx(expected_s, rel=1e-9)
+    assert result.bound is not None
+    assert result.bound.value <= expected_s * (1.0 + 1e-9)
+    modest = AutoPlanner(replace(endless, min_gain=0.1)).solve(space)
+    fewest = min(stages for stages, step_s in steps.items() if step_s <= 1.1 * expected_s * (1 - 1e-9))
+    assert modest.plan is not None
+    assert modest.plan.stages <= fewest
+    assert modest.cost.step_s <= 1.1 * expected_s * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_moves_never_make_a_step_longer(seed: int, make_problem: MakeProblem) -> None:
+    problem = small(make_problem, seed, "1f1b")
+    start = UniformPlanner().solve(problem)
+    if start.plan is None or problem.stages == 1:
+        return
+    contender = Contender(problem)
+    contender.take(start)
+    improve(contender, start.plan, Deadline())
+    assert contender.plan is not None
+    assert contender.plan.check_valid(problem) == (True, "")
+    assert contender.step_s <= start.cost.step_s
+    assert contender.step_s == step_cost(problem, contender.plan).step_s
+
+
+def test_other_stages_and_micro_batches_begin_at_the_plans_that_are_known(make_problem: MakeProblem) -> None:
+    """Nobody but the first problem is given a plan: the others begin at even work, at splits, and at the same cuts."""
+    problem = replace(small(make_problem, 3, "1f1b"), stages=1)
+    cluster = replace(problem.cluster, nodes=1, devices_per_node=4, memory=1e18)
+    problems = [replace(problem, cluster=cluster, stages=S, micro_batches=M) for M in (4, 8) for S in (2, 3)]
+    contenders = [Contender(p) for p in problems]
+    descend(contenders, lambda some: None, 10.0, 30.0, Deadline())
+    for contender in contenders:
+        if contender.plan is not None:
+            assert contender.plan.check_valid(contender.problem) == (True, "")
+            assert contender.plan.planner == "auto"
+    assert sum(contender.plan is not None for contender in contenders) >= 3
+
+
+def test_of_plans_within_the_gain_the_fewest_stages_win(make_problem: MakeProblem) -> None:
+    contender = Contender(make_problem(0))
+    one, two, three = (StagedPlan(tuple(range(S - 1)), tuple(range(1, S)), 4, "x") for S in (1, 2, 3))
+    rated = [(1.004, contender, two), (1.0, contender, three), (1.2, contender, one)]
+    assert fewest_stages(rated, 0.0)[1] is three
+    assert fewest_stages(rated, 0.005)[1] is two
+    assert fewest_stages(rated, 0.003)[1] is three
+    assert fewest_stages(rated, 0.5)[1] is one
+
+
+@pytest.mark.parametrize("gain", [-0.1, 1.5, float("nan")])
+def test_a_gain_is_a_share(gain: float) -> None:
+    with pytest.raises(BadInput, match="`min_gain`: a gain of"):
+        AutoConfig(min_gain=gain)
+
+
+def test_equal_stages_are_planned_where_they_divide_the_devices(make_problem: MakeProblem) -> None:
+    problem = small(make_problem, 2, "1f1b")
+    cluster = replace(problem.cluster, nodes=2, devices_per_node=3, memory=1e18)
+    space = PlanningSpace(
+        ProfiledModel(problem.profile),
+        cluster,
+        micro_batches=4,
+        constraints=Constraints(equal_replicas=True),
+        schedule="1f1b",
+    )
+    result = AutoPlanner(AutoConfig(certify_s=5.0, refine_s=0.1, min_gain=0.0)).solve(space)
+    assert {entry.stages for entry in result.search_log} <= {1, 2, 3, 6}
+    plan = result.required_plan()
+    assert len({last - first for first, last in plan.stage_devices(6)}) == 1
+    steps = [
+        cost.step_s
+        for stages in (1, 2, 3)
+        for equal in [replace(space.whole, stages=stages)]
+        for candidate in all_plans(equal)
+        if candidate.check_valid(equal)[0]
+        for cost in [step_cost(equal, candidate)]
+    ]
+    assert result.cost.step_s <= min(steps) * (1.0 + 1e-9)
