@@ -31,7 +31,7 @@ from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_s
 
 PATIENCE = 3
 """Numbers of stages in a row that may be no better than the best before the others are left alone."""
-CLOSE = 0.05
+CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at in other micro-batches."""
 EQUAL_SHARE = 0.3
 """Of the time for one beginning: what the search among plans of equal stages may take."""
