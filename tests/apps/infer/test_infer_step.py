@@ -16,6 +16,8 @@ from automap_models.infer.app import infer as main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 QUICK = ("--certify-budget", "20", "--no-refine")
+AMPLE = ("--certify-budget", "20000", "--no-refine")
+"""Time enough, however busy the machine is, for what is claimed of the best of several problems."""
 GAIN = 0.005
 
 
@@ -48,7 +50,7 @@ def refused(folder: Path, refuses: Callable[..., Callable[..., str]], monkeypatc
 
 
 def test_the_default_plan_is_the_shortest_step_of_any_number_of_stages(planned) -> None:
-    best = planned("--topo", "six.yaml", *QUICK)
+    best = planned("--topo", "six.yaml", *AMPLE)
     assert (best["objective"], best["schedule"]) == ("step", "1f1b")
     assert best["step_s"] == pytest.approx(best["simulated_length_s"]["1f1b"])
     assert best["step_s"] <= best["baselines"]["data_parallel_s"]
@@ -74,7 +76,7 @@ def test_the_length_is_that_of_the_paper_and_has_no_schedule(planned) -> None:
 
 
 def test_a_global_batch_lets_every_number_of_micro_batches_compete(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--global-batch", "64", "--certify-budget", "200", "--no-refine")
+    plan = planned("--topo", "six.yaml", "--global-batch", "64", *AMPLE)
     assert {attempt["micro_batches"] for attempt in plan["tried"]} == {1, 2, 4, 8, 16, 32, 64}
     assert plan["micro_batches"] * plan["microbatch_size"] == 64
     fixed = planned("--topo", "six.yaml", "--global-batch", "64", "--micro-batches", "4", *QUICK)
@@ -82,9 +84,9 @@ def test_a_global_batch_lets_every_number_of_micro_batches_compete(planned) -> N
 
 
 def test_equal_replicas_are_equal_and_what_they_cost_is_said(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas")
+    plan = planned("--topo", "six.yaml", "--stages", "3", "--equal-replicas", *AMPLE)
     assert [stage["devices"] for stage in plan["stages"]] == [[0, 1], [2, 3], [4, 5]]
-    free = planned("--topo", "six.yaml", "--stages", "3")
+    free = planned("--topo", "six.yaml", "--stages", "3", *AMPLE)
     assert free["step_s"] <= plan["step_s"] * (1 + 1e-9)
     (note,) = (note for note in plan["notes"] if "equal_replicas" in note)
     assert ("nothing is lost" in note) == (free["step_s"] >= plan["step_s"] * (1 - 1e-9))
@@ -98,15 +100,15 @@ def test_cuts_are_where_asked(pattern: str, planned, folder: Path) -> None:
 
 
 def test_a_stage_has_to_earn_its_place(planned) -> None:
-    best = planned("--topo", "six.yaml", "--min-gain", "0", *QUICK)
-    modest = planned("--topo", "six.yaml", "--min-gain", "1", *QUICK)
+    best = planned("--topo", "six.yaml", "--min-gain", "0", *AMPLE)
+    modest = planned("--topo", "six.yaml", "--min-gain", "1", *AMPLE)
     assert len(modest["stages"]) <= len(best["stages"])
     assert best["step_s"] <= modest["step_s"] <= 2 * best["step_s"]
 
 
 def test_of_given_stages_the_one_that_gains_nothing_is_named(planned) -> None:
-    plan = planned("--topo", "six.yaml", "--stages", "6", *QUICK)
-    fewer = planned("--topo", "six.yaml", "--stages", "5", *QUICK)
+    plan = planned("--topo", "six.yaml", "--stages", "6", *AMPLE)
+    fewer = planned("--topo", "six.yaml", "--stages", "5", *AMPLE)
     gains_nothing = [note for note in plan["notes"] if "gains nothing" in note]
     assert len(gains_nothing) == 1 or fewer["step_s"] > plan["step_s"] * (1 + GAIN)
 
