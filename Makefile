@@ -15,9 +15,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed-demo ## plan BERT-48 for 4 nodes of 8 V100 and draw the plan
+demo: $(VENV)/.installed-demo ## plan BERT-48 in 4 stages for 4 nodes of 8 V100 and draw the plan
 	@mkdir -p demo
-	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --out demo/plan.json --plot demo/plan.png
+	$(BIN)/automap-infer examples/bert48_v100.npz --topo C --stages 4 --certify-budget '20 s' --no-refine \
+		--out demo/plan.json --plot demo/plan.png
 
 test: lint ## style, types and the fast tests: under six minutes on two cores
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"

@@ -70,10 +70,6 @@ def run(words: list[str]) -> str:
     return out.getvalue()
 
 
-def _plans(words: list[str]) -> bool:
-    return words[0] == "automap-infer" and not {"--plan", "--sweep", "--help"} & set(words)
-
-
 def execute(code: str, page: str) -> str:
     """What a program prints."""
     out = io.StringIO()
@@ -103,12 +99,11 @@ class Ran:
     differences: tuple[str, ...] = ()
 
 
-def run_page(page: Path, skip: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Ran:
+def run_page(page: Path, skip: tuple[str, ...] = ()) -> Ran:
     """Run a page in the current folder.
 
     Args:
         skip: words; a block that holds one of them is not run, nor is what it prints compared.
-        extra: arguments for every automap-infer that plans anew.
     """
     ran, printed = Ran(), None
     for block in blocks(page):
@@ -120,7 +115,7 @@ def run_page(page: Path, skip: tuple[str, ...] = (), extra: tuple[str, ...] = ()
             printed = execute(block.text, str(page))
             ran.runs += 1
         elif block.language == "bash":
-            outputs = [run([*words, *(extra if _plans(words) else ())]) for words in commands(block.text)]
+            outputs = [run(words) for words in commands(block.text)]
             printed = "\n".join(outputs) if outputs else None
             ran.runs += len(outputs)
         elif block.printed and printed is not None:

@@ -27,8 +27,6 @@ spec.loader.exec_module(pages)
 DOCS = pages.ROOT / "docs"
 READING = ("read_sharding_plan",)
 """A fragment of a program: it goes on from names that the page does not define."""
-AMPLE = ("--certify-budget", "20000", "--refine-budget", "20000")
-"""Time enough for a first plan to be what it is on an idle machine, however busy this one is."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,7 +78,7 @@ def test_a_page_prints_what_it_says(
 ) -> None:
     for package in needs:
         pytest.importorskip(package)
-    ran = pages.run_page(DOCS / page, skip, AMPLE if page in ("how-to/replan.md", "tutorials/first-plan.md") else ())
+    ran = pages.run_page(DOCS / page, skip)
     assert not ran.differences, "\n\n".join(ran.differences)
     assert ran.outputs == outputs
 
