@@ -14,6 +14,7 @@ begins at nothing. All parts of the time are parts of one deadline."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.portfolio.descent import descend
+from automap_models.planners.portfolio.descent import between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
 from automap_models.planners.staged.exact import ExactPlanner, certify
@@ -45,7 +46,8 @@ SHARES = (0.8, 0.9, 0.95)
 AT_MOST = 4
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
 DESCENTS = 4
-"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent)."""
+"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent), and
+so many times that of a refinement what finding plans between blocks may."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def _begin(
     Under a schedule only some of several problems are looked at (portfolio.descent).
 
     Returns:
-        The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits.
+        The problems that the policy has no plan for; of several under a schedule all, where none has a plan that fits,
+        else those that nothing which fits leads to.
     """
 
     def uniform(several: Sequence[Contender]) -> None:
@@ -168,9 +171,9 @@ def _begin(
             contender.close("proven" if contender.plan else "does not fit", contender.step_s)
     if not several or several[0].problem.schedule is None:
         return ask(several)
-    descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
+    stuck = descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
     without_plan = all(contender.plan is None for contender in several)
-    return several if without_plan else []
+    return several if without_plan else stuck
 
 
 def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, deadline: Deadline) -> list[Contender]:
@@ -212,8 +215,8 @@ def _search(
             contender.close("proven", result.bound.value)
         return
     together = deadline.part(SEARCH_S)
-    for contender in left:
-        _search_below(contender, best_of(contenders).step_s, together)
+    for k, contender in enumerate(left):
+        _search_below(contender, best_of(contenders).step_s, together.part(together.left_s / (len(left) - k)))
 
 
 def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> None:
@@ -305,8 +308,11 @@ Rated = tuple[float, Contender, StagedPlan]
 
 
 def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
-    """All plans, and the best ones once more with their cuts moved off the grid."""
+    """All plans, the best ones once more with their cuts moved off the grid, and under a schedule between blocks."""
     rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
+    if refine_s and contenders[0].problem.schedule is not None:
+        blocks = between_blocks(contenders, deadline.part(DESCENTS * refine_s, time.process_time))
+        rated += [(contender.costs(plan).step_s, contender, plan) for contender, plan in blocks]
     limit_s = min(step_s for step_s, _, _ in rated) * (1.0 + NEAR)
     near = [(step_s, contender, plan) for step_s, contender, plan in rated if plan.stages > 1 and step_s <= limit_s]
     together = deadline.part(AT_MOST * refine_s)

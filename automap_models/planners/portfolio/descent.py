@@ -5,6 +5,9 @@ it begins decides how long that takes, and plans of neighbouring problems are al
 
     S stages  ── a stage split in two ──►  S + 1 stages        M micro-batches  ── the same cuts ──►  other M
 
+The ends of blocks, where little crosses a cut, are seldom on the grid. `between_blocks` begins at the plans that
+frameworks make by default and moves their cuts by whole blocks.
+
 So the numbers of stages are gone through upwards, in one number of micro-batches; then the best of these plans are
 tried in the other numbers. What the policy and uniform cuts have to offer are further beginnings.
 """
@@ -22,6 +25,7 @@ from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
+from automap_models.planners.staged.frameworks import block_ends, framework_plans
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
 
@@ -35,13 +39,17 @@ SPLITS = 2
 """So many plans that come of splitting a stage are improved."""
 COARSE_MOVES = (np.array([8]), np.array([2]))
 """How far a cut moves at first, in boundaries."""
+BLOCK_MOVES = np.array([1, 2])
+"""How far a cut moves between blocks."""
 PLANNER = "auto"
 """Who makes plans that come of other problems' plans."""
 
 AskPolicy = Callable[[Sequence[Contender]], object]
 
 
-def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s: float, deadline: Deadline) -> None:
+def descend(
+    contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s: float, deadline: Deadline
+) -> list[Contender]:
     """Give contenders of several stages good plans, the best of them first.
 
     Args:
@@ -50,32 +58,42 @@ def descend(contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s
         one_s, all_s: processor time for one beginning, for all numbers of stages together, and once more for all other
             numbers of micro-batches, so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
+
+    Returns:
+        Contenders without a plan that fits, for which a search has to find one.
     """
     several = [contender for contender in contenders if contender.problem.stages > 1 and not contender.closed]
     if not several:
-        return
+        return []
     counts = sorted({contender.problem.micro_batches for contender in several})
     middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
     most = 2 * several[0].problem.cluster.nodes
     ask([contender for contender in ladder if contender.problem.stages <= most] or ladder[:1])
-    _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
+    stuck = _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
     deadline = deadline.part(all_s, time.process_time)
     for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
         before = ladder
         for micro_batches in counts_on_a_side:
             if deadline.passed:
-                return
+                return stuck
             before = _carry_over(before, _of_count(several, micro_batches), contenders, one_s, deadline)
+    return stuck
 
 
 def _of_count(contenders: Sequence[Contender], micro_batches: int) -> list[Contender]:
     return [contender for contender in contenders if contender.problem.micro_batches == micro_batches]
 
 
-def _climb(ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline) -> None:
-    """From few stages to many, each beginning at the best of its own and of what splitting the last one gives."""
-    worse, last = 0, None
+def _climb(
+    ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline
+) -> list[Contender]:
+    """From few stages to many, each beginning at the best of its own and of what splitting the last one gives.
+
+    Returns:
+        Those of at most two stages a node that have no plan, as nothing fits that they could begin at.
+    """
+    worse, last, stuck = 0, None, []
     for contender in ladder:
         if deadline.passed or worse >= PATIENCE:
             break
@@ -84,10 +102,15 @@ def _climb(ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: 
         starts += _best(contender, [_equal_stages(contender.problem, deadline.part(EQUAL_SHARE * one_s))])
         if last is not None and last.plan is not None:
             starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
+        if not starts:
+            if contender.problem.stages <= 2 * contender.problem.cluster.nodes:
+                stuck.append(contender)
+            continue
         for start in starts:
             improve(contender, start, deadline.part(one_s))
         worse = 0 if contender.step_s < best_s else worse + 1
         last = contender
+    return stuck
 
 
 def _carry_over(
@@ -184,3 +207,40 @@ def improve(contender: Contender, start: StagedPlan, deadline: Deadline) -> None
             search.improve_by_moves(tables, near, offsets)
             near = search.best or near
     contender.offer(replace(near, planner=start.planner), contender.costs(near))
+
+
+def between_blocks(contenders: Sequence[Contender], deadline: Deadline) -> Iterator[tuple[Contender, StagedPlan]]:
+    """Plans that cut between blocks, or between layers where no blocks repeat, for the contenders that may win.
+
+    Each is the best that moves come to from what frameworks do by default, and from the contender's own plan with its
+    cuts at the ends of blocks. Contenders that no plan on the grid can make the best are left out.
+
+    Args:
+        contenders: of one model, one of which has a plan.
+        deadline: when to stop.
+    """
+    ends = block_ends(contenders[0].problem.profile)
+    limit_s = best_of(contenders).step_s * (1.0 + CLOSE)
+    several = [contender for contender in contenders if 1 < contender.problem.stages <= len(ends) + 1]
+    for contender in sorted(several, key=lambda contender: contender.step_s):
+        problem, own = contender.problem, contender.plan
+        if deadline.passed or contender.outcome == "discarded":
+            continue
+        if own is not None and contender.step_s > limit_s:
+            continue
+        plans = [plan for _, plan in framework_plans(problem, ends)]
+        if own is not None:
+            at = np.abs(np.subtract.outer(own.cuts, ends)).argmin(axis=1)
+            plans.append(replace(own, cuts=tuple(ends[j] for j in at.tolist()), coarse_cuts=None, planner=PLANNER))
+        starts = _best(contender, plans)
+        if not starts or contender.costs(starts[0]).step_s > limit_s * (1.0 + CLOSE):
+            continue
+        tables, best = tables_of(problem, cut=np.array(ends)), starts[0]
+        with suppress(OutOfTime):
+            for start in dict.fromkeys(starts):
+                search = StagedSearch(problem, deadline, contender.costs(start).step_s, contender.costs)
+                search.improve_by_moves(tables, start, BLOCK_MOVES)
+                moved = start if search.best is None else replace(search.best, planner=start.planner)
+                if contender.costs(moved).step_s < contender.costs(best).step_s:
+                    best = moved
+        yield contender, best

@@ -1,0 +1,132 @@
+"""Where training frameworks cut a model by default: into stages of whole blocks, on equally many devices each.
+
+    embedding   block 0   block 1   …   block L-1   head         cuts lie at the bars
+                        |         |   |           |
+
+- `megatron`: equally many blocks, the embedding with the first and the head with the last.
+- `torchtitan`: the same, where the embedding and the head count as a block each (generate_llm_fqn_per_model_part).
+- `deepspeed`: the smallest largest sum of parameters of a stage (PipelineModule, partition_method="parameters").
+- `cost balanced`: the smallest largest forward and backward time of a stage (PyTorch, pull request 179212).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from automap_models.core.layers import block_boundaries
+from automap_models.core.profile import FloatArray, Profile
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput
+
+PLANNER = "blocks"
+"""Who makes these plans."""
+MOST_LAYERS = 256
+"""A model of more layers than that is cut between blocks only."""
+_NUMBER = re.compile(r"\d+")
+
+
+def block_ends(profile: Profile) -> tuple[int, ...]:
+    """The last instruction of each block, ascending, but for one that ends with the model; of layers without blocks.
+
+    There are none in a profile without names, or of more than MOST_LAYERS layers that repeat no block.
+    """
+    try:
+        return block_boundaries(profile)
+    except BadInput:
+        return layer_ends(profile)
+
+
+def layer_ends(profile: Profile) -> tuple[int, ...]:
+    """The last instruction of each layer but the model's last; none of more than MOST_LAYERS."""
+    labels = profile.layers or profile.names
+    ends = tuple(i for i in range(len(labels) - 1) if labels[i] != labels[i + 1])
+    return ends if len(ends) < MOST_LAYERS else ()
+
+
+def framework_plans(
+    problem: StagedProblem, blocks: Sequence[int], layers: Sequence[int] = ()
+) -> Iterator[tuple[str, StagedPlan]]:
+    """The plans of all frameworks, with their names; none where the devices do not make so many equal stages.
+
+    Args:
+        problem: its number of stages, devices and micro-batches count; plans may break its constraints and not fit.
+        blocks: `block_ends` of its profile.
+        layers: further places; both kinds of balance are also made with these.
+    """
+    devices, stages, profile = problem.cluster.devices, problem.stages, problem.profile
+    if devices % stages or stages < 2:
+        return
+    device_cuts = tuple(range(devices // stages, devices, devices // stages))
+    whole = _without_head(profile, blocks)
+    splits = [("megatron", equal_blocks(whole, stages)), ("torchtitan", equal_blocks(whole, stages, ends_count=1))]
+    for name, weights in (("deepspeed", profile.W), ("cost balanced", profile.C)):
+        splits.append((name, balanced(weights, blocks, stages)))
+        if layers and layers != blocks:
+            splits.append((f"{name}, layers,", balanced(weights, layers, stages)))
+    for name, cuts in splits:
+        if cuts is not None:
+            yield name, StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER)
+
+
+def equal_blocks(ends: Sequence[int], stages: int, ends_count: int = 0) -> tuple[int, ...] | None:
+    """[S-1] cuts with equally many blocks to a stage, the first stages one more where that is not possible.
+
+    Args:
+        ends: last instruction of each block.
+        stages: S.
+        ends_count: as how many blocks the embedding before them counts, and the head behind them.
+
+    Returns:
+        None where a stage would have no block.
+    """
+    counts, more = np.divmod(len(ends) + 2 * ends_count, stages)
+    of_stages = np.full(stages, counts) + (np.arange(stages) < more)
+    of_stages[[0, -1]] -= ends_count
+    if of_stages.min() < 1:
+        return None
+    return tuple(ends[count - 1] for count in of_stages.cumsum()[:-1].tolist())
+
+
+def balanced(weights: FloatArray, ends: Sequence[int], stages: int) -> tuple[int, ...] | None:
+    """[S-1] cuts after some of `ends` that make the largest sum of weights of a stage as small as possible.
+
+    least[j] after s rounds is the smallest largest sum of s stages that hold the first j units, one or more each.
+
+    Args:
+        weights: [n] of each instruction.
+        ends: last instruction of each unit but the model's last, ascending.
+        stages: S.
+
+    Returns:
+        None where there are fewer units than stages.
+    """
+    total = np.concatenate(([0.0], np.cumsum(weights)[[*ends, len(weights) - 1]]))
+    units = len(total) - 1
+    if stages > units:
+        return None
+    least, begins = np.where(np.arange(units + 1) == 0, 0.0, np.inf), []
+    sums = np.where(np.tri(units + 1, dtype=bool), np.inf, total[None, :] - total[:, None])
+    for _ in range(stages):
+        largest = np.maximum(least[:, None], sums)
+        begins.append(largest.argmin(0))
+        least = largest.min(0)
+    cuts, unit = [], units
+    for begin in begins[:0:-1]:
+        unit = int(begin[unit])
+        cuts.append(int(ends[unit - 1]))
+    return tuple(reversed(cuts))
+
+
+def _without_head(profile: Profile, ends: Sequence[int]) -> tuple[int, ...]:
+    """The ends of all blocks: the model's end is one, too, where what comes last looks like what is before it."""
+    last = len(profile) - 1
+    if not profile.layers or len(ends) < 2:
+        return (*ends, last)
+    tail, before = (
+        {_NUMBER.sub("#", layer) for layer in profile.layers[begin + 1 : stop + 1]}
+        for begin, stop in ((ends[-1], last), (ends[-2], ends[-1]))
+    )
+    return (*ends, last) if before <= tail else tuple(ends)
