@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
+import msgspec
 import pytest
 
 from automap_models.version import __version__
@@ -51,10 +51,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder=home,
     )
     own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=home).strip())
-    borrowed = sysconfig.get_path(
-        "purelib"
-    )  # a path line only adds to sys.path: the editable finder there stays asleep
-    (own / "borrowed.pth").write_text(borrowed + "\n", encoding="utf-8")
+    # Where the dependencies are: not always this environment's own folder, which may itself only name another one.
+    # A path line only adds to sys.path: the editable finder there stays asleep.
+    borrowed = Path(msgspec.__file__).resolve().parents[1]
+    (own / "borrowed.pth").write_text(f"{borrowed}\n", encoding="utf-8")
     return home / "bin"
 
 

@@ -62,7 +62,7 @@ def test_an_npz_is_converted_too_and_may_be_written_over_itself(graph: Path) -> 
 def test_every_instruction_is_printed_in_order(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(graph), "--instructions"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["forward", "s", "backward", "s", "cut", "bytes", "parameters", "stash", "name"]
+    assert header.split() == ["forward", "s", "backward", "s", "cut", "bytes", "parameters", "saved", "name"]
     assert [line.split() for line in lines] == [
         ["0", "0", "0", "7", "0", "7", "n1", "Input"],
         ["1", "0.001", "0.002", "5000000", "4000000", "5000000", "n2", "Conv2d(3,", "4)"],
