@@ -43,7 +43,10 @@ NEAR = 0.02
 """How much longer than the best, relatively, a plan may be to be refined."""
 SHARES = (0.8, 0.9, 0.95)
 """Of the best step, that is proven of all problems before the first one is searched to its end."""
-AT_MOST = 4
+PROMISING, CORRECTION = 0.15, 0.6
+"""How much longer than the best, relatively, plans are that are corrected first, fewest stages first, and what share of
+the time that takes at most."""
+AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven, and to be refined."""
 DESCENTS = 4
 """So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent), and
@@ -248,16 +251,26 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
         min_gain: see `compete`.
     """
     together = deadline.part(AT_MOST * budget_s)
+
+    def prove(some: Sequence[Contender], time: Deadline) -> None:
+        for contender in some:
+            if not contender.closed:
+                best = best_of(contenders)
+                fewer = contender.problem.stages < best.problem.stages
+                limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
+                _prove_one(contender, limit_s, time.part(budget_s) if budget_s else None)
+
     for contender in contenders:
         contender.first = contender.plan
     if budget_s and len(contenders) > 1:
+        near_s = best_of(contenders).step_s * (1.0 + PROMISING)
+        promising = [contender for contender in contenders if contender.step_s <= near_s]
+        prove(
+            sorted(promising, key=lambda contender: contender.problem.stages),
+            together.part(CORRECTION * AT_MOST * budget_s),
+        )
         _raise_bounds(contenders, together)
-    for contender in sorted(contenders, key=lambda contender: contender.step_s):
-        if not contender.closed:
-            best = best_of(contenders)
-            fewer = contender.problem.stages < best.problem.stages
-            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
-            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
+    prove(sorted(contenders, key=lambda contender: contender.step_s), together)
     return bound_of(contenders)
 
 
