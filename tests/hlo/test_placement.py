@@ -185,9 +185,9 @@ def test_a_residual_leaves_beside_what_the_next_layer_reads(transformer_graph: I
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nodes": 1}, "--nodes: 1 node"),
-        ({"link": 0.0}, "--link: 0.0 bytes/s"),
-        ({"link": np.nan}, "--link: nan bytes/s"),
+        ({"nodes": 1}, "`nodes`: 1 node"),
+        ({"link": 0.0}, "`link_bytes_per_s`: 0.0 bytes/s"),
+        ({"link": np.nan}, "`link_bytes_per_s`: nan bytes/s"),
         ({"times": np.ones(3)}, r"by hand: \(3,\) times for 7 instructions"),
     ],
 )
