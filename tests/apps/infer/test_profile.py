@@ -183,16 +183,21 @@ def test_an_interrupt_while_writing_leaves_the_old_file(
 
 
 def test_ctrl_c_from_outside_is_code_130_without_a_traceback(tmp_path: Path) -> None:
-    """The command waits for its input, a pipe; opening the other end tells that it has got that far."""
+    """The command waits in its user's code, which reads a pipe; the other end opens when it has got that far."""
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "waits.py").write_text("def make():\n    return open('pipe').read()\n", encoding="utf-8")
     program = "import sys; from automap_models.infer.app import profile as main; sys.exit(main())"
-    command = [sys.executable, "-c", program, str(tmp_path / "pipe"), "-o", str(tmp_path / "p.npz")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, (tmp_path / "pipe").open("wb"):
+    command = [sys.executable, "-c", program, "waits:make", "-o", str(tmp_path / "p.npz")]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as process,
+        (tmp_path / "pipe").open("wb"),
+    ):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert process.returncode == 130
     assert err == "automap-profile: interrupted\n"
-    assert _files(tmp_path) == ["pipe"]
+    assert _files(tmp_path) == ["pipe", "waits.py"]
 
 
 def test_show_names_what_weighs_most(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
