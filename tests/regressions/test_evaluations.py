@@ -24,7 +24,7 @@ def test_every_plan_of_a_run_is_costed_once(
     seen: Counter[object] = Counter()
 
     def counted(problem: StagedProblem, plan: StagedPlan, *devices: Any) -> StagedCost:
-        seen[plan.cuts, plan.device_cuts, plan.shardings, problem.micro_batches] += 1
+        seen[plan.cuts, plan.device_cuts, plan.shardings, problem.micro_batches, problem.schedule] += 1
         return plan_cost(problem, plan, *devices)
 
     import automap_models.formats.plan_json
