@@ -31,7 +31,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same exam
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test even if the tests run in a shell's background, which ignores it."""
+    """Give the programs under test one environment, wherever the tests are run from.
+
+    Ctrl-C reaches them even if the tests run in a shell's background, which ignores it; reports are 100 columns wide,
+    as they are in a file, even where a shell exports the size of its window.
+    """
+    os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
