@@ -13,6 +13,7 @@ from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
 from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
+from automap_models.planners.options import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.portfolio.planning import sample_notes
@@ -20,7 +21,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
-from .pipeline import heading, layers_column, times
+from .pipeline import heading, layers_column, tied_facts, times
 from .text import Column, console, fact_table, fits, plain, table
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def shape(candidate: Candidate) -> str:
     plan = candidate.plan
     samples = microbatch_size(candidate.problem.profile)
     of = "" if samples is None else f" of {counted(samples, 'sample')}"
-    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by planner {plan.planner}"
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by {maker_in_words(plan.planner)}"
 
 
 def stages(candidate: Candidate, width: int) -> Table:
@@ -178,6 +179,7 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     state = state_in_words(plan.problem.profile, plan.problem.state_factor)
     if state is not None:
         yield "state", state
+    yield from tied_facts(plan.problem, plan.plan)
     yield from shardings(plan)
 
 
@@ -233,11 +235,14 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
 def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
     proven, step_s = exploration.proven, exploration.best.step_s
-    where = "plan of any kind on the grid, with these shardings,"
+    asked = in_options(exploration.space.constraints.in_words)
+    shardings = ["these shardings"] if exploration.space.model.shardings else []
+    conditions = " and ".join([*shardings, *([asked] if asked else [])])
+    where = "plan of any kind on the grid" + (f" with {conditions}" if conditions else "")
     gap = step_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"
-    return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.value)})"
+    return f"at most {percent(gap)} above the shortest {where} (proven lower bound {seconds(proven.value)})"
 
 
 def _about_samples(candidate: Candidate) -> Iterator[str]:

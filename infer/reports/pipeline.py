@@ -12,12 +12,13 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import PlanReport, Result
-from automap_models.core.staged import SearchLogEntry
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
+from automap_models.planners.options import maker_in_words
 
 from ..commands.parsing import in_options
 from ..commands.replan import Replanned
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
 SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
+MOST_TIED = 3  # parameters with copies that are named one by one
 LEAST_NAMES = 18  # characters of a layer's name, of which its index is to be seen
 _OUTCOMES = {
     "planned": "not proven in time",
@@ -43,7 +45,7 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     """Print a plan for people; with `verbose`, also what else was tried."""
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(f"plan by [bold]{plain(maker_in_words(report.plan.planner))}[/bold]: {shape(report)}\n")
     screen.print(stage_table(report, screen.width))
     screen.print()
     if verbose and report.search_log:
@@ -131,8 +133,28 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
     state = state_in_words(report.problem.profile, report.problem.state_factor)
     if state is not None:
         yield "state", state
+    yield from tied_facts(report.problem, report.plan)
     yield "speed-up", ", ".join(_speed_ups(report))
     yield "optimum", optimality_in_words(report)
+
+
+def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, str]]:
+    """The parameters of which several stages hold a copy, the largest first, and what summing their gradients takes."""
+    nbytes = {parameter.name: parameter.nbytes for parameter in problem.profile.shared_parameters}
+    tied = sorted(plan_tied_sums(problem, plan), key=lambda copies: -nbytes[copies.name])
+    for copies in tied[:MOST_TIED]:
+        stages = listed(copies.stages)
+        summed = f"summing their gradients takes {seconds(copies.sum_s)} a step"
+        yield "tied", f"{copies.name}, {size(nbytes[copies.name])}, has copies in stages {stages}: {summed}"
+    if len(tied) > MOST_TIED:
+        rest_s = sum(copies.sum_s for copies in tied[MOST_TIED:])
+        yield "tied", f"{len(tied) - MOST_TIED} smaller ones: summing their gradients takes {seconds(rest_s)} a step"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """`0 and 3`, `0, 1 and 3`."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _below(cost: StagedCost) -> str:
@@ -194,7 +216,9 @@ def field_in_words(report: PlanReport) -> str:
         return f"any of the {len(report.search_log)} combinations tried"
     stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
-    return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    asked = report.problem.constraints.in_words
+    return f"{shown}, {in_options(asked)}," if asked else shown
 
 
 def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
@@ -206,7 +230,7 @@ def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
         Column("samples\neach", ["" if count is None else str(count) for count in samples]),
         Column("step", [_or_empty(attempt.step_s) for attempt in search_log]),
         Column("no plan on\nthe grid is\nbelow", [_or_empty(attempt.bound_s) for attempt in search_log]),
-        Column("planner", [attempt.planner or "" for attempt in search_log], left=True),
+        Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
         Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
     ]
     return table(width, layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])

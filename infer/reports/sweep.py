@@ -17,6 +17,7 @@ from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_text
 from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
+from automap_models.planners.options import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
@@ -105,7 +106,7 @@ def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[
 def _maker(row: Row, is_best: bool) -> str:
     if row.outcome.plan is None:
         return "no plan"
-    return row.outcome.plan.planner + ("*" if row.outcome.outside else "") + (" ←" if is_best else "")
+    return maker_in_words(row.outcome.plan.planner) + ("*" if row.outcome.outside else "") + (" ←" if is_best else "")
 
 
 def why_not(row: Row) -> str:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -21,6 +21,7 @@ from automap_models.infer.reports.pipeline import (
     optimality_in_words,
     search_log_table,
     stage_table,
+    tied_facts,
 )
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
@@ -102,6 +103,18 @@ def test_what_was_tried_is_whole_at_80_columns() -> None:
     assert "…" not in text
     for cell in ("data-parallel", "12.3 ms", "does not fit the memory", "proven longer by bound", "chosen", "256"):
         assert cell in text
+
+
+def test_tied_parameters_are_named_with_their_copies_and_what_their_sum_takes() -> None:
+    """400 MB in two stages on nodes of their own: 2·½·400e6 bytes over 10 GB/s are 40 ms."""
+    profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[4e8, 0.0])
+    tied = replace(profile, shared_parameters=(SharedParameter("embedding", 4e8, (0, 1)),))
+    problem = StagedProblem(tied, Cluster(2, 4, 100e9, 10e9, 32e9), 2, 4, schedule="1f1b")
+    plan = StagedPlan((0,), (4,), 4, "policy")
+    (fact,) = tied_facts(problem, plan)
+    words = "embedding, 400 MB, has copies in stages 0 and 1: summing their gradients takes 40.0 ms a step"
+    assert fact == ("tied", words)
+    assert not list(tied_facts(replace(problem, profile=profile), plan))
 
 
 def test_layer_names_are_text_and_never_markup() -> None:
