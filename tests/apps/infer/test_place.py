@@ -119,7 +119,7 @@ def test_json_is_the_only_thing_on_stdout_and_the_same_as_the_file(
 
 
 def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a line of three operators the best is one of each on each device: 20 ms, and 4 transfers of 1 ms in between."""
+    """On a line of three operators the best is one of each on each device: 20 ms and up to 4 transfers of 1 ms."""
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
     for planner in planner_names("placement"):
         plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
