@@ -252,7 +252,7 @@ def test_a_plot_is_the_same_every_time(
 ) -> None:
     pytest.importorskip("matplotlib")
     for name in ("one", "two"):
-        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "300")
+        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "30")
     drawn = (folder / f"one.{ending}").read_bytes()
     assert drawn.startswith(magic)
     assert drawn == (folder / f"two.{ending}").read_bytes()

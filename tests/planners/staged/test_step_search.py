@@ -69,8 +69,8 @@ def test_it_finds_the_shortest_step_of_three_hundred_more(schedule: str, make_pr
     for seed in range(100, 400):
         problem = random_problem(make_problem, seed, schedule)
         search, best_s = anytime_search(problem, Deadline()), brute_force_s(problem)
-        found_s = float("inf") if search.cost is None else search.cost.step_s
-        assert search.finished and (found_s == best_s or found_s == pytest.approx(best_s, rel=1e-9)), seed
+        searched_s = float("inf") if search.cost is None else search.cost.step_s
+        assert search.finished and (searched_s == best_s or searched_s == pytest.approx(best_s, rel=1e-9)), seed
 
 
 @pytest.mark.parametrize("seed", range(12))
