@@ -29,7 +29,6 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -42,6 +41,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     all_reduce_s_per_byte,
+    all_reduce_start_s,
     devices_per_node,
     mesh_all_reduce_s_per_byte,
     transfer_crosses_nodes,
@@ -169,11 +169,6 @@ def before_stage(
         micro_batches: M.
     """
     return np.maximum(micro_batches * both_s, both_s + span), np.maximum(all_reduce_s, exposed - backward_s)
-
-
-def all_reduce_start_s(degree: int, launch_s: float) -> float:
-    """What an all-reduce of activations costs whatever its size: the launches of a tree, up and down."""
-    return 2 * math.ceil(math.log2(degree)) * launch_s
 
 
 def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[float, float]:

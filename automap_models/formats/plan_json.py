@@ -8,10 +8,8 @@ words, `partitioning` and `partitionings`, and are still read.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -33,8 +31,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import write_text
-from automap_models.formats.hardware_yaml import ClusterDocument
+from automap_models.formats.atomic import write_json
+from automap_models.formats.hardware_yaml import ClusterDocument, cluster_document
 from automap_models.formats.schema import Count, Document, Index, Positive, decode_json, read_bytes, require_kind, wrong
 from automap_models.simulate.step import step_cost
 from automap_models.version import __version__
@@ -199,31 +197,6 @@ class PlanDocument(Document):
     adjustment: AdjustmentDocument | UnsetType = UNSET
 
 
-def dumps(document: Mapping[str, Any]) -> str:
-    """The document as JSON text.
-
-    Raises:
-        BadInput: a figure in it is not finite, which only a profile or cluster with absurd figures can bring about.
-    """
-    try:
-        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        raise BadInput(
-            "a time of the plan is too large for a number",
-            where="plan",
-            do="check the units of the profile and the cluster",
-        ) from None
-
-
-def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
-    """Write a document as JSON, whole or not at all.
-
-    Raises:
-        BadInput: the file cannot be written, or a figure in the document is not finite.
-    """
-    write_text(path, dumps(document) + "\n")
-
-
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
     problem, plan, cost = report.problem, report.plan, report.cost
@@ -268,11 +241,6 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         },
     }
     return document | _sharding_documents(problem, plan)
-
-
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plan.json keeps it."""
-    return msgspec.structs.asdict(ClusterDocument.of(cluster))
 
 
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
 from automap_models.core.units import counted, percent, seconds, shortened
 from automap_models.errors import Infeasible
-from automap_models.formats.atomic import write_text
-from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
+from automap_models.formats.atomic import write_json, write_text
+from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.plan_json import SCHEMA
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 

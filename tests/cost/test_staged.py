@@ -277,6 +277,19 @@ def test_replicas_get_whole_samples_under_a_schedule() -> None:
     assert cost.transfer_s[0] == pytest.approx(3.2)
 
 
+def test_transfers_of_whole_samples_count_replicas_and_not_devices() -> None:
+    """Of 13 samples 6 replicas of two devices each hold up to 3, which is room for 18; 12 devices would have it for 24.
+
+    The receiver has 4 devices beside the sender's and 8 in the other node, so that ⅔ of what it has room for crosses.
+    """
+    problem = two_layers()
+    profile = replace(problem.profile, meta={"microbatch_size": 13})
+    cluster = Cluster(2, 8, 100e9, 10e9, 1e12)
+    sampled = replace(problem, profile=profile, cluster=cluster, schedule="1f1b")
+    cost = plan_cost(sampled, plan((0,), (4,), (1, 1), 3))
+    assert cost.transfer_s[0] == pytest.approx(2e9 * 18 / 13 * 2 / 3 / 10e9)
+
+
 def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:
     """2 s of all-reduce for the second layer begin 1.5 s before the end; 1 s follows."""
     profile = Profile.create(C=[4.0, 4.0], C_fwd=[1.0, 1.0], A=[0.0, 0.0], W=[1e8, 2e8])

@@ -13,7 +13,8 @@ from automap_models.core.paces import equal_paces
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.staged import all_reduce_start_s, stage_rates
+from automap_models.cost.collectives import all_reduce_start_s
+from automap_models.cost.staged import stage_rates
 from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
