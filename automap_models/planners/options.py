@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """In place of a number of stages or micro-batches: choose it. Also the planner that may."""
-_MAKERS = {AUTO: "local search", "blocks": "block cuts"}
 OBJECTIVES = ("step", "length")
 """What a plan shall make small: the step under its schedule, as it runs, or Auto-MAP's length L."""
 DEFAULT_OBJECTIVE = "step"
-
-
-def maker_in_words(planner: str) -> str:
-    """Who made a plan, by the name that the plan has: what `--planner auto` tries has names that the option lacks."""
-    return _MAKERS.get(planner, planner)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from automap_models.core.units import counted, percent, rounds, seconds, shorten
 from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
-from automap_models.planners.options import maker_in_words
+from automap_models.planners.base import maker_in_words
 
 from ..commands.parsing import in_options
 from ..commands.replan import Replanned

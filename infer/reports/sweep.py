@@ -18,7 +18,7 @@ from automap_models.errors import Infeasible
 from automap_models.formats.atomic import write_json, write_text
 from automap_models.formats.hardware_yaml import cluster_document
 from automap_models.formats.plan_json import SCHEMA
-from automap_models.planners.options import maker_in_words
+from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 

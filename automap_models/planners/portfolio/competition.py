@@ -24,8 +24,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
-from automap_models.planners.options import maker_in_words
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
 from automap_models.planners.portfolio.descent import between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
