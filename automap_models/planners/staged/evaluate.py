@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from automap_models.core.result import PlanReport
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
@@ -82,7 +82,7 @@ def evaluate(
         known = (*known, result)
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
-        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
+        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
         data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known),
         uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),

@@ -12,6 +12,7 @@ from rich.console import Console
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.result import Bound, Result
+from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
@@ -92,7 +93,7 @@ def test_layer_names_are_text_and_never_markup() -> None:
 @pytest.mark.parametrize(("micro_batches", "parts"), [(4, 1), (16, 1), (500, 2)])
 def test_a_long_steady_phase_is_shown_by_its_two_ends(micro_batches: int, parts: int) -> None:
     shown = report(micro_batches=micro_batches)
-    timeline = simulate(*shown.cost.as_tuple(), micro_batches, "1f1b")
+    timeline = simulate(*shown.cost.as_tuple(), build_schedule("1f1b", shown.plan.stages, micro_batches))
     windows = shown_windows(shown, timeline)
     assert len(windows) == parts
     assert windows[0][0] == 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.profile import SharedParameter
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.exact import ExactPlanner, certify
@@ -48,7 +48,7 @@ def brute_force_s(problem: StagedProblem) -> float:
     return min((cost.step_s for cost in costs if cost.feasible), default=float("inf"))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @pytest.mark.parametrize("seed", range(24))
 def test_it_finds_the_shortest_step_of_all_plans(seed: int, schedule: str, make_problem: MakeProblem) -> None:
     problem = random_problem(make_problem, seed, schedule)
@@ -64,7 +64,7 @@ def test_it_finds_the_shortest_step_of_all_plans(seed: int, schedule: str, make_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 def test_it_finds_the_shortest_step_of_three_hundred_more(schedule: str, make_problem: MakeProblem) -> None:
     for seed in range(100, 400):
         problem = random_problem(make_problem, seed, schedule)
