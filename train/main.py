@@ -127,9 +127,7 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
     if config.export:
         load_weights(module, Path(best.best_model_path), "checkpoint")
         policy = Path(config.out) / "policy.onnx"
-        say(
-            f"{policy}: exporting the best policy and comparing it with torch on {STATES:,} states, which takes minutes"
-        )
+        say(f"{policy}: exporting the best policy; comparing it with torch on {STATES:,} states takes a few minutes")
         report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
         say(
             f"{policy}: agrees with torch on {report['states']:,.0f} states, "

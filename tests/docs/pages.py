@@ -67,7 +67,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 def run_program(program: str, overrides: list[str]) -> str:
-    """What `python datagen/run.py` or `python train/run.py` prints with these settings, of which the last one counts."""
+    """What `python datagen/run.py` or `python train/run.py` prints with these settings; the last of equals counts."""
     import hydra
 
     from automap_models.datagen.command import make
