@@ -19,16 +19,14 @@ import csv
 import json
 import re
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from common import ROOT, run_program
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = 25
 """Batches an epoch; each has 1,024 episodes, or 128 exact plans."""
 
@@ -72,11 +70,6 @@ otherwise episodes."""
 METRICS = ("gap_mean", "gap_p99", "gap_max", "out_of_memory")
 
 
-def run(program: str, *overrides: str) -> None:
-    """Run one of the repository's programs."""
-    subprocess.run([sys.executable, ROOT / program / "run.py", *overrides], check=True, stdout=subprocess.DEVNULL)
-
-
 def curve(out: Path) -> np.ndarray:
     """[epochs, 4] the METRICS after each epoch of a run, gone on with or not."""
     rows = []
@@ -102,7 +95,7 @@ def train(name: str, seed: int, epochs: int, runs: Path, common: Overrides) -> t
         resumed = ("ckpt_path=last",) if (out / "checkpoints" / "last.ckpt").exists() else ()
         plans = (f"imitation.plans={runs / 'exact_plans'}",) if "experiment=imitation" in VARIANTS[name] else ()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run("train", *VARIANTS[name], *common, *settings, *plans, *resumed)
+        run_program("train", *VARIANTS[name], *common, *settings, *plans, *resumed)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         done.write_text(json.dumps({"cpu_min": used_s / 60}))
@@ -144,7 +137,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the variants' curves")
     arguments = parser.parse_args()
     if not (arguments.data / "manifest.json").exists():
-        run("datagen", "dist=mixed", f"groups={arguments.groups}", "seed=1", f"out={arguments.data}")
+        run_program("datagen", "dist=mixed", f"groups={arguments.groups}", "seed=1", f"out={arguments.data}")
     common = (f"data.path={arguments.data}", f"data.groups={arguments.groups}", "logger=csv", "export=false")
     common = (*common, f"trainer.threads={arguments.threads}")
     table = Table("variant", "L / L*, mean", "spread", "p99", "max", "out of memory", "CPU minutes")

@@ -13,7 +13,6 @@ count. The plot, with --plot FILE, is the distribution of the ratios.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from common import drawn, processor_time, timed
 from numpy.typing import NDArray
-from policy_quality import drawn, features, processor_time, worst
+from policy_quality import features, worst
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -107,9 +107,8 @@ def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measu
         planners[label(budget_s)] = AutoPlanner(config, Makers(several))
     plans, taken_s = {}, {}
     for name, planner in planners.items():
-        start = time.process_time()
-        plans[name] = planner.solve(problem, deadline=processor_time()).plan
-        taken_s[name] = time.process_time() - start
+        result, taken_s[name] = timed(lambda planner=planner: planner.solve(problem, deadline=processor_time()))  # type: ignore[misc]
+        plans[name] = result.plan
     length_s = {name: length_of(problem, plan) for name, plan in plans.items()}
     starts = [plan for plan in plans.values() if plan is not None and plan.coarse_cuts is not None]
     known_s = min(length_s.values())

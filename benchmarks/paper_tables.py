@@ -23,6 +23,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from common import optimum_s
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
@@ -136,14 +137,6 @@ def plans_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[
             yield name, plan, f"{1e3 * (time.perf_counter() - start):.0f} ms"
         except Infeasible:
             yield name, OUT_OF_MEMORY, ""
-
-
-def optimum_s(problem: StagedProblem) -> float:
-    """L*, NaN where nothing fits."""
-    try:
-        return plan_cost(problem, make_planner("exact").plan(problem)).length_s
-    except Infeasible:
-        return float("nan")
 
 
 def costs(problem: StagedProblem, plan: StagedPlan, best_s: float) -> tuple[str, ...]:

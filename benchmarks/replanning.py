@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import EXAMPLES
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +41,6 @@ from automap_models.planners.registry import make_planner
 from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times, placed_cost
 from automap_models.planners.replan.search import search_orders
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 

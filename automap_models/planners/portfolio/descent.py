@@ -99,7 +99,7 @@ def _climb(
             break
         best_s = best_of(contenders).step_s
         starts = [] if contender.plan is None else [contender.plan]
-        starts += _best(contender, [_equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))])
+        starts += _best(contender, [equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))])
         if last is not None and last.plan is not None:
             starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
         if not starts:
@@ -135,7 +135,7 @@ def _carry_over(
     for contender in sorted(chosen, key=lambda contender: contender.step_s):
         if contender.plan is None or deadline.passed or contender.step_s > best_s * (1.0 + CLOSE):
             continue
-        equal = _equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))
+        equal = equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))
         for start in [contender.plan, *_best(contender, [equal])]:
             improve(contender, start, deadline.part(one_s))
     return chosen or list(before)
@@ -170,7 +170,7 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
         yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
-def _equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
+def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
     """The best plan found whose stages have equally many devices: these are few plans. Else the one of even work."""
     problem = contender.problem
     even = _even_work(problem)

@@ -11,6 +11,7 @@ from automap_models.core.result import Bound, Result, Status
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
+from automap_models.planners.staged.plan_batch import StageFacts
 from automap_models.simulate.step import step_cost
 
 LENGTH_ROUNDING = 1e-11
@@ -32,10 +33,16 @@ def is_plain(problem: StagedProblem) -> bool:
 
 
 class Costs:
-    """The costs of plans of one problem, each computed once."""
+    """The costs of plans of one problem, each computed once.
+
+    Attributes:
+        problem: of the plans.
+        stages: what was worked out about their stages.
+    """
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
+        self.stages = StageFacts()
         self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
 
     def __call__(self, plan: StagedPlan) -> StagedCost:

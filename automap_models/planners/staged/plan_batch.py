@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,24 @@ from numpy.typing import NDArray
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import transfer_s_per_byte
+from automap_models.cost.overlap import Bucket
 from automap_models.cost.staged import shares_link, span_and_length, stage_buckets, tied_sums
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import StageTables
 from automap_models.simulate.batch import simulate_batch
+
+
+@dataclass(frozen=True, eq=False)
+class StageFacts:
+    """What was worked out about stages of one problem, and serves all plans that have such stages.
+
+    Attributes:
+        rates: (a, q, e, padding) → seconds per byte of a transfer from devices a … q-1 to q … e-1.
+        buckets: (sharding, first instruction, one past the last, a, q) → the stage's buckets of gradients.
+    """
+
+    rates: dict[tuple[float, ...], float] = field(default_factory=dict)
+    buckets: dict[tuple[int, ...], tuple[Bucket, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +61,7 @@ class PlanBatch:
 
     def take(self, index: IntArray | slice) -> PlanBatch:
         """Some of the plans."""
-        return PlanBatch(*(getattr(self, field.name)[index] for field in fields(self)))
+        return PlanBatch(*(getattr(self, of_plans.name)[index] for of_plans in fields(self)))
 
     def plan(self, tables: StageTables, row: int, planner: str) -> StagedPlan:
         """One of the plans."""
@@ -74,7 +88,7 @@ class BatchCosts:
 
     def take(self, index: IntArray) -> BatchCosts:
         """Of some of the plans."""
-        return BatchCosts(*(getattr(self, field.name)[index] for field in fields(self)))
+        return BatchCosts(*(getattr(self, of_plans.name)[index] for of_plans in fields(self)))
 
     def span_and_length(self, micro_batches: int) -> tuple[FloatArray, FloatArray]:
         """[P] each of the span T and the length L, where nothing overlaps."""
@@ -95,8 +109,14 @@ class BatchCosts:
         )
 
 
-def batch_costs(tables: StageTables, batch: PlanBatch) -> BatchCosts:
-    """What the plans' stages and transfers take."""
+def batch_costs(tables: StageTables, batch: PlanBatch, known: StageFacts | None = None) -> BatchCosts:
+    """What the plans' stages and transfers take.
+
+    Args:
+        tables: of the problem.
+        batch: some of its plans.
+        known: about stages of the problem; it is added to.
+    """
     stages = tables.stages
     i = np.pad(batch.k[:, :-1], ((0, 0), (1, 0)))
     a = np.pad(batch.q[:, :-1], ((0, 0), (1, 0)))
@@ -110,23 +130,53 @@ def batch_costs(tables: StageTables, batch: PlanBatch) -> BatchCosts:
             replicas = (devices[1] - devices[0]) // tables.shardings[index].degree
             padding[row, s] = replicas / tables.parts[replicas]
             fits[row] &= tables.fits(s, *boundaries, replicas, index)
-    rate = _transfer_s_per_byte(tables, a, batch.q, padding)
+    rate = _transfer_s_per_byte(tables, a, batch.q, padding, (known or StageFacts()).rates)
     return BatchCosts(forward, both - forward, tables.A[batch.k[:, :-1]] * rate, reduce, fits)
 
 
-def _transfer_s_per_byte(tables: StageTables, a: IntArray, q: IntArray, padding: FloatArray) -> FloatArray:
+def _transfer_s_per_byte(
+    tables: StageTables, a: IntArray, q: IntArray, padding: FloatArray, known: dict[tuple[float, ...], float]
+) -> FloatArray:
     """[P, S-1] over each boundary; the few different neighbourhoods of device cuts are looked up once each."""
     pad = np.maximum(padding[:, :-1], padding[:, 1:])
-    ends = np.stack((a[:, :-1].astype(np.float64), q[:, :-1], q[:, 1:], pad), axis=-1).reshape(-1, 4)
-    kinds, which = np.unique(ends, axis=0, return_inverse=True)
-    rates = np.array(
-        [transfer_s_per_byte(tables.cluster, int(a), int(q), int(e), padding) for a, q, e, padding in kinds.tolist()]
-    )
-    looked_up: FloatArray = rates[which.reshape(pad.shape)] if len(kinds) else pad
-    return looked_up
+    if not pad.size:
+        return pad
+    different, of_padding = np.unique(pad, return_inverse=True)
+    columns = (a[:, :-1], q[:, :-1], q[:, 1:], of_padding.reshape(pad.shape))
+    kinds, which = _different(*columns)
+    rates = np.empty(len(kinds))
+    for j, (begin, cut, end, row) in enumerate(kinds.tolist()):
+        key = (begin, cut, end, float(different[row]))
+        if key not in known:
+            known[key] = transfer_s_per_byte(tables.cluster, *key)
+        rates[j] = known[key]
+    return rates[which]
 
 
-def steps_s(problem: StagedProblem, tables: StageTables, batch: PlanBatch, costs: BatchCosts) -> FloatArray:
+def _different(*columns: IntArray) -> tuple[IntArray, IntArray]:
+    """The different rows of a table, and which of them each row is; all numbers are 0 or more.
+
+    Returns:
+        [n, columns] and an array of the shape of a column.
+    """
+    key = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        numbers = column.ravel()
+        size = int(numbers.max(initial=0)) + 1
+        if key.size and int(key.max()) >= np.iinfo(np.int64).max // size - 1:
+            key = np.unique(key, return_inverse=True)[1]
+        key = key * size + numbers
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack([column.ravel()[first] for column in columns], axis=-1), which.reshape(columns[0].shape)
+
+
+def steps_s(
+    problem: StagedProblem,
+    tables: StageTables,
+    batch: PlanBatch,
+    costs: BatchCosts,
+    known: StageFacts | None = None,
+) -> FloatArray:
     """[P] the simulated step of each plan, to rounding; what each stage reduces is worked out once.
 
     Args:
@@ -134,25 +184,26 @@ def steps_s(problem: StagedProblem, tables: StageTables, batch: PlanBatch, costs
         tables: of the problem.
         batch: some of its plans.
         costs: of these.
+        known: about stages of the problem; it is added to.
     """
+    known = StageFacts() if known is None else known
     i, a = (np.pad(ends[:, :-1], ((0, 0), (1, 0))) for ends in (batch.k, batch.q))
-    stages = np.stack((batch.sharding, tables.boundary[i], tables.boundary[batch.k], a, batch.q), axis=-1)
-    kinds, which = np.unique(stages.reshape(-1, 5), axis=0, return_inverse=True)
-    buckets = [
-        stage_buckets(problem, index, slice(begin, end), (first, stop))
-        for index, begin, end, first, stop in kinds.tolist()
-    ]
+    kinds, which = _different(batch.sharding, tables.boundary[i], tables.boundary[batch.k], a, batch.q)
+    buckets = []
+    for index, begin, end, first, stop in kinds.tolist():
+        key = (index, begin, end, first, stop)
+        if key not in known.buckets:
+            known.buckets[key] = stage_buckets(problem, index, slice(begin, end), (first, stop))
+        buckets.append(known.buckets[key])
     table = np.zeros((2, len(kinds), max(map(len, buckets), default=0) or 1))
     for row, of_stage in enumerate(buckets):
         if of_stage:
             table[:, row, : len(of_stage)] = np.array(of_stage).T
-    ready, reduce = table[:, which.reshape(a.shape)]
+    ready, reduce = table[:, which]
     shares = np.zeros(a.shape, dtype=bool)
-    senders, which = np.unique(
-        np.stack((a[:, :-1], a[:, 1:], batch.q[:, 1:]), -1).reshape(-1, 3), axis=0, return_inverse=True
-    )
-    shared = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()], dtype=bool)
-    shares[:, 1:] = shared[which.reshape(len(batch), -1)] if len(senders) else False
+    if tables.stages > 1:
+        senders, which = _different(a[:, :-1], a[:, 1:], batch.q[:, 1:])
+        shares[:, 1:] = np.array([shares_link(problem.cluster, *devices) for devices in senders.tolist()])[which]
     schedule = problem.schedule or "1f1b"
     times = (costs.forward_s, costs.backward_s, costs.transfer_s)
     ends = (tables.boundary[i], tables.boundary[batch.k], a, batch.q)

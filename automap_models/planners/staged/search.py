@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
@@ -274,36 +275,69 @@ class StagedSearch:
             self.deadline.check()
             self.offer_batch(tables, ranking.batch.take(some))
 
-    def offer_batch(self, tables: StageTables, batch: PlanBatch) -> bool:
-        """Take the best of some plans if it is better than the best so far; whether it is."""
-        costs = batch_costs(tables, batch)
-        rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < self.step_s))
-        if not rows.size:
-            return False
-        before_s, steps = self.step_s, steps_s(self.problem, tables, batch.take(rows), costs.take(rows))
-        for j in np.argsort(steps, kind="stable").tolist():
-            if steps[j] >= self.step_s * (1.0 - LENGTH_ROUNDING):
+    def offer_batch(self, tables: StageTables, batch: PlanBatch) -> None:
+        """Take the best of some plans if it is better than the best so far."""
+        rows, steps = self._shorter(tables, batch, self.step_s)
+        for row, step_s in zip(rows.tolist(), steps.tolist(), strict=True):
+            if step_s >= self.step_s * (1.0 - LENGTH_ROUNDING):
                 break
             self.deadline.check()
-            self.offer(batch.plan(tables, int(rows[j]), PLANNER))
-        return self.step_s < before_s
+            self.offer(batch.plan(tables, row, PLANNER))
 
-    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> None:
+    def _shorter(self, tables: StageTables, batch: PlanBatch, limit_s: float) -> tuple[IntArray, FloatArray]:
+        """The rows of the plans that fit with a step below the limit, the shortest first; and their steps, to rounding.
+
+        Raises:
+            OutOfTime: the deadline has passed.
+        """
+        known = self.costs.stages
+        costs = batch_costs(tables, batch, known)
+        rows = np.flatnonzero(costs.feasible & (costs.least_step_s(self.problem) < limit_s))
+        if not rows.size:
+            return rows, np.empty(0)
+        self.deadline.check()
+        steps = steps_s(self.problem, tables, batch.take(rows), costs.take(rows), known)
+        order = np.argsort(steps, kind="stable")
+        order = order[steps[order] < limit_s * (1.0 - LENGTH_ROUNDING)]
+        return rows[order], steps[order]
+
+    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> StagedPlan | None:
         """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
+
+        Where that leads does not depend on the upper bound.
 
         Args:
             tables: places where plans may cut, those of the plan among them.
             near: where to begin; without a plan nothing happens.
             offsets: how far a cut may move, ascending, in boundaries.
 
+        Returns:
+            Where it ended.
+
         Raises:
-            OutOfTime: the deadline has passed; nothing is proven.
+            OutOfTime: the deadline has passed; nothing is proven. The best of the plans on the way is taken.
         """
-        while near is not None:
-            self.deadline.check()
-            if not self.offer_batch(tables, neighbours(tables, PlanBatch.from_plan(tables, near), offsets)):
-                return
-            near = self.best
+        if near is None:
+            return None
+        cost, path = self.costs(near), [PlanBatch.from_plan(tables, near)]
+        step_s = cost.step_s if cost.feasible else np.inf
+        try:
+            while True:
+                self.deadline.check()
+                batch = neighbours(tables, path[-1], offsets)
+                rows, steps = self._shorter(tables, batch, step_s)
+                if not rows.size:
+                    break
+                path.append(batch.take(rows[:1]))
+                step_s = float(steps[0])
+        finally:
+            for passed in path[:0:-1]:  # the last, unless rounding makes it one that does not fit
+                plan = passed.plan(tables, 0, PLANNER)
+                if self.costs(plan).feasible:
+                    self.offer(plan)
+                    near = plan
+                    break
+        return near
 
     def coarse_to_fine(self, finest: StageTables, near: StagedPlan | None = None) -> None:
         """Find the optima of coarser grids and what is near them on the finest one; begin near a plan, if there is one.

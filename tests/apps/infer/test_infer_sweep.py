@@ -48,7 +48,7 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("objective", ["step", "length"])
-def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(
+def test_no_row_is_longer_than_the_shorter_of_the_policy_s_plan_and_uniform_cuts(
     objective: str, run: Callable[..., str]
 ) -> None:
     """By its step, for which it is improved, or by its length."""
@@ -71,7 +71,7 @@ def test_every_row_is_the_shorter_of_the_policy_s_plan_and_uniform_cuts(
             assert own_s <= best_s * (1.0 + 1e-12)
         ideal_s = float(profile.C.sum()) * row["micro_batches"] / problem.cluster.devices
         assert row["efficiency"] == pytest.approx(ideal_s / own_s)
-        assert row["planner"] in planners
+        assert row["planner"] in (*planners, "auto")
 
 
 def test_one_row_a_cluster_is_the_best_by_speed(run: Callable[..., str]) -> None:
@@ -126,12 +126,12 @@ def test_combinations_that_cannot_be_are_rows_of_their_own(run: Callable[..., st
 
 
 def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., str], folder: Path) -> None:
-    text = "{clusters: [A], stages: auto, micro_batches: auto, global_batch: 64}"
+    text = "{clusters: [A], stages: auto, micro_batches: auto, global_batch: 4}"
     Path("sweep.yaml").write_text(text, encoding="utf-8")
     assert "in proportion" in run("--granularity", "32", "--out", "rows.json")
     rows = json.loads(Path("rows.json").read_text(encoding="utf-8"))["rows"]
     for row in rows:
-        assert row["micro_batches"] * row["microbatch_size"] == 64
+        assert row["micro_batches"] * row["microbatch_size"] == 4
     assert {row["stages"] for row in rows} >= {1, 2, 3, 4}
 
 
