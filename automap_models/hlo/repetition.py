@@ -278,7 +278,7 @@ class _Repetition:
                 _require((first.target, first.rounds) == (second.target, second.rounds))
 
     def _arguments(self, ids: dict[_Key, int]) -> tuple[tuple[Argument, ...], tuple[Tensor, ...]]:
-        """The arguments in the order of the whole trace: keys of a tree are sorted as texts, block_10 before block_2."""
+        """The arguments in the order of the whole trace: trees sort their keys as texts, block_10 before block_2."""
         trace, arguments, types = self.trace, list[Argument](), list[Tensor]()
         of_prefix: dict[tuple[str, int], list[int]] = defaultdict(list)
         for v, argument in enumerate(trace.arguments):

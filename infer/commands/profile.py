@@ -108,7 +108,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
     if namespace.json and (namespace.show or namespace.instructions):
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
     source = source_of(vars(namespace))
-    if source.kind is SourceKind.WORKLOAD and namespace.framework == "torch":
+    if source.kind in (SourceKind.WORKLOAD, SourceKind.CONFIG) and namespace.framework == "torch":
         raise superfluous("framework", f"{source.what} {source.kind.value}")
     if namespace.measure and namespace.device:
         raise superfluous("device", "--measure runs the model on this machine")
