@@ -141,8 +141,10 @@ class _Family(Foreign):
 
     def compute_dtype(self) -> Dtype:
         """What the model is published in; float32 where the file does not say, or says what nothing computes in."""
-        named = self.torch_dtype or self.dtype
-        return named if named in ("bfloat16", "float16") else "float32"
+        match self.torch_dtype or self.dtype:
+            case "bfloat16" | "float16" as dtype:
+                return dtype
+        return "float32"
 
 
 class _Bert(_Family, kw_only=True):

@@ -121,7 +121,8 @@ class Decoder(nn.Module):
         for i in range(c.layers):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
         x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
-        logits: jax.Array = embedding.attend(x) if c.tied else nn.Dense(c.vocabulary, False, self.dtype, name="head")(x)
+        head = embedding.attend if c.tied else nn.Dense(c.vocabulary, False, self.dtype, name="head")
+        logits: jax.Array = head(x)
         return logits
 
 
@@ -139,7 +140,8 @@ class Block(nn.Module):
         mask = causal_bias(x.shape[1], self.dtype)  # each block makes its own, so that none crosses a pipeline cut
         attended = x + self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
         read = x if c.parallel else attended
-        return attended + self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
+        total: jax.Array = attended + self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
+        return total
 
     def _norm(self, name: str) -> nn.Module:
         return norm(name, self.config.root_mean_square, self.config.epsilon, self.dtype)

@@ -83,20 +83,18 @@ class RoutedFeedForward(nn.Module):
         c = self.mixture
         logits = nn.Dense(c.experts, use_bias=False, dtype=jnp.float32, name="router")(x)
         scores = nn.softmax(logits) if c.scores == "softmax" else nn.sigmoid(logits)
-        chosen = highest(scores, c.per_token)
+        chosen = highest(jax.lax.stop_gradient(scores), c.per_token)
         weights = scores * chosen
         if c.normalised:
             weights = weights / weights.sum(-1, keepdims=True)
         weights = (c.scale * weights).astype(self.dtype).swapaxes(1, 2)
         places = capacity(x.shape[1], c.experts, c.per_token)
         taken = jnp.argsort(1 - chosen.swapaxes(1, 2), axis=-1, stable=True)[..., :places]  # [batch, experts, places]
-        routed = jax.vmap(lambda tokens, index: tokens[index])(x, taken).swapaxes(0, 1)
+        routed = jax.vmap(_rows)(x, taken).swapaxes(0, 1)
         experts = Experts(c.experts, c.width, self.dtype, self.activation, True, name="experts")
-        gate = jnp.take_along_axis(weights, taken, axis=-1)[..., None]
+        gate = jnp.take_along_axis(weights, taken, axis=-1, mode="promise_in_bounds")[..., None]
         done = experts(routed).swapaxes(0, 1) * gate
-        total: jax.Array = jax.vmap(lambda index, added: jnp.zeros(x.shape[1:], x.dtype).at[index].add(added))(
-            taken, done
-        )
+        total: jax.Array = jax.vmap(_added)(jnp.zeros_like(x), taken, done)
         if c.shared_width:
             shared = FeedForward(c.shared_width, False, self.activation, self.dtype, True, name="shared")
             total = total + shared(x)
@@ -149,6 +147,18 @@ def dispatch_tensor(chosen: jax.Array, capacity: int) -> jax.Array:
     """
     place = (jnp.cumsum(chosen, axis=1) * chosen - 1).astype(jnp.int32)  # -1, which one_hot ignores: not this expert
     return jax.nn.one_hot(place, capacity)
+
+
+def _rows(tokens: jax.Array, index: jax.Array) -> jax.Array:
+    """[n, w], index [...] below n → [..., w]."""
+    rows: jax.Array = tokens.at[index].get(mode="promise_in_bounds")
+    return rows
+
+
+def _added(total: jax.Array, index: jax.Array, rows: jax.Array) -> jax.Array:
+    """[n, w], index [...] below n, rows [..., w] → the total with each row added at its index."""
+    sums: jax.Array = total.at[index].add(rows, mode="promise_in_bounds")
+    return sums
 
 
 def balancing_loss(probabilities: jax.Array, chosen: jax.Array) -> jax.Array:
