@@ -81,7 +81,7 @@ def test_moves_never_make_a_step_longer(seed: int, make_problem: MakeProblem) ->
         return
     contender = Contender(problem)
     contender.take(start)
-    improve(contender, start.plan, Deadline())
+    improve(contender, [start.plan], Deadline())
     assert contender.plan is not None
     assert contender.plan.check_valid(problem) == (True, "")
     assert contender.step_s <= start.cost.step_s
