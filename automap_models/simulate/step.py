@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
@@ -21,11 +20,9 @@ def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
     return simulate(*cost.as_tuple(), orders, cost.buckets, cost.shares_link, cost.tied)
 
 
-def step_cost(
-    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
-) -> StagedCost:
+def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
     """The cost of a structurally valid plan (cost.staged.plan_cost), simulated where the problem has a schedule."""
-    cost = plan_cost(problem, plan, slowdown, idle)
+    cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
     simulated_s = timeline(cost, plan.micro_batches, problem.schedule).length_s

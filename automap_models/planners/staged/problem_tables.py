@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
+from automap_models.core.paces import equal_paces
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
@@ -93,6 +94,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         H=prefix_at(at, sharding.stash),
         all_reduce=all_reduce,
         degree=sharding.degree,
+        paces=equal_paces(problem.shares, sharding.degree),
         allowed=allowed,
         copies=copies_at(at, problem.profile.shared_parameters, sharding),
         shared=SharedWork(
