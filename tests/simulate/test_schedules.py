@@ -27,7 +27,8 @@ PUBLISHED = [
     (16, 128, 3, (11.325, 11.308, 8.109, 0.378), (0.1251, 0.0445, 0.0576, 0.0266)),
 ]
 """S, M, vp (every layer is a chunk), profiled milliseconds of F, I, W and a transfer, and the bubble rates of 1F1B,
-interleaved 1F1B, ZB-H1 and ZB-H2 at these times: Tables 5 and 9 of 2401.10241; GPT of 1.5, 6.2 and 14.6 billion."""
+interleaved 1F1B, ZB-H1 and ZB-H2 at these times, of GPT with 1.5, 6.2 and 14.6 billion parameters: Table 5 and the
+profiled times in the appendix of 2401.10241."""
 LAW = settings(max_examples=100, deadline=None, derandomize=True)
 
 
