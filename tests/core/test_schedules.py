@@ -204,7 +204,7 @@ def test_what_a_rank_holds_has_a_closed_form(name: str, most: tuple[int, int]) -
 def test_with_the_weight_gradients_that_are_due_a_rank_holds_what_is_published(name: str, limit: Any) -> None:
     """By 2401.10241, Table 2 and section 6, and by the table of bubbles and memory of DualPipeV's authors.
 
-    ZB-H1 as much as rank 0 of 1F1B; ZB-H2 2S - 1; ZB-V as many as its 2S stages, each half as large; DualPipeV one more.
+    ZB-H1 as much as rank 0 of 1F1B; ZB-H2 2S - 1; ZB-V its 2S stages, each half as large; DualPipeV one more.
     """
     for ranks, micro_batches, virtual in _shapes(name, 6, 16):
         if virtual == VIRTUAL.get(name, (1,))[0]:
