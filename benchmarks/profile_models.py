@@ -66,6 +66,7 @@ def measure(name: str, device: str) -> Row:
     clock.append(time.process_time())
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     trainable = jax.tree.leaves(step.arguments[step.trainable])
+    xla_costs = jax.jit(step.function).lower(*step.arguments).cost_analysis() or {}
     done = profile.C.cumsum() / profile.C.sum()
     inner = (done >= HIDDEN_SHARE) & (done <= 1 - HIDDEN_SHARE)
     return Row(
@@ -77,7 +78,7 @@ def measure(name: str, device: str) -> Row:
         profile_s=clock[3] - clock[2],
         peak_mb=peak_mb,
         flop=float(graph.flop.sum()),
-        xla_flop=float(jax.jit(step.function).lower(*step.arguments).cost_analysis()["flops"]),
+        xla_flop=float(xla_costs["flops"]),
         step_s=float(profile.C.sum()),
         parameter_bytes=float(profile.W.sum()),
         smallest_cut_bytes=float(np.min(profile.A[inner])),
