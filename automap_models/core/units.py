@@ -139,7 +139,8 @@ def shortened(text: str, width: int) -> str:
     >>> shortened("model.layers.17.self_attn_block.mlp.down_proj", 30)
     'model.layers.17…mlp.down_proj'
 
-    The index is the first number that ends a part of the path. Where little room is left, the index is what stays.
+    The index is the first number, or `*` for all of them, that ends a part of the path. Where little room is left, the
+    index is what stays.
     """
     text = " ".join(text.split())
     if len(text) <= width:
@@ -156,7 +157,7 @@ def shortened(text: str, width: int) -> str:
     return f"…{_end(text[:stop], room)}{end[: max(0, width - 1 - room)]}"
 
 
-_INDEX = re.compile(r"\d+(?=[/.]|$)")
+_INDEX = re.compile(r"(?:\d+|\*)(?=[/.]|$)")
 
 
 def _end(text: str, width: int) -> str:
