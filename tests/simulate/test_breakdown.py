@@ -9,7 +9,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.simulate.breakdown import breakdown
 from automap_models.simulate.step import step_cost
@@ -17,7 +17,7 @@ from automap_models.simulate.step import step_cost
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e12, name="pair")
 
 
-@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("schedule", [None, *WARM_UPS])
 @pytest.mark.parametrize("seed", range(25))
 def test_the_parts_add_up_to_the_step_and_to_the_memory(seed: int, schedule: str | None) -> None:
     rng = np.random.default_rng(seed)

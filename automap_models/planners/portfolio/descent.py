@@ -150,7 +150,7 @@ def look_around(contender: Contender, one_s: float, deadline: Deadline) -> None:
     """
     own = [] if contender.plan is None else [contender.plan]
     part = deadline.part(one_s, time.process_time)
-    made = [_equal_stages(contender, part), *_even_stages(contender, part)]
+    made = [equal_stages(contender, part), *_even_stages(contender, part)]
     improve(contender, [*own, *_best(contender, made)], deadline.part(one_s, time.process_time))
     part = deadline.part(FAR * one_s, time.process_time)
     search = StagedSearch(contender.problem, part, contender.step_s, contender.costs)
@@ -215,7 +215,7 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
         yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
-def _equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
+def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
     """A good plan whose stages have equally many devices: these are few plans. Else the one of even work."""
     problem, even = contender.problem, _even_work(contender.problem)
     if problem.constraints != UNCONSTRAINED or problem.cluster.devices % problem.stages:

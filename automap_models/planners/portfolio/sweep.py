@@ -5,25 +5,31 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.result import TIE
+from automap_models.core.result import TIE, Result
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, BadInput, Infeasible
 from automap_models.formats.sweep_yaml import SweepSpec, require_few
-from automap_models.planners.base import Deadline, Planner
+from automap_models.planners.base import NEVER, Deadline, Planner
+from automap_models.planners.portfolio.auto import AutoPlanner
 from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import improve
+from automap_models.planners.portfolio.descent import equal_stages, improve
 from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
+from automap_models.planners.staged.plan_batch import PlanBatch
+from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.search import StagedSearch
 
-IMPROVE_S, IMPROVE_ALL_S = 0.1, 20.0
+IMPROVE_S, IMPROVE_ALL_S = 0.5, 20.0
 """Processor time for improving the plan of one combination under its schedule, and those of all."""
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
@@ -193,14 +199,16 @@ def sweep(
 
     Args:
         chosen: see `combinations`.
-        planner: for every combination.
+        planner: for every combination; those of `auto` share their plans.
         quick: whether it is the shorter of the planner's plan and uniform cuts instead, improved for its schedule.
         progress: called with how many problems are done and how many there are.
     """
     problems = [problem for *_, problem in chosen if isinstance(problem, StagedProblem)]
     outcomes = iter(plan_batch(problems, planner, progress))
     if quick:
-        outcomes = _improved(_better(problems, outcomes), len(problems))
+        outcomes = _shared(_better(problems, outcomes), min(IMPROVE_S, IMPROVE_ALL_S / max(len(problems), 1)))
+    elif planner.name == AutoPlanner.name:
+        outcomes = _shared(outcomes, 0.0)
     return [
         Row(
             cluster,
@@ -227,26 +235,82 @@ def _better(problems: list[StagedProblem], planned: Iterator[Outcome]) -> Iterat
             yield replace(theirs, outside=ours.outside)
 
 
-def _improved(outcomes: Iterator[Outcome], count: int) -> Iterator[Outcome]:
-    """The plans of several stages for a schedule, moved to where no neighbour has a shorter step, as far as time goes.
+def _shared(outcomes: Iterable[Outcome], improve_s: float) -> Iterator[Outcome]:
+    """The plans of several stages for a schedule, each the best of those of all rows that it may be a plan of.
+
+    A plan of a slow cluster is one of a faster cluster, so that faster links never make a row longer than that plan is
+    on them.
 
     Args:
         outcomes: of the problems.
-        count: how many there are.
+        improve_s: how long to move the cuts of each plan first, as long as that makes its step shorter.
     """
-    part_s = min(IMPROVE_S, IMPROVE_ALL_S / max(count, 1))
-    for outcome in outcomes:
-        if outcome.problem is None or outcome.plan is None or outcome.problem.schedule is None:
+    outcomes = list(outcomes)
+    contenders = [_contender(outcome) for outcome in outcomes]
+    for family in _families([contender for contender in contenders if contender is not None]):
+        if improve_s:
+            for contender in family:
+                _begin(contender, Deadline(improve_s / 2, time.process_time))
+            for contender in _take_shared(family):
+                if contender.plan is not None:
+                    improve(contender, [contender.plan], Deadline(improve_s / 2, time.process_time))
+        _take_shared(family)
+    for outcome, own in zip(outcomes, contenders, strict=True):
+        if own is None or own.plan is None or own.cost is None or own.plan is outcome.plan:
             yield outcome
-            continue
-        contender = Contender(outcome.problem)
-        if outcome.result is not None and outcome.plan.stages > 1:
-            contender.take(outcome.result)
-            improve(contender, outcome.plan, Deadline(part_s, time.process_time))
-            result = replace(outcome.result, plan=contender.plan, cost=contender.cost)
-            yield replace(outcome, result=result)
+        elif outcome.result is not None and outcome.plan is not None:
+            yield replace(outcome, result=replace(outcome.result, plan=own.plan, cost=own.cost))
         else:
-            yield outcome
+            result = Result(own.problem, own.plan, own.cost, "feasible")
+            yield replace(outcome, result=result, error=None)
+
+
+def _contender(outcome: Outcome) -> Contender | None:
+    """What is known about a row of several stages and their schedule; None for any other row."""
+    if outcome.problem is None or outcome.problem.schedule is None or outcome.problem.stages == 1:
+        return None
+    contender = Contender(outcome.problem)
+    if outcome.result is not None:
+        contender.take(outcome.result)
+    return contender
+
+
+def _families(contenders: Sequence[Contender]) -> list[list[Contender]]:
+    """The contenders whose plans are plans of one another: of equal S, M, samples and numbers of devices."""
+    families: dict[tuple[int | None, ...], list[Contender]] = {}
+    for contender in contenders:
+        problem = contender.problem
+        key = (problem.stages, problem.micro_batches, microbatch_size(problem.profile), problem.cluster.devices)
+        families.setdefault(key, []).append(contender)
+    return list(families.values())
+
+
+def _begin(contender: Contender, deadline: Deadline) -> None:
+    """Move the plan that a contender has, and the best one of equal stages, to where no neighbour is shorter."""
+    starts = [] if contender.plan is None else [contender.plan]
+    starts.append(equal_stages(contender, deadline.part(deadline.left_s / 3)))
+    valid = [start for start in starts if start.check_valid(contender.problem)[0]]
+    improve(contender, [start for start in valid if contender.costs(start).feasible], deadline)
+
+
+def _take_shared(family: Sequence[Contender]) -> list[Contender]:
+    """Give each contender of a family the best of the plans of all of them; those that take another one than theirs."""
+    plans = {
+        (plan.cuts, plan.device_cuts): plan
+        for plan in (contender.plan for contender in family)
+        if plan is not None and not any(plan.shardings)
+    }
+    cuts, device_cuts = (np.array(places, dtype=np.int64) for places in ([c for c, _ in plans], [d for _, d in plans]))
+    changed = []
+    for contender in family if plans else ():
+        tables = tables_of(contender.problem, cut=np.unique(cuts))
+        batch = PlanBatch.of(tables, np.searchsorted(tables.boundary, cuts + 1), device_cuts)
+        search = StagedSearch(contender.problem, NEVER, contender.step_s, contender.costs)
+        search.offer_batch(tables, batch)
+        if search.best is not None and search.best_cost is not None:
+            contender.offer(plans[search.best.cuts, search.best.device_cuts], search.best_cost)
+            changed.append(contender)
+    return changed
 
 
 def best_rows(rows: list[Row]) -> dict[str, Row]:

@@ -57,7 +57,7 @@ def _least_busy(
             a = a[a == 0]
         i, end, stop = begin[a], np.full_like(a, k), np.full_like(a, q)
         within = _within(tables, sharding, stage, i, end, a, stop, length_s, memory)
-        busy = sharding.work_s(i, end, tables.parts[(q - a) // sharding.degree])
+        busy = sharding.work_s(i, end, sharding.paces.rate[a, q])
         for row in np.flatnonzero(within).tolist():
             choice = (float(busy[row]), index, int(i[row]), int(a[row]))
             best = choice if best is None else min(best, choice)
@@ -114,8 +114,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
             nbytes = tables.state_factor * sharding.weights_bytes(i, k)
-            parts = tables.parts[(q - a) // sharding.degree]
-            choices.append((nbytes + tables.in_flight(stage) * held / parts, i, a))
+            choices.append((nbytes + tables.in_flight(stage) * held / sharding.paces.parts[a, q], i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
 
@@ -200,8 +199,8 @@ def _within(
 
     Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
     """
-    parts, weights = tables.parts[(q - a) // sharding.degree], sharding.weights_bytes(i, k)
-    busy, reduce = sharding.work_s(i, k, parts), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
+    parts, weights = sharding.paces.parts[a, q], sharding.weights_bytes(i, k)
+    busy, reduce = sharding.work_s(i, k, sharding.paces.rate[a, q]), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
     if tables.suffixes.overlap:
         reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts

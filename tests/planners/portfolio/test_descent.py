@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.constraints import Constraints
 from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline
@@ -44,7 +44,7 @@ def all_plans(problem: StagedProblem) -> list[StagedPlan]:
     ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @pytest.mark.parametrize("seed", range(6))
 def test_without_limits_the_plan_is_the_shortest_step_of_all_numbers_of_stages(
     seed: int, schedule: str, make_problem: MakeProblem
@@ -73,7 +73,7 @@ def test_without_limits_the_plan_is_the_shortest_step_of_all_numbers_of_stages(
     assert modest.cost.step_s <= 1.1 * expected_s * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_fixed_number_of_stages_or_micro_batches_beats_the_default(
     seed: int, schedule: str, make_problem: MakeProblem
