@@ -17,6 +17,7 @@ import numpy as np
 
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.units import counted
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
@@ -94,8 +95,8 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         result = compete(problems, self._makers, budget, deadline, watch, min_gain)
         notes = result.notes
         if competition.left_out:
-            note = f"{competition.left_out} combination(s) of stages and micro-batches not tried: {competition.why}"
-            notes = (*notes, note)
+            left = counted(competition.left_out, "combination")
+            notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.why}")
         if min_gain and len(space.stage_numbers) == 1:
             notes = (*notes, *which_stage_gains_nothing(result, self._makers, budget, deadline, min_gain))
         return replace(result, notes=notes, taken_s=time.perf_counter() - begun_s)

@@ -24,11 +24,11 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
 from automap_models.planners.portfolio.descent import between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
@@ -194,8 +194,10 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
         if isinstance(result, Result) and result.plan is not None:
             contender.take(result)
             continue
-        reason = "the policy found no plan that fits the memory" if why is None else why
-        contender.notes.append(f"{reason.rstrip('.')}: the exact planner took its place")
+        asked = contender.problem.constraints.in_words
+        reason = f"does not know {asked}" if asked else "found no plan that fits the memory"
+        reason = f"the policy {reason}" if why is None else why.rstrip(".")
+        contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)
     return left
 
@@ -377,7 +379,7 @@ def _what_was_corrected(winner: Contender, plan: StagedPlan) -> Iterator[str]:
     first = winner.first
     if first is not None and plan.planner == "exact" != first.planner:
         shorter = 100 * (1 - winner.step_s / winner.costs(first).step_s)
-        yield f"the exact search corrected the plan of planner {first.planner}: {shorter:.2g} % shorter"
+        yield f"the exact search corrected the plan of {maker_in_words(first.planner)}: {shorter:.2g} % shorter"
 
 
 def _what_was_refined(winner: Contender, after: StagedPlan) -> Iterator[str]:
@@ -417,7 +419,7 @@ def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResu
         what = f"no plan {'' if proven else 'that was found '}fits in any of {len(contenders)} combinations tried"
         least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"
         nothing = Infeasible(f"{what}; {least}", where="planner auto", do=nothing.do)
-    elif uniform is not None and last.problem.stages > 1 and uniform.what != nothing.what:
+    elif uniform is not None and is_plain(last.problem) and last.problem.stages > 1 and uniform.what != nothing.what:
         nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
     known = {contender.problem.stages for contender in contenders}
     most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)
