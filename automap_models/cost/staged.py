@@ -29,7 +29,7 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -249,7 +249,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
         if buckets
         else (),
-        tied=() if problem.schedule is None else _plan_tied_sums(problem, plan, bounds, spans),
+        tied=() if problem.schedule is None else plan_tied_sums(problem, plan),
     )
 
 
@@ -302,12 +302,11 @@ def tied_sums(
     return sum_s, holders
 
 
-def _plan_tied_sums(
-    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], spans: Sequence[slice]
-) -> tuple[TiedSum, ...]:
-    """Of one plan, those that several stages take part in."""
-    begin, end = np.array([[(span.start, span.stop) for span in spans]]).transpose(2, 0, 1)
-    devices = np.array([bounds])
+def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, ...]:
+    """Of one plan, the sums that several stages take part in, whether a schedule counts them or not."""
+    spans = plan.stage_instructions(len(problem.profile))
+    begin, end = np.array([[(first, last + 1) for first, last in spans]]).transpose(2, 0, 1)
+    devices = np.array([(0, *plan.device_cuts, problem.cluster.devices)])
     sum_s, holders = tied_sums(problem, np.array([plan.shardings]), begin, end, devices[:, :-1], devices[:, 1:])
     named = zip(problem.profile.shared_parameters, sum_s[0].tolist(), holders[0], strict=True)
     return tuple(

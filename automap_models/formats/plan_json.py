@@ -29,7 +29,7 @@ from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument, cluster_document
@@ -53,8 +53,8 @@ Objective = Literal["step", "length"]
 class StageDocument(Document):
     """A row of the stages table.
 
-    `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; the last four
-    where stages shard operators.
+    `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; `tied`, the
+    parameters of which other stages have a copy, too, where there are any; the last four where stages shard operators.
     """
 
     index: int
@@ -71,6 +71,7 @@ class StageDocument(Document):
     all_reduce_s: float
     memory_bytes: float
     samples: int | UnsetType = UNSET
+    tied: list[str] | UnsetType = UNSET
     data: int | UnsetType = UNSET
     tensor: int | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
@@ -248,6 +249,7 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
     profile = problem.profile
     instructions = plan.stage_instructions(len(profile))
     devices, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
+    tied = plan_tied_sums(problem, plan)
     documents: list[dict[str, Any]] = []
     for s, (first, last) in enumerate(instructions):
         replicas, tensor = degrees[s]
@@ -268,6 +270,8 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
         )
         if problem.samples is not None:
             document.samples = -(-problem.samples // int(replicas))
+        if held := [parameter.name for parameter in tied if s in parameter.stages]:
+            document.tied = held
         if any(plan.shardings):
             document.data, document.tensor = int(replicas), int(tensor)
             document.sharding = problem.all_shardings[plan.shardings[s]].name
@@ -446,7 +450,9 @@ def _require_same_cost(
         raise BadInput(what, where=where, do=STALE)
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
-            _require_same(getattr(stage, _former(key, document)), value, f"$.stages[{s}].{key}", where)
+            written = getattr(stage, _former(key, document))
+            if key != "tied" or written is not UNSET:  # older files do not have it
+                _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
     _require_same(document.span_s, cost.span_s, "$.span_s", where)
     if problem.schedule is not None:

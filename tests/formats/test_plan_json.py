@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
@@ -244,6 +244,18 @@ def test_the_cluster_s_name_does_not_matter_and_its_figures_may_be_written_as_in
     document["cluster"] |= {"intra": 100, "inter": 10, "memory": 1000}
     problem = read_plan(_file(tmp_path, document), PROFILE, replace(CLUSTER, name="other")).problem
     assert problem.cluster.name == "other"
+
+
+def test_stages_name_the_parameters_they_hold_copies_of_and_older_files_do_not(tmp_path: Path) -> None:
+    tied = replace(PROFILE, shared_parameters=(SharedParameter("embedding", 1.0, (0, 3)),))
+    document = plan_document(_report(profile=tied))
+    assert [stage["tied"] for stage in document["stages"]] == [["embedding"]] * 2
+    for stage in document["stages"]:
+        del stage["tied"]
+    assert read_plan(_file(tmp_path, document), tied, CLUSTER).plan is not None
+    document["stages"][0]["tied"] = ["other"]
+    with pytest.raises(BadInput, match=r"\$\.stages\[0\]\.tied is \['other'\]"):
+        read_plan(_file(tmp_path, document), tied, CLUSTER)
 
 
 def test_a_figure_may_differ_by_rounding(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import Costs, StagedResult, plain
+from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
 from automap_models.planners.staged.exact import certify
 from automap_models.simulate.step import timeline
 
@@ -32,7 +32,8 @@ def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> fl
 
 
 def _shape(problem: StagedProblem) -> tuple[object, ...]:
-    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule
+    """What the plan of a baseline depends on beside the profile and the cluster, and whether it is allowed."""
+    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule, is_plain(problem)
 
 
 def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> float | None:

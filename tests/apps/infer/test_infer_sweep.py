@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,7 +123,7 @@ def test_combinations_that_cannot_be_are_rows_of_their_own(run: Callable[..., st
     assert "do not make 3 equal" in by[32e9, 2, 3]["error"]
     out = run()
     assert "no plan fits the memory" in out
-    assert "7 of 8 combinations" in out
+    assert sum(map(int, re.findall(r"no plan +(\d) of 8 combinations: ", out))) == 7
 
 
 def test_auto_tries_every_number_of_stages_and_every_divisor(run: Callable[..., str], folder: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_plan_that_is_not_the_best_is_corrected_and_a_note_says_by_how_much() 
     assert choice.plan == best
     assert choice.cost.length_s == length(staged_problem, best) < length(staged_problem, scripted_plan)
     shorter = 100 * (1 - choice.cost.length_s / length(staged_problem, scripted_plan))
-    assert choice.notes[0] == f"the exact search corrected the plan of planner policy: {shorter:.2g} % shorter"
+    assert choice.notes[0] == f"the exact search corrected the plan of policy: {shorter:.2g} % shorter"
 
 
 def test_data_parallelism_that_wins_is_proven_against_every_plan_of_several_stages() -> None:
