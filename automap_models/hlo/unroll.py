@@ -190,8 +190,9 @@ class _Unroller:
             if rows > MOST_ROWS or len(op.operands) == rows:
                 continue
             nothing, size = (0,) * len(rest), (1, *rest)
-            pieces = [self._followed(op.results[0], (row, *nothing), size, op, new=False) for row in range(rows)]
-            if all(isinstance(piece, ir.Value) for piece in pieces):
+            followed = (self._followed(op.results[0], (row, *nothing), size, op, new=False) for row in range(rows))
+            pieces = [piece for piece in followed if isinstance(piece, ir.Value)]
+            if len(pieces) == rows:
                 with ir.InsertionPoint(op), op.location:
                     flat = stablehlo.ConcatenateOp(pieces, 0)
                 self.note(flat.operation)
@@ -281,8 +282,10 @@ class _Unroller:
             return source
         if source in self.stacks:
             return self._of_stack(self.stacks[source], starts, sizes, loop, new=new)
-        maker = None if _is_argument(source) else source.owner.operation
-        opcode = "" if maker is None else _opcode(maker)
+        if _is_argument(source):
+            return None
+        maker = source.owner.operation
+        opcode = _opcode(maker)
         if opcode == "slice" and set(_integers(maker, "strides")) == {1}:
             starts = tuple(map(sum, zip(starts, _integers(maker, "start_indices"), strict=True)))
             return self._from_operand(maker.operands[0], starts, sizes, loop, new=new)
