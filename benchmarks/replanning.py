@@ -38,8 +38,8 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times, placed_cost
-from automap_models.planners.replan.search import search_orders
+from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times
+from automap_models.planners.replan.search import placed_cost, search_orders
 
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 

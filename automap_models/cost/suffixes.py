@@ -158,7 +158,7 @@ class StepSuffixes(Suffixes):
     Args:
         micro_batches: M.
         stages: S.
-        schedule: a key of core.schedules.SCHEDULES.
+        schedule: a key of core.schedules.WARM_UPS.
     """
 
     numbers = 3

@@ -193,7 +193,7 @@ class _Search:
             numbers = tables.stage_numbers(index, stage, (i, k), (a, q), tables.suffixes.nothing(a.size))
             least = self._before(stage, a, i, devices).least(slice(None), tables.suffixes, numbers)
             labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers)
-            fits = tables.fits(stage, i, k, (devices - a) // sharding.degree, index)
+            fits = tables.fits(stage, (i, k), (a, devices), index)
             blocks.append(labels.take((least <= self.limit_s) & fits))
         return self._undominated(blocks)
 
@@ -282,10 +282,10 @@ class _Search:
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
-        replicas, ring = (q - a) // sharding.degree, sharding.all_reduce[a, q]
+        rate, ring = sharding.paces.rate[a, q], sharding.all_reduce[a, q]
         before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
-        latest = self._latest_end(sharding, before, i, replicas, ring)
+        latest = self._latest_end(sharding, before, i, rate, ring)
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
         limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
@@ -296,7 +296,7 @@ class _Search:
             numbers = tables.stage_numbers(through.sharding, stage, begin, end, arriving.numbers[:, j])
             short = np.flatnonzero(before.least(at, tables.suffixes, numbers) <= self.limit_s)
             place, k = at[short], arriving.k[j[short]]
-            fit = np.flatnonzero(tables.fits(stage, i[place], k, replicas[place], through.sharding))
+            fit = np.flatnonzero(tables.fits(stage, (i[place], k), (a[place], q), through.sharding))
             place, short = place[fit], short[fit]
             front = self._front(place, numbers[:, short])
             place, kept = place[front], short[front]
@@ -315,11 +315,11 @@ class _Search:
             raise TooMany
 
     def _latest_end(
-        self, sharding: ShardingTables, before: _Before, i: IntArray, replicas: IntArray, ring: FloatArray
+        self, sharding: ShardingTables, before: _Before, i: IntArray, rate: FloatArray, ring: FloatArray
     ) -> IntArray:
         """[n] one past the last boundary where the stage may end: busy + M·u, forward + AR ≤ limit, σ·ΣW fits."""
         tables, C, W = self.tables, sharding.C, sharding.W
-        compute = (self.limit_s - before.busy) * tables.parts[replicas] / tables.micro_batches
+        compute = (self.limit_s - before.busy) * rate / tables.micro_batches
         with np.errstate(divide="ignore"):
             reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
         weights = np.minimum(reduced, tables.memory / tables.state_factor)
