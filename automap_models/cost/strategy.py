@@ -84,8 +84,8 @@ def device_memory(
     schedule = strategy.build_schedule()
     activations = most_held(schedule, saved_bytes, kept_bytes or saved_bytes)
     of_ranks = [0.0] * strategy.pp
-    for rank, count in zip(schedule.rank_of, parameters, strict=True):
-        of_ranks[rank] += count
+    for rank, held_parameters in zip(schedule.rank_of, parameters, strict=True):
+        of_ranks[rank] += held_parameters
     fp32 = strategy.precision == "fp32"
     weight, gradient, optimizer = (4, 4, 8) if fp32 else (2, gradient_bytes, 12)
     shared = [1 if strategy.zero < least else strategy.dp * strategy.cp for least in (3, 2, 1)]
