@@ -28,7 +28,7 @@ The others hold several virtual stages on a rank, or split the backward pass, or
     interleaved   1F1B over vp virtual stages a rank, in rounds of micro-batches (Narayanan et al., 2104.04473)
     zb-h1         1F1B whose W passes fill the bubble at the end; no more activations than 1F1B (Qi et al., 2401.10241)
     zb-h2         the warm-up of 1f1b-deep, W passes delayed until no rank ever waits where F, I and W take equally long
-    zb-v          two virtual stages a rank in a V: without bubble in the memory of 1F1B (Qi et al., 2405.15362)
+    zb-v          two virtual stages a rank in a V: without bubble in the memory of 1F1B (2401.10241, section 6)
     dualpipev     two in a V, forward passes of one beside backward passes of the other (DeepSeek-V3, 2412.19437)
 
 Virtual stages are numbered in the order of the model. Where they lie, with 3 ranks and vp = 2:
