@@ -37,11 +37,13 @@ class Costs:
     Attributes:
         problem: of the plans.
         stages: what was worked out about their stages.
+        passed: where moves went on from: places of cuts, moves and plan (planners.staged.search).
     """
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
         self.stages = StageFacts()
+        self.passed: set[tuple[bytes, bytes, bytes]] = set()
         self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
 
     def __call__(self, plan: StagedPlan) -> StagedCost:
