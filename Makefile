@@ -30,6 +30,7 @@ lint: $(VENV)/.installed-dev ## style and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p automap_models -p datagen -p train -p infer
+	$(BIN)/mypy benchmarks/*.py
 
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

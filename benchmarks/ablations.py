@@ -105,6 +105,7 @@ def train(name: str, seed: int, epochs: int, runs: Path, common: Overrides) -> t
 def write_plot(path: Path, curves: dict[str, list[np.ndarray]]) -> None:
     """How far held-out plans are from the optimum after each epoch, every seed a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -115,7 +116,7 @@ def write_plot(path: Path, curves: dict[str, list[np.ndarray]]) -> None:
                 axes.axhline(100 * (history[-1, 0] - 1), color="grey", linestyle="--", label=label)
             else:
                 axes.plot(epochs, 100 * (history[:, 0] - 1), f"C{number}.-", label=label)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epochs of 300 optimiser steps on 256 states: 25,600 episodes, or 3,200 exact plans")
     axes.set_ylabel("mean L / L* − 1 on held-out problems, %")
     axes.set_yscale("log")
@@ -138,8 +139,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not (arguments.data / "manifest.json").exists():
         run_program("datagen", "dist=mixed", f"groups={arguments.groups}", "seed=1", f"out={arguments.data}")
-    common = (f"data.path={arguments.data}", f"data.groups={arguments.groups}", "logger=csv", "export=false")
-    common = (*common, f"trainer.threads={arguments.threads}")
+    settings = (f"data.path={arguments.data}", f"data.groups={arguments.groups}", "logger=csv", "export=false")
+    common: Overrides = (*settings, f"trainer.threads={arguments.threads}")
     table = Table("variant", "L / L*, mean", "spread", "p99", "max", "out of memory", "CPU minutes")
     progress, curves = Console(stderr=True), {}
     for name in track(arguments.only, "training", console=progress):

@@ -1,10 +1,10 @@
 """What `--stages auto --micro-batches auto` chooses, and whether one portfolio finds what single exact searches find.
 
-For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`portfolio` is competition.compete on all combinations at once, proven to the end and not refined; `one by one`
-searches every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch
-size. Then the combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts
-for little.
+For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches,
+and a plan has at most two stages a node. Plans are compared by the length L. `portfolio` is competition.compete on all
+combinations at once, proven to the end and not refined; `one by one` searches every combination exactly from nothing;
+`default` is the plan without `auto`, at the profiled micro-batch size. Then the combinations a second of a sweep's
+quick plans. Processor time, so that other work on the machine counts for little.
 
     python benchmarks/auto_choice.py
 """
@@ -58,7 +58,8 @@ def main() -> None:
         for name in arguments.clusters:
             one_stage = StagedProblem(profile, read_cluster(name), stages=1)
             space = PlanningSpace(ProfiledModel(profile), one_stage.cluster, batch)
-            problems = space.pipelines(makers.policy.out_of_range).problems
+            stages = tuple(range(1, 2 * one_stage.cluster.nodes + 1))
+            problems = space.pipelines(makers.policy.out_of_range, stages).problems
             everything += problems
             choice, taken_s = timed(lambda problems=problems: compete(problems, makers, BUDGET, Deadline()))  # type: ignore[misc]
             if choice.plan is None:

@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import drawn, processor_time, timed
@@ -29,8 +30,9 @@ from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
+from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.competition import Makers, StagedPlanner
+from automap_models.planners.portfolio.competition import Makers
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import local_search
@@ -101,7 +103,11 @@ def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measu
     beam, one = PolicyConfig().beam, policy(path, 1)
     several = policy(path, beam)
 
-    planners: dict[str, StagedPlanner] = {"uniform": UniformPlanner(), "greedy": one, f"beam {beam}": several}
+    planners: dict[str, Planner[Any, StagedPlan, Any]] = {
+        "uniform": UniformPlanner(),
+        "greedy": one,
+        f"beam {beam}": several,
+    }
     for budget_s in BUDGETS_S:
         config = AutoConfig(certify_s=budget_s, refine_s=budget_s / 3)
         planners[label(budget_s)] = AutoPlanner(config, Makers(several))

@@ -66,8 +66,10 @@ GRAPHS = (
     ("bert-48_b2", "C", 6),
 )
 PROVE_S = 60.0
-HEADS = ("model", "on", "S", "pivots", "played on", "near", "device cuts", "L", "first", "above", "greedy", "episodes")
-HEADS += ("CPU", "wall", "exact", "pruning", "paper")
+HEADS = (
+    *("model", "on", "S", "pivots", "played on", "near", "device cuts", "L", "first", "above", "greedy", "episodes"),
+    *("CPU", "wall", "exact", "pruning", "paper"),
+)
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,15 @@ WORST = 12
 """Problems shown one by one."""
 
 
-def ratio(problem: StagedProblem, plan: StagedPlan, optimum_s: float) -> float:
-    """L / L*; infinite where the plan does not fit."""
-    cost = plan_cost(problem, plan)
-    return cost.length_s / optimum_s if cost.feasible else float("inf")
+def fitting(problem: StagedProblem, plan: StagedPlan | None) -> StagedPlan | None:
+    """The plan if there is one and it fits the memory."""
+    return plan if plan is not None and plan_cost(problem, plan).feasible else None
+
+
+def ratio(problem: StagedProblem, plan: StagedPlan | None, optimum_s: float) -> float:
+    """L / L*; infinite without a plan that fits."""
+    plan = fitting(problem, plan)
+    return plan_cost(problem, plan).length_s / optimum_s if plan else float("inf")
 
 
 def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
@@ -88,8 +93,8 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "refining", console=Console(stderr=True)
     )
     plans[f"beam {SHIPPED_BEAM}, refined"] = [
-        refine(problem, plan, processor_time(AutoConfig().refine_s)) if plan_cost(problem, plan).feasible else plan
-        for problem, plan in refined
+        plan and refine(problem, plan, processor_time(AutoConfig().refine_s))
+        for problem, plan in ((problem, fitting(problem, plan)) for problem, plan in refined)
     ]
     budget_s = AutoConfig().certify_s
     proven = track(
@@ -111,10 +116,11 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         console.print(worst(name, ratios, rows, kinds))
 
 
-def as_shipped(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> StagedPlan:
+def as_shipped(problem: StagedProblem, plan: StagedPlan | None, budget_s: float) -> StagedPlan | None:
     """What the default planner makes of the policy's plan, if the number of stages is given."""
-    if not plan_cost(problem, plan).feasible:
-        return plan
+    plan = fitting(problem, plan)
+    if plan is None:
+        return None
     certificate = certify(problem, plan, processor_time(budget_s))
     proven = certificate.bound.proof == "exact"
     return refine(problem, certificate.plan or plan, processor_time(AutoConfig().refine_s), proven=proven)

@@ -124,7 +124,8 @@ class Comparison:
 
 
 def share(seconds: FloatArray) -> FloatArray:
-    return seconds / seconds.sum()
+    shares: FloatArray = seconds / seconds.sum()
+    return shares
 
 
 def steepness(seconds: FloatArray) -> float:

@@ -2,7 +2,7 @@
 
 Reading has to refuse what is not meant and convert to base units. Libraries of quantities were tried: quantiphy 2.23
 reads "2 min" as two milli-inches and "1.5e1 kB" as 15 of an unknown unit, knows neither that a bit is an eighth of a
-byte nor which units belong to what is read, and takes 56 ms to import; pint takes longer.
+byte nor which units belong to what is read.
 """
 
 from __future__ import annotations

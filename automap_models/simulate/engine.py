@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -85,18 +86,20 @@ class Timeline:
     intervals: tuple[Interval, ...]
     length_s: float
 
-    @property
-    def bubble_rate(self) -> float:
-        """Share of its time, from the start of its first pass to the end of its last one, that a rank waits.
-
-        It is that of the rank that takes longest, as in Qi et al. (2401.10241, section 5.3).
-        """
+    @cached_property
+    def longest_rank(self) -> tuple[float, float]:
+        """Of the rank that takes longest: seconds from its first pass to the end of its last one, and of its passes."""
         spans: dict[int, tuple[float, float, float]] = {}
         for i in self.intervals:
             if i.kind in PASS_KINDS.values():
                 start_s, end_s, busy_s = spans.get(i.resource, (i.start_s, i.end_s, 0.0))
                 spans[i.resource] = (start_s, max(end_s, i.end_s), busy_s + i.end_s - i.start_s)
-        taken_s, busy_s = max((end_s - start_s, busy_s) for start_s, end_s, busy_s in spans.values())
+        return max((end_s - start_s, busy_s) for start_s, end_s, busy_s in spans.values())
+
+    @property
+    def bubble_rate(self) -> float:
+        """Share of its time that the rank waits that takes longest, as in Qi et al. (2401.10241, section 5.3)."""
+        taken_s, busy_s = self.longest_rank
         return 1.0 - busy_s / taken_s if taken_s else 0.0
 
 

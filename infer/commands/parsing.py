@@ -282,7 +282,7 @@ def add_objective(group: argparse._ArgumentGroup) -> None:
         choices=OBJECTIVES,
         default=DEFAULT_OBJECTIVE,
         help="what plans are compared by: the simulated step under the schedule (default), or the length L of the "
-        "Auto-MAP paper, which no schedule undercuts",
+        "Auto-MAP paper, a formula that knows no schedule",
     )
     group.add_argument(
         "--min-gain",

@@ -202,9 +202,9 @@ def test_what_a_rank_holds_has_a_closed_form(name: str, most: tuple[int, int]) -
     ],
 )
 def test_with_the_weight_gradients_that_are_due_a_rank_holds_what_is_published(name: str, limit: Any) -> None:
-    """ZB-H1 as much as 1F1B's first rank, ZB-H2 2S - 1 (2401.10241, Table 2); a V of 2S stages 2S of them, each half as
+    """By 2401.10241, Table 2 and section 6, and by the table of bubbles and memory of DualPipeV's authors.
 
-    large (2405.15362), and DualPipeV one more than its stages (its authors' table of bubbles and memory).
+    ZB-H1 as much as rank 0 of 1F1B; ZB-H2 2S - 1; ZB-V its 2S stages, each half as large; DualPipeV one more.
     """
     for ranks, micro_batches, virtual in _shapes(name, 6, 16):
         if virtual == VIRTUAL.get(name, (1,))[0]:

@@ -59,6 +59,11 @@ class PlanBatch:
     def __len__(self) -> int:
         return len(self.k)
 
+    @property
+    def key(self) -> bytes:
+        """What tells these plans from others in the same tables."""
+        return self.k.tobytes() + self.q.tobytes() + self.sharding.tobytes()
+
     def take(self, index: IntArray | slice) -> PlanBatch:
         """Some of the plans."""
         return PlanBatch(*(getattr(self, of_plans.name)[index] for of_plans in fields(self)))
