@@ -219,10 +219,8 @@ def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
     for name, numbers in sorted(stages_of.items()):
         where = f"stage{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
         divided = counted(len(shardings[name].dims), "variable")
-        yield (
-            "operators",
-            f"{where}: tensor parallel {shardings[name].degree}, {divided} of the step partitioned, parameters and state among them",
-        )
+        shared = f"tensor parallel {shardings[name].degree}, {divided} of the step partitioned"
+        yield "operators", f"{where}: {shared}, parameters and state among them"
 
 
 def _against_pure(exploration: Exploration) -> Iterator[str]:
