@@ -158,23 +158,17 @@ def _require_complete(schedule: Schedule) -> None:
 
 
 def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """See Schedule.turns. A rank stands in the queue while the inputs of its next pass are there."""
-    orders, _rank_of, last, micro_batches = (
-        schedule.orders,
-        schedule.rank_of,
-        schedule.stages - 1,
-        schedule.micro_batches,
-    )
+    """See Schedule.turns. A rank stands in the queue from when the inputs of its next pass are there."""
+    orders, last, micro_batches = schedule.orders, schedule.stages - 1, schedule.micro_batches
     turns: list[list[int]] = [[] for _ in orders]
     forward, backward = [False] * (last + 1) * micro_batches, [False] * (last + 1) * micro_batches
     queue: list[tuple[bool, int, int, int]] = []
-    blocked = set(range(schedule.ranks))
-    turn = 0
-    while True:
-        for rank in sorted(blocked):
+    queued = [False] * schedule.ranks
+    turn, looking = 0, list(range(schedule.ranks))
+    while looking:
+        for rank in looking:
             position = len(turns[rank])
-            if position == len(orders[rank]):
-                blocked.discard(rank)
+            if queued[rank] or position == len(orders[rank]):
                 continue
             kind, stage, m = orders[rank][position]
             at = stage * micro_batches + m
@@ -185,20 +179,23 @@ def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
             else:
                 ready = forward[at] and (stage == last or backward[at + micro_batches])
             if ready:
-                blocked.discard(rank)
+                queued[rank] = True
                 heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
-        if not queue:
-            break
-        back, *_, rank = heapq.heappop(queue)
-        kind, stage, m = orders[rank][len(turns[rank])]
-        if kind != "W":
-            (backward if back else forward)[stage * micro_batches + m] = True
-        turns[rank].append(turn)
-        turn += 1
-        blocked.add(rank)
-    for rank in sorted(blocked):
-        what = f"schedule {schedule.name}: rank {rank} waits for ever before {orders[rank][len(turns[rank])]}"
-        raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
+        looking = []
+        if queue:
+            back, *_, rank = heapq.heappop(queue)
+            kind, stage, m = orders[rank][len(turns[rank])]
+            turns[rank].append(turn)
+            turn, queued[rank], looking = turn + 1, False, [rank]
+            receiver = stage - 1 if back else stage + 1
+            if kind != "W":
+                (backward if back else forward)[stage * micro_batches + m] = True
+                if 0 <= receiver <= last:
+                    looking.append(schedule.rank_of[receiver])
+    for rank, order in enumerate(orders):
+        if len(turns[rank]) < len(order):
+            what = f"schedule {schedule.name}: rank {rank} waits for ever before {order[len(turns[rank])]}"
+            raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
     return tuple(map(tuple, turns))
 
 
@@ -451,6 +448,28 @@ def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> in
     return WARM_UPS[name or DEFAULT_SCHEDULE](stage, stages, micro_batches)
 
 
+def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) -> None:
+    """Refuse numbers that a schedule does not run; see `build_schedule`.
+
+    Raises:
+        BadInput: there is no such schedule, or it does not run so many micro-batches or virtual stages.
+    """
+    if name not in SCHEDULES:
+        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    for where, count in (("`ranks`", ranks), ("`micro_batches`", micro_batches), ("`virtual`", virtual)):
+        if count < 1:
+            raise BadInput(f"{count} is no number of them", where=where, do="give at least 1")
+    family = SCHEDULES[name]
+    if family.virtual not in (None, virtual):
+        what = f"schedule {name} with {virtual} virtual stage(s) a rank"
+        raise BadInput(what, where="`virtual`", do=f"give {family.virtual}")
+    if family.virtual is None:
+        micro_batches_per_round(ranks, micro_batches)
+    if name == "dualpipev" and micro_batches < 2 * ranks:
+        what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
+        raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
+
+
 @lru_cache(maxsize=32)
 def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
     """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
@@ -462,21 +481,12 @@ def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | Non
         virtual: vp; None is what the schedule has, 1 where it may have any.
 
     Raises:
-        BadInput: there is no such schedule, or it does not run so many micro-batches or virtual stages.
+        BadInput: see `require_runnable`.
     """
-    if name not in SCHEDULES:
-        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    if virtual is None:
+        virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
+    require_runnable(name, ranks, micro_batches, virtual)
     family = SCHEDULES[name]
-    virtual = (family.virtual or 1) if virtual is None else virtual
-    for where, count in (("`ranks`", ranks), ("`micro_batches`", micro_batches), ("`virtual`", virtual)):
-        if count < 1:
-            raise BadInput(f"{count} is no number of them", where=where, do="give at least 1")
-    if family.virtual not in (None, virtual):
-        what = f"schedule {name} with {virtual} virtual stage(s) a rank"
-        raise BadInput(what, where="`virtual`", do=f"give {family.virtual}")
-    if name == "dualpipev" and micro_batches < 2 * ranks:
-        what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
-        raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
     orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
     return Schedule(name, orders, micro_batches, virtual, family.placement)
 

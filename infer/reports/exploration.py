@@ -236,9 +236,9 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
 def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
     proven, step_s = exploration.proven, exploration.best.step_s
-    asked = in_options(exploration.space.constraints.in_words)
+    restrictions = in_options(exploration.space.constraints.in_words)
     shardings = ["these shardings"] if exploration.space.model.shardings else []
-    conditions = " and ".join([*shardings, *([asked] if asked else [])])
+    conditions = " and ".join([*shardings, *([restrictions] if restrictions else [])])
     where = "plan of any kind on the grid" + (f" with {conditions}" if conditions else "")
     gap = step_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:

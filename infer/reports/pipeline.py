@@ -217,8 +217,8 @@ def field_in_words(report: PlanReport) -> str:
     stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
     shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
-    asked = report.problem.constraints.in_words
-    return f"{shown}, {in_options(asked)}," if asked else shown
+    restrictions = report.problem.constraints.in_words
+    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
 
 
 def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,16 @@ NEEDS = {
     "roofline_accuracy": "profiles",
 }
 """Script → what it cannot run without, and the repository does not have."""
+SMALL = {
+    "datagen_throughput": "--groups 300",
+    "exact_planner": "--sweep 1",
+    "explorer": "vgg19 --cluster A --budget 1",
+    "hybrid_search": "--problems 1",
+    "large_problems": "--problems 1 --jobs 1 --search 0.1",
+    "online_search": "--models vgg19 --seeds 1",
+    "replanning": "--models vgg19_v100 --seeds 1 --windows 2",
+}
+"""Script → arguments with which it measures little, quickly."""
 
 
 def test_every_benchmark_has_a_result_and_every_result_its_benchmark() -> None:
@@ -48,6 +59,16 @@ def test_a_benchmark_starts_and_explains_itself(
         runpy.run_path(str(file), run_name="__main__")
     assert ending.value.code == 0
     assert "usage:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SMALL)
+def test_a_benchmark_prints_its_table(script: str) -> None:
+    """explorer.py started and explained itself, but read a length that plans no longer had."""
+    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *SMALL[script].split()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"\d", ended.stdout)
 
 
 @pytest.mark.slow

@@ -57,5 +57,5 @@ def test_what_does_not_fit_with_a_restriction_names_it() -> None:
 
 def test_all_constraints_have_words() -> None:
     assert Constraints().in_words == ""
-    asked = Constraints(together=("a*",), max_stages=4, forbidden=frozenset({"data"}), cut_at="blocks")
-    assert asked.in_words == "`together='a*'` and `max_stages=4` and `forbidden='data'` and `cut_at='blocks'`"
+    restrictions = Constraints(together=("a*",), max_stages=4, forbidden=frozenset({"data"}), cut_at="blocks")
+    assert restrictions.in_words == "`together='a*'` and `max_stages=4` and `forbidden='data'` and `cut_at='blocks'`"

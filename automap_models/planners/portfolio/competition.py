@@ -194,8 +194,8 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
         if isinstance(result, Result) and result.plan is not None:
             contender.take(result)
             continue
-        asked = contender.problem.constraints.in_words
-        reason = f"does not know {asked}" if asked else "found no plan that fits the memory"
+        restrictions = contender.problem.constraints.in_words
+        reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
         reason = f"the policy {reason}" if why is None else why.rstrip(".")
         contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)

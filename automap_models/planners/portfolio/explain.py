@@ -172,9 +172,9 @@ def _why_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
     needed = least_memory(replace(space, constraints=constraints), staged_only=True)
     if math.isinf(needed):
         return "stages cannot share out the devices with as few replicas as they may have"
-    asked = space.constraints.in_words
-    each = f"each with {asked}" if asked else "each"
-    return f"does not fit: {each} needs {needed / 1e9:.4g} GB or more on its fullest device"
+    restrictions = space.constraints.in_words
+    subject = f"each with {restrictions}" if restrictions else "each"
+    return f"does not fit: {subject} needs {needed / 1e9:.4g} GB or more on its fullest device"
 
 
 def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:

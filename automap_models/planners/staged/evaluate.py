@@ -43,9 +43,9 @@ def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> f
         problem: of one stage, in as many micro-batches as the plan.
         known: results of baselines, for the same global batch.
     """
-    tried = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
+    known_s = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
     own_s = baseline_s(problem, known)
-    return min([*tried, *([] if own_s is None else [own_s])], default=None)
+    return min([*known_s, *([] if own_s is None else [own_s])], default=None)
 
 
 def evaluate(

@@ -244,14 +244,14 @@ def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
 
 def out_of_memory(problem: StagedProblem) -> Infeasible:
     """The error for a problem none of whose plans fits: what the fullest stage of the best-packed one needs."""
-    fullest, asked = best_packed(tables_of(problem)), problem.constraints.in_words
-    plans = counted(problem.stages, "stage") + (f" with {asked}" if asked else "")
+    fullest, restrictions = best_packed(tables_of(problem)), problem.constraints.in_words
+    plans = counted(problem.stages, "stage") + (f" with {restrictions}" if restrictions else "")
     return Infeasible(
         f"none of the plans of {plans} fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
         f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
         f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",
         do="try more stages, a finer `granularity`, smaller micro-batches, a smaller `state_factor`"
-        f"{', more shardings' if problem.shardings else ''}{', fewer restrictions' if asked else ''} "
+        f"{', more shardings' if problem.shardings else ''}{', fewer restrictions' if restrictions else ''} "
         "or devices with more memory",
     )

@@ -26,9 +26,9 @@ Printed = Callable[..., str]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile whose instructions have long names and whose parameters do not fit one device, and what to plan for."""
     folder = tmp_path_factory.mktemp("widths")
-    seconds_each = np.linspace(0.9e-3, 1.1e-3, len(LAYERS)) * 100
+    instruction_s = np.linspace(0.9e-3, 1.1e-3, len(LAYERS)) * 100
     profile = Profile.create(
-        C=seconds_each,
+        C=instruction_s,
         A=np.full(len(LAYERS), 4e6),
         W=np.full(len(LAYERS), 64e6),
         stash=np.full(len(LAYERS), 40e6),
@@ -62,10 +62,10 @@ def shortens(word: str, name: str) -> bool:
     """Whether the parts between the marks of omission follow one another in the name."""
     at = 0
     for part in word.split("…"):
-        found = name.find(part, at)
-        if found < 0:
+        begin = name.find(part, at)
+        if begin < 0:
             return False
-        at = found + len(part)
+        at = begin + len(part)
     return True
 
 
