@@ -41,7 +41,7 @@ class Pipeline:
             both = self.forward_s[s : s + 1] + self.backward_s[s]
             times = StageTimes(both, self.forward_s[s : s + 1], self.all_reduce_s[s : s + 1], np.zeros(1))
             suffix = suffixes.before_stage(s, times, suffix)
-        return float(suffixes.least(suffix, 0.0, 0.0)[0])
+        return float(suffixes.least(suffix)[0])
 
 
 @st.composite
