@@ -18,10 +18,7 @@ With u = f + b and x the transfer after a stage, RT_s = u_s + 2·x_s + RT_{s+1}.
 stage s, and of the last one back from there, takes RT_0 - RT_s. In between, stage s alone takes at least
 
 - M·u_s - RT_s: its passes one after the other;
-- (M-1)·b_s + (M-w_s)·f_s after B_0, or (M-1)·f_s + (M-w_s)·b_s before F_{M-1}: the others;
-- where M > w_s, (M-1-w_s)·u_s between B_0 and F_{M-1}, and RT_s once more for the last micro-batch;
-- where c = ⌊(M-1)/w_s⌋ ≥ 1, c·RT_s and (M-1-c·w_s)·u_s: every w_s-th micro-batch waits for the round trip of the
-  one that is w_s before it.
+- (M-1)·b_s + (M-w_s)·f_s after B_0, or (M-1)·f_s + (M-w_s)·b_s before F_{M-1}: the others.
 
 With GPipe, where all forward passes come first, stage s takes (M-1)·u_s beside RT_0. The link after stage s carries 2M
 messages one after the other, of which RT_{s+1} may be hidden; with GPipe the stages below hide nothing.
@@ -32,17 +29,20 @@ all-reduce that its last backward pass cannot hide. Where it goes over the links
 `shares_link`) it goes before the last gradient that the stage before waits for: delay_s is exposed_s there, else 0.
 
 **What delays the last micro-batch.** wait_s is how long after F_0 the last forward pass F_{M-1} of stage s starts at
-least. It comes after B_{M-1-w_s}, so where M > w_s, wait_s is RT_s for B_0 and (M-1-w_s) times the period of the steady
-phase. The period is never below
+least: (M-1)·f_s. Where M > w_s it comes after B_{M-1-w_s}, and wait_s is RT_s for B_0 and then (M-1-w_s) times the
+period of the steady phase. The period is never below
 
 - u_s: the stage by itself;
-- RT_s / w_s: as above;
+- RT_s / w_s: every w_s-th micro-batch waits for the round trip of the one that is w_s before it;
 - cycle / (1 + w_s - w_t) for any later stage t, with cycle = Σ u + 2·Σ x over the stages s … t: stage t runs
   B_{j-w_t+1} right after F_j, which stage s follows with F_{j+1+w_s-w_t};
 - with w_s = w_t + 1 for the next stage t: min(min(u_s, u_t) + 2·x, max(u_s, u_t) + x). The link carries F_{k+w_t} and
   B_k one after the other, in either order. If F goes first in two rounds in a row, 2·x + u_s lie between these; if B
   does, 2·x + u_t; of a change from one order to the other and back each takes x + max(u_s, u_t) in the mean. A change
   that is not undone takes less, once: the period less max(x, u_t), or twice the period less u_s + u_t + 2·x.
+
+The stages before a suffix may delay the last micro-batch, too: `least` counts the round trips of the whole pipeline and
+the cycle through its first stages up to the first one of the suffix.
 
 From the start of its last forward pass a stage takes last_s until the last backward pass is done and its gradients have
 left for the stage before, and reduced_s until it and all below it have reduced theirs.
@@ -135,6 +135,13 @@ class Suffixes(ABC):
     @abstractmethod
     def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
         """Lower bound on what any plan costs that ends in the suffix, with the transfer into its first stage."""
+
+    def rounded(self, suffix: FloatArray, grain_s: float) -> FloatArray:
+        """Numbers no larger than these, so that fewer differ; what a plan costs at least falls by a few grains a stage.
+
+        Where the numbers give the cost itself, they stay as they are.
+        """
+        return suffix
 
     @abstractmethod
     def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:
@@ -237,6 +244,16 @@ class StepSuffixes(Suffixes):
         delay_s = times.delay_s
         return np.stack((trip, end + delay_s, reduced, last + delay_s, last_reduced, both_s, np.zeros_like(both_s)))
 
+    def rounded(self, suffix: FloatArray, grain_s: float) -> FloatArray:
+        """To a grain over how often the number is counted: RT once a round, u and x up to M times."""
+        if np.isinf(grain_s):
+            return suffix
+        others = self.micro_batches - 1
+        counts = np.array([1 + others // self.warm_up[0], 1, 1, 1, 1, 1 + others / 2, 1 + 2 * others])
+        grains = (grain_s / counts).reshape(-1, *[1] * (suffix.ndim - 1))
+        rounded: FloatArray = np.floor(suffix / grains) * grains
+        return rounded
+
     def _own(self, stage: int, both_s: FloatArray, forward_s: FloatArray, trip: FloatArray) -> FloatArray:
         """What the stage adds to RT_0 at least."""
         others, warm = self.micro_batches - 1, self.warm_up[stage]
@@ -270,7 +287,7 @@ class StepSuffixes(Suffixes):
         """max(busy + max(D, RT + excess), forward + Z), and the last micro-batch after what delays it."""
         trip, end, reduced, last, last_reduced, both, transfer_s = suffix
         _, busy, forward, excess = prefix
-        least = np.maximum(busy + np.maximum(end, trip + excess), forward + reduced)
+        least: FloatArray = np.maximum(busy + np.maximum(end, trip + excess), forward + reduced)
         first = self.warm_up[0]
         left = self.micro_batches - 1 - first
         if not prefix.stages or left < 0:
@@ -283,7 +300,8 @@ class StepSuffixes(Suffixes):
             if inside:
                 cycles = rounds * (both + 2.0 * transfer_s) + inside * busy
                 wait = np.maximum(wait, busy + trip + cycles)
-        return np.maximum(least, wait + np.maximum(busy + last, forward + last_reduced))
+        least = np.maximum(least, wait + np.maximum(busy + last, forward + last_reduced))
+        return least
 
     def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:
         """As M·u is no more than the room, and M·u - (w-1)·u/2 no more than what the round trip leaves of it."""

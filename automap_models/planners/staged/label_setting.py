@@ -1,8 +1,9 @@
 """Label setting: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding of its
-first stage. A search that is stopped still proves something: every plan no longer than the bound ends in one
-of the labels that were alive.
+A label is a suffix of a plan, the stages s … S-1, with its numbers (cost.suffixes) and the sharding of its first stage.
+A search that is stopped still proves something: every plan no longer than the bound ends in one of the labels that were
+alive. Before stage 1 only the first stage is left, on all devices before it, so the labels of stage 1 are held against
+whole plans.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PLANNER = "exact"
 """Who makes the plans that come out."""
 TIES = 8
 """Most plans that are looked at of those that are equally long."""
+GRAIN = 1e-3
+"""Of the limit: to so much numbers are rounded where undominated labels only bound what plans cost."""
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
 
@@ -210,7 +213,7 @@ class _Search:
             labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers, least)
             fits = tables.fits(stage, i, k, (devices - a) // sharding.degree, index)
             blocks.append(labels.take((least <= self.limit_s) & fits))
-        return self._undominated(blocks)
+        return blocks[0] if len(blocks) == 1 else self._undominated(blocks)
 
     def earlier_stage(self, stage: int, rest: _Labels, deadline: Deadline) -> _Labels:
         """The labels of a stage before those of the next one, for every device q between the two.
@@ -236,17 +239,20 @@ class _Search:
             blocks = self._few(blocks)
         labels = _joined(blocks, self.tables.end)
         if self.keep is Keep.BEST and stage:
-            return labels.take(self._front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers, labels.least_s))
+            return self._undominated([labels])
         return labels
 
-    def _front(self, group: IntArray, numbers: FloatArray, least_s: FloatArray) -> IntArray:
-        """Indices of the entries to keep, ascending by group."""
+    def _front(self, group: IntArray, numbers: FloatArray, least_s: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Indices of the entries to keep, ascending by group, and their numbers."""
         if self.keep is Keep.ALL:
-            return np.arange(group.size)
+            return np.arange(group.size), numbers
         if self.keep is Keep.UNDOMINATED:
-            return pareto_front(group, numbers)
+            numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
+            front = pareto_front(group, numbers)
+            return front, numbers[:, front]
         order = np.lexsort((least_s, group))
-        return order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+        best = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+        return best, numbers[:, best]
 
     def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
         """What must come before the stage from boundary i on devices a … q-1."""
@@ -256,11 +262,9 @@ class _Search:
 
     def _undominated(self, shardings: list[_Labels]) -> _Labels:
         """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
-        if len(shardings) == 1:
-            return shardings[0]
         labels = _joined(shardings, self.tables.end)
-        group = labels.a * (self.tables.end + 1) + labels.i
-        return labels.take(self._front(group, labels.numbers, labels.least_s))
+        front, _ = self._front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers, labels.least_s)
+        return labels.take(front)
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
@@ -269,10 +273,11 @@ class _Search:
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
         shardings = [
-            self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving)) for sharding in through
+            self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving))
+            for sharding in through
         ]
         blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
-        return [self._undominated(blocks)] if blocks else []
+        return [self._undominated(blocks)] if len(blocks) > 1 else blocks
 
     def _cross(
         self, stage: int, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray
@@ -289,9 +294,9 @@ class _Search:
         alive = np.flatnonzero(least <= self.limit_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
         numbers = numbers.reshape(len(numbers), -1)[:, alive]
-        front = self._front(group, numbers, least[alive])
+        front, numbers = self._front(group, numbers, least[alive])
         from_own = alive[front] % own.size
-        return _Arriving(group[front], k[from_own], own[from_own], numbers[:, front])
+        return _Arriving(group[front], k[from_own], own[from_own], numbers)
 
     def _reaching(self, stage: int, through: Through, arriving: _Arriving) -> _Arriving:
         """Those before which a stage in that sharding can still come."""
@@ -339,7 +344,7 @@ class _Search:
             place, k = at[short], arriving.k[j[short]]
             fit = np.flatnonzero(tables.fits(stage, i[place], k, replicas[place], through.sharding))
             place, short = place[fit], short[fit]
-            front = self._front(place, numbers[:, short], least[short])
+            front, numbers = self._front(place, numbers[:, short], least[short])
             place, kept = place[front], short[front]
             yield _Labels(
                 a=a[place],
@@ -348,7 +353,7 @@ class _Search:
                 k=arriving.k[j[kept]],
                 sharding=np.full_like(place, through.sharding),
                 parent=arriving.parent[j[kept]],
-                numbers=numbers[:, kept],
+                numbers=numbers,
                 least_s=least[kept],
             )
 

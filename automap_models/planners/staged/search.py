@@ -211,7 +211,7 @@ class StagedSearch:
             self._take_ties(self._ranked(tables, self.step_s), tables)
             return
         if np.isinf(self.step_s):
-            self._simulate(tables, self._ranked(tables, self.step_s))
+            self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
         self._close(tables)
 
     def _ranked(
@@ -223,7 +223,10 @@ class StagedSearch:
         return ranked(tables, bounds, limit_s, self.deadline, most_labels, keep)
 
     def _close(self, tables: StageTables) -> None:
-        """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
+        """List all plans that may be shorter than the best and simulate them.
+
+        Where the first list gets too long, only plans that cost least at least are on it; then the plans that no other
+        dominates say how short any plan can be, before longer lists are made.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
@@ -233,9 +236,11 @@ class StagedSearch:
             for most in LISTS:
                 ranking = self._ranked(tables, self.step_s, Keep.ALL, most)
                 self._simulate(tables, ranking, done_s)
-                done_s = ranking.limit_s
+                done_s = max(done_s, ranking.limit_s)
                 if done_s >= self.step_s:
                     return
+                if most == LISTS[0]:
+                    done_s = max(done_s, self.undominated(tables))
         except OutOfTime as stopped:
             raise OutOfTime(max(done_s, stopped.bound_s)) from None
         raise OutOfTime(done_s)
