@@ -146,16 +146,16 @@ def profile(
     """
     from automap_models.workloads.source import profile_source
 
-    asked = config_of(_ProfileOptions, "profile", **options)
-    measuring = {key: value for key in ("repeats", "warmup", "seed") if (value := getattr(asked, key)) is not None}
+    request = config_of(_ProfileOptions, "profile", **options)
+    measuring = {key: value for key in ("repeats", "warmup", "seed") if (value := getattr(request, key)) is not None}
     if measuring and not measure:
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
-    source = _source(model, inputs, asked)
-    made = profile_source(
+    source = _source(model, inputs, request)
+    profiled = profile_source(
         source, None, _device(device), measuring if measure else None, lambda what: None, lambda *progress: None
     )
     name = name or (source.what if source.model is not None else None)
-    return made if name is None else replace(made, meta={**made.meta, "model": name})
+    return profiled if name is None else replace(profiled, meta={**profiled.meta, "model": name})
 
 
 def plan(profile: Profile | PathLike, cluster: Cluster | PathLike, **options: Any) -> PlannedResult:
@@ -170,8 +170,8 @@ def plan(profile: Profile | PathLike, cluster: Cluster | PathLike, **options: An
         BadInput: an argument cannot be used.
         Infeasible: no plan fits the memory.
     """
-    asked = config_of(PlanOptions, "plan", **options)
-    return PlannedResult.of(planned(_profile(profile), _cluster(cluster), asked))
+    request = config_of(PlanOptions, "plan", **options)
+    return PlannedResult.of(planned(_profile(profile), _cluster(cluster), request))
 
 
 def explore(
@@ -197,12 +197,12 @@ def explore(
         Infeasible: no plan fits the memory.
         UserCodeError: the model's own code raised.
     """
-    asked = config_of(ExploreOptions, "explore", **options)
-    limited, _ = asked.limited(_cluster(cluster)), asked.constraints
+    request = config_of(ExploreOptions, "explore", **options)
+    limited, _ = request.limited(_cluster(cluster)), request.constraints
     profiled = _profiled_model(model, inputs, limited, _device(device), microbatch_size)
-    result = ExplorePlanner(explore_config(asked)).solve(space_to_explore(profiled, limited, asked))
+    result = ExplorePlanner(explore_config(request)).solve(space_to_explore(profiled, limited, request))
     result.required_plan()
-    best = PlannedResult.of(evaluate(result, seed=asked.seed))
+    best = PlannedResult.of(evaluate(result, seed=request.seed))
     return ExploredResult(**vars(best), exploration=result.facts["exploration"])
 
 

@@ -19,16 +19,14 @@ import csv
 import json
 import re
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from common import ROOT, run_program
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = 25
 """Batches an epoch; each has 1,024 episodes, or 128 exact plans."""
 
@@ -72,11 +70,6 @@ otherwise episodes."""
 METRICS = ("gap_mean", "gap_p99", "gap_max", "out_of_memory")
 
 
-def run(program: str, *overrides: str) -> None:
-    """Run one of the repository's programs."""
-    subprocess.run([sys.executable, ROOT / program / "run.py", *overrides], check=True, stdout=subprocess.DEVNULL)
-
-
 def curve(out: Path) -> np.ndarray:
     """[epochs, 4] the METRICS after each epoch of a run, gone on with or not."""
     rows = []
@@ -102,7 +95,7 @@ def train(name: str, seed: int, epochs: int, runs: Path, common: Overrides) -> t
         resumed = ("ckpt_path=last",) if (out / "checkpoints" / "last.ckpt").exists() else ()
         plans = (f"imitation.plans={runs / 'exact_plans'}",) if "experiment=imitation" in VARIANTS[name] else ()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run("train", *VARIANTS[name], *common, *settings, *plans, *resumed)
+        run_program("train", *VARIANTS[name], *common, *settings, *plans, *resumed)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         done.write_text(json.dumps({"cpu_min": used_s / 60}))
@@ -112,6 +105,7 @@ def train(name: str, seed: int, epochs: int, runs: Path, common: Overrides) -> t
 def write_plot(path: Path, curves: dict[str, list[np.ndarray]]) -> None:
     """How far held-out plans are from the optimum after each epoch, every seed a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -122,7 +116,7 @@ def write_plot(path: Path, curves: dict[str, list[np.ndarray]]) -> None:
                 axes.axhline(100 * (history[-1, 0] - 1), color="grey", linestyle="--", label=label)
             else:
                 axes.plot(epochs, 100 * (history[:, 0] - 1), f"C{number}.-", label=label)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epochs of 300 optimiser steps on 256 states: 25,600 episodes, or 3,200 exact plans")
     axes.set_ylabel("mean L / L* − 1 on held-out problems, %")
     axes.set_yscale("log")
@@ -144,9 +138,9 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the variants' curves")
     arguments = parser.parse_args()
     if not (arguments.data / "manifest.json").exists():
-        run("datagen", "dist=mixed", f"groups={arguments.groups}", "seed=1", f"out={arguments.data}")
-    common = (f"data.path={arguments.data}", f"data.groups={arguments.groups}", "logger=csv", "export=false")
-    common = (*common, f"trainer.threads={arguments.threads}")
+        run_program("datagen", "dist=mixed", f"groups={arguments.groups}", "seed=1", f"out={arguments.data}")
+    settings = (f"data.path={arguments.data}", f"data.groups={arguments.groups}", "logger=csv", "export=false")
+    common: Overrides = (*settings, f"trainer.threads={arguments.threads}")
     table = Table("variant", "L / L*, mean", "spread", "p99", "max", "out of memory", "CPU minutes")
     progress, curves = Console(stderr=True), {}
     for name in track(arguments.only, "training", console=progress):

@@ -242,8 +242,8 @@ def print_summary(rows: Sequence[Row]) -> None:
     gaps = sorted(row.gap for row in rows if row.gap is not None)
     print(f"\n{len(rows)} rows; the default loses {len(lost)}.")
     for loser in lost:
-        told = ", ".join(f"{rival.name} ({rival.step_s:.4g} s)" for rival in loser.losses)
-        print(f"- {loser.cells[0]} on {loser.cells[1]}, {loser.cells[3]}, to {told}")
+        rivals = ", ".join(f"{rival.name} ({rival.step_s:.4g} s)" for rival in loser.losses)
+        print(f"- {loser.cells[0]} on {loser.cells[1]}, {loser.cells[3]}, to {rivals}")
     if gaps:
         proven = sum(gap <= 1e-6 for gap in gaps)
         near = sum(gap <= 0.02 for gap in gaps)

@@ -1,10 +1,10 @@
 """What `--stages auto --micro-batches auto` chooses, and whether one portfolio finds what single exact searches find.
 
-For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches.
-`portfolio` is competition.compete on all combinations at once, proven to the end and not refined; `one by one`
-searches every combination exactly from nothing; `default` is the plan without `auto`, at the profiled micro-batch
-size. Then the combinations a second of a sweep's quick plans. Processor time, so that other work on the machine counts
-for little.
+For each example profile that fits and each of the clusters A, B and C: the global batch is 16 profiled micro-batches,
+and a plan has at most two stages a node. Plans are compared by the length L. `portfolio` is competition.compete on all
+combinations at once, proven to the end and not refined; `one by one` searches every combination exactly from nothing;
+`default` is the plan without `auto`, at the profiled micro-batch size. Then the combinations a second of a sweep's
+quick plans. Processor time, so that other work on the machine counts for little.
 
     python benchmarks/auto_choice.py
 """
@@ -15,9 +15,9 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
+from common import EXAMPLES, timed
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +33,6 @@ from automap_models.planners.portfolio.space import PlanningSpace, default_stage
 from automap_models.planners.staged.batch import plan_batch
 from automap_models.planners.staged.search import exact_search
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 BUDGET = Budget(prove_s=np.inf, refine_s=0.0)
 
 
@@ -59,16 +58,14 @@ def main() -> None:
         for name in arguments.clusters:
             one_stage = StagedProblem(profile, read_cluster(name), stages=1)
             space = PlanningSpace(ProfiledModel(profile), one_stage.cluster, batch)
-            problems = space.pipelines(makers.policy.out_of_range).problems
+            stages = tuple(range(1, 2 * one_stage.cluster.nodes + 1))
+            problems = space.pipelines(makers.policy.out_of_range, stages).problems
             everything += problems
-            start = time.process_time()
-            choice = compete(problems, makers, BUDGET, Deadline())
+            choice, taken_s = timed(lambda problems=problems: compete(problems, makers, BUDGET, Deadline()))  # type: ignore[misc]
             if choice.plan is None:
                 table.add_row(path.stem, name, str(len(problems)), "fits no memory")
                 continue
-            taken_s, start = time.process_time() - start, time.process_time()
-            best_s = one_by_one_s(problems)
-            alone_s = time.process_time() - start
+            best_s, alone_s = timed(lambda problems=problems: one_by_one_s(problems))  # type: ignore[misc]
             several = replace(one_stage, stages=default_stages(profile, one_stage.cluster))
             two = compete([one_stage, several], makers, BUDGET, Deadline())
             default = f"{two.cost.length_s / choice.cost.length_s:.3f}" if two.plan else "does not fit"

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import resource
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from exact_planner import random_problem
-from policy_quality import ROOT, fresh_problems, processor_time
+from common import add_profiles, fresh_problems, processor_time, profile_files, random_problem, timed
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -40,13 +38,6 @@ from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 BUDGET_S = AutoConfig().certify_s
 LARGE = ((8, 8, 8), (8, 16, 8), (16, 8, 16))
 """Nodes, devices a node, stages."""
-
-
-def timed(run: Callable[[], object]) -> tuple[object, float]:
-    """What a call returns, and its processor time: other work on the machine does not count."""
-    start = time.process_time()
-    result = run()
-    return result, time.process_time() - start
 
 
 def plan_of(planner: StagedPlanner, problem: StagedProblem) -> StagedPlan | None:
@@ -137,12 +128,10 @@ def real_part(console: Console, arguments: argparse.Namespace, profiles: Sequenc
         for name in "ABC":
             cluster = read_cluster(name)
             problem = StagedProblem(profile, cluster, stages=cluster.nodes)
-            start = time.process_time()
-            result = planner.solve(problem, deadline=processor_time())
+            result, taken_s = timed(lambda problem=problem: planner.solve(problem, deadline=processor_time()))  # type: ignore[misc]
             if result.plan is None or result.bound is None:
                 table.add_row(path.stem, name, "fits no memory", "", "", "", "")
                 continue
-            taken_s = time.process_time() - start
             length_s, bound = result.cost.length_s, result.bound
             gap = f"{100 * (length_s / bound.value - 1):.2f} %"
             cells = (f"{length_s:.4f} s", result.plan.planner, bound.proof, gap, f"{1e3 * taken_s:.0f}")
@@ -156,16 +145,13 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=200, help="random problems a cluster")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
-    parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
+    add_profiles(parser)
     parser.add_argument("--large", action="store_true", help="also 64 and 128 devices, 8 and 16 stages")
     arguments = parser.parse_args()
-    console = Console(width=140)
+    console, profiles = Console(width=140), profile_files(arguments.profiles)
     random_part(console, arguments)
     if arguments.large:
         large_part(console, arguments)
-    profiles = sorted((ROOT / "examples").glob("*.npz"))
-    if arguments.profiles:
-        profiles += sorted(arguments.profiles.glob("*.txt")) + sorted(arguments.profiles.glob("*.npz"))
     real_part(console, arguments, profiles)
 
 

@@ -5,7 +5,7 @@
 Random models of 3,000 instructions at granularity 128, S = N stages. Time per instruction is uniform; activations and
 parameters are uniform, scaled so that transfers and all-reduces are negligible, or as long as computation, or longer.
 The claims, for cluster C on one core: ≤ 3 s and ≤ 500 MB. Each row runs in a process of its own: its peak memory
-is that of a fresh interpreter and this one row.
+is that of a fresh interpreter and this one row. Seconds are of processor time.
 """
 
 from __future__ import annotations
@@ -13,30 +13,26 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import resource
-import time
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from common import random_problem, timed
 from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
-from automap_models.core.staged import StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import exact_search
 
-INSTRUCTIONS = 3000
-COMPUTE_S = 0.1
 KINDS = {"computation": (-3.0, -3.0), "transfers": (0.5, -3.0), "all-reduce": (-3.0, 1.0), "everything": (0.0, 0.0)}
 """What decides → log10 of transfer and all-reduce time over computation time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: some problems of one kind; seconds, worst and median."""
+    """One line of the table: some problems of one kind; seconds of processor time, worst and median."""
 
     median_s: float
     worst_s: float
@@ -45,19 +41,6 @@ class Row:
     gap: float
     length_s: float
     peak_mb: float
-
-
-def random_problem(
-    cluster: Cluster, stages: int, micro_batches: int, kind: tuple[float, float], seed: int
-) -> StagedProblem:
-    """A model whose transfers and all-reduces take 10^kind of its computation, one device's share of each."""
-    rng = np.random.default_rng(seed)
-    C, A, W = rng.uniform(size=(3, INSTRUCTIONS))
-    share_s = COMPUTE_S / cluster.devices
-    C *= COMPUTE_S / C.sum()
-    A *= cluster.inter * share_s * 10 ** kind[0]
-    W *= cluster.inter * share_s * micro_batches * 10 ** kind[1] / W.sum()
-    return StagedProblem(Profile.create(C, A, W), cluster, stages, micro_batches)
 
 
 def measure(cluster: Cluster, stages: int, kind: str, count: int) -> Row:
@@ -69,19 +52,18 @@ def measure(cluster: Cluster, stages: int, kind: str, count: int) -> Row:
         if kind in KINDS:
             scales, micro_batches = KINDS[kind], 16
         problem = random_problem(cluster, stages, micro_batches, scales, seed)
-        start = time.perf_counter()
-        plan = exact_search(problem)
-        taken.append(time.perf_counter() - start)
+        plan, taken_s = timed(lambda problem=problem: exact_search(problem))  # type: ignore[misc]
+        taken.append(taken_s)
         if plan is None:
             raise RuntimeError("a problem of the benchmark does not fit its cluster")
         length = plan_cost(problem, plan).length_s
-        start = time.perf_counter()
-        if exact_search(problem, length) is not None:
+        shorter, taken_s = timed(lambda problem=problem, length=length: exact_search(problem, length))  # type: ignore[misc]
+        if shorter is not None:
             raise RuntimeError("the optimum was not proven")
-        proofs.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        gaps.append(length / lower_bound_s(problem) - 1.0)
-        bounds.append(time.perf_counter() - start)
+        proofs.append(taken_s)
+        bound_s, taken_s = timed(lambda problem=problem: lower_bound_s(problem))  # type: ignore[misc]
+        gaps.append(length / bound_s - 1.0)
+        bounds.append(taken_s)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Row(median(taken), max(taken), median(proofs), median(bounds), median(gaps), length, peak_mb)
 

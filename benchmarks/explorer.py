@@ -1,10 +1,11 @@
 """The best plan of each pure kind against the best hybrid, on the paper's clusters and on ones with faster links.
 
-    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--budget 20] [--cluster C …] [MODEL …]
+    OMP_NUM_THREADS=1 python benchmarks/explorer.py [--schedule 1f1b] [--budget 20] [--cluster C …] [MODEL …]
 
-A global batch of 256 samples; training state as in fp32 with Adam. Lengths are the cost model's, `–` is a kind none of
-whose plans fits. `gain` is the shortest pure plan's length over the hybrid's; 1.00 says that none is shorter than the
-best pure plan. `bound` is what is proven about all plans: no plan of any kind on the grid is below it.
+A global batch of 256 samples; training state as in fp32 with Adam. Steps are simulated under the schedule, `--schedule
+length` compares plans by the length L. `–` is a kind none of whose plans fits. `gain` is the shortest pure plan's step
+over the hybrid's; 1.00 says that none is shorter than the best pure plan. `bound` is what is proven about all plans: no
+plan of any kind on the grid is below it. The budget is of processor time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from automap_models import workloads
 from automap_models.core.mesh import PlanKind
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.hlo.adapter import trace
@@ -55,11 +57,11 @@ def why(exploration: Exploration) -> str:
 def row(model: str, cluster: str, exploration: Exploration, seconds: float) -> tuple[str, ...]:
     pure = [best_of(exploration, kind) for kind in PURE]
     hybrid, best_pure = best_of(exploration, "hybrid"), best_of(exploration, *PURE)
-    gain = best_pure.length_s / hybrid.length_s if hybrid and best_pure else None
-    lengths = [f"{candidate.length_s:.3g}" if candidate else "–" for candidate in (*pure, hybrid)]
+    gain = best_pure.step_s / hybrid.step_s if hybrid and best_pure else None
+    steps = [f"{candidate.step_s:.3g}" if candidate else "–" for candidate in (*pure, hybrid)]
     shown_gain = "1.00" if hybrid is None else "only it fits" if gain is None else f"{max(gain, 1.0):.2f}"
     bound = f"{exploration.proven.value:.3g}{'' if exploration.proven.proof == 'relaxation' else ' (exact)'}"
-    return model, cluster, *lengths, shown_gain, bound, why(exploration), f"{seconds:.0f}"
+    return model, cluster, *steps, shown_gain, bound, why(exploration), f"{seconds:.0f}"
 
 
 def main() -> None:
@@ -67,7 +69,9 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--cluster", action="append", choices=tuple(CLUSTERS))
     parser.add_argument("--budget", type=float, default=20.0)
+    parser.add_argument("--schedule", choices=(*SCHEDULES, "length"), default=DEFAULT_SCHEDULE)
     arguments = parser.parse_args()
+    schedule = None if arguments.schedule == "length" else arguments.schedule
     table = Table(box=None)
     for heading in ("model", "cluster", *PURE, "hybrid", "gain", "bound", "best plan", "s"):
         table.add_column(heading)
@@ -81,7 +85,7 @@ def main() -> None:
             begun = time.perf_counter()
             try:
                 result = ExplorePlanner(ExploreConfig(arguments.budget)).solve(
-                    PlanningSpace(model, cluster, GLOBAL_BATCH)
+                    PlanningSpace(model, cluster, GLOBAL_BATCH, schedule=schedule)
                 )
                 result.required_plan()
                 exploration = result.facts["exploration"]

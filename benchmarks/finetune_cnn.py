@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ablations import run
+from common import drawn, optimum_s, refuse, run_program
 from hydra import compose, initialize_config_dir
-from policy_quality import drawn, optimum_s
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -54,16 +53,21 @@ def lengths(module: RainbowModule, problems: list[StagedProblem]) -> np.ndarray:
 def main() -> None:
     """Fine-tune and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument(
+        "checkpoint", type=Path, nargs="?", help="of a training, such as runs/rainbow/checkpoints/last.ckpt"
+    )
     parser.add_argument("--episodes", type=int, default=51200)
     parser.add_argument("--problems", type=int, default=200, help="of each distribution")
     parser.add_argument("--seed", type=int, default=2026)
     arguments = parser.parse_args()
+    if arguments.checkpoint is None or not arguments.checkpoint.is_file():
+        missing = "none is shipped" if arguments.checkpoint is None else f"{arguments.checkpoint} is none"
+        refuse(f"this needs a checkpoint of a training, and {missing}: train with `python train/run.py`")
     with tempfile.TemporaryDirectory() as folder:
         data, out = Path(folder) / "data", Path(folder) / "run"
-        run("datagen", "dist=cnn", "groups=60000", "seed=1", f"out={data}")
+        run_program("datagen", "dist=cnn", "groups=60000", "seed=1", f"out={data}")
         settings = (f"init_from={arguments.checkpoint.resolve()}", f"episodes={arguments.episodes}", "export=false")
-        run("train", "experiment=finetune_cnn", f"data.path={data}", f"out={out}", *settings)
+        run_program("train", "experiment=finetune_cnn", f"data.path={data}", f"out={out}", *settings)
         modules = [module_of(path) for path in (arguments.checkpoint, out / "checkpoints" / "last.ckpt")]
     table = Table("distribution", "problems", "before: mean", "p99", "max", "after: mean", "p99", "max")
     for name in track(DISTRIBUTIONS, "optima", console=Console(stderr=True)):

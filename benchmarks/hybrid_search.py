@@ -11,13 +11,11 @@ second, and proven with the best length known in half of that. Milliseconds are 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
-from exact_planner import random_problem
+from common import random_problem, timed
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,7 +28,6 @@ from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.search import anytime_search, exact_search
 
-Result = TypeVar("Result")
 LAUNCH_S = 1e-5
 DEGREES = (2, 4, 8)
 
@@ -68,21 +65,15 @@ def hybrid_problem(seed: int, stages: int, choices: int) -> StagedProblem:
     return replace(pipeline, shardings=tuple(shardings), launch_s=LAUNCH_S)
 
 
-def timed(run: Callable[[], Result]) -> tuple[Result, float]:
-    """What a call returns, and its processor time in milliseconds."""
-    start = time.process_time()
-    result = run()
-    return result, 1e3 * (time.process_time() - start)
-
-
 def measure(problem: StagedProblem) -> tuple[float, float, float, float]:
     """Milliseconds for the best pipeline, the best hybrid plan and the proof of it; how much longer the pipeline is."""
-    pipeline, pipeline_ms = timed(lambda: exact_search(replace(problem, shardings=())))
-    hybrid, hybrid_ms = timed(lambda: anytime_search(problem, Deadline()))
-    proof, proof_ms = timed(lambda: anytime_search(problem, Deadline(), hybrid.bound_s))
+    pipeline, pipeline_s = timed(lambda: exact_search(replace(problem, shardings=())))
+    hybrid, hybrid_s = timed(lambda: anytime_search(problem, Deadline()))
+    proof, proof_s = timed(lambda: anytime_search(problem, Deadline(), hybrid.bound_s))
     if pipeline is None or proof.plan is not None:
         raise RuntimeError("a problem of the benchmark does not fit its cluster, or an optimum was not proven")
-    return pipeline_ms, hybrid_ms, proof_ms, plan_cost(problem, pipeline).length_s / hybrid.bound_s - 1.0
+    longer = plan_cost(problem, pipeline).length_s / hybrid.bound_s - 1.0
+    return 1e3 * pipeline_s, 1e3 * hybrid_s, 1e3 * proof_s, longer
 
 
 def cells(values: Sequence[float]) -> str:

@@ -13,24 +13,26 @@ count. The plot, with --plot FILE, is the distribution of the ratios.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from common import drawn, processor_time, timed
 from numpy.typing import NDArray
-from policy_quality import drawn, features, processor_time, worst
+from policy_quality import features, worst
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
+from automap_models.planners.base import Planner
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
-from automap_models.planners.portfolio.competition import Makers, StagedPlanner
+from automap_models.planners.portfolio.competition import Makers
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.local_search import local_search
@@ -101,15 +103,18 @@ def measure(problem: StagedProblem, path: Path | None, search_s: float) -> Measu
     beam, one = PolicyConfig().beam, policy(path, 1)
     several = policy(path, beam)
 
-    planners: dict[str, StagedPlanner] = {"uniform": UniformPlanner(), "greedy": one, f"beam {beam}": several}
+    planners: dict[str, Planner[Any, StagedPlan, Any]] = {
+        "uniform": UniformPlanner(),
+        "greedy": one,
+        f"beam {beam}": several,
+    }
     for budget_s in BUDGETS_S:
         config = AutoConfig(certify_s=budget_s, refine_s=budget_s / 3)
         planners[label(budget_s)] = AutoPlanner(config, Makers(several))
     plans, taken_s = {}, {}
     for name, planner in planners.items():
-        start = time.process_time()
-        plans[name] = planner.solve(problem, deadline=processor_time()).plan
-        taken_s[name] = time.process_time() - start
+        result, taken_s[name] = timed(lambda planner=planner: planner.solve(problem, deadline=processor_time()))  # type: ignore[misc]
+        plans[name] = result.plan
     length_s = {name: length_of(problem, plan) for name, plan in plans.items()}
     starts = [plan for plan in plans.values() if plan is not None and plan.coarse_cuts is not None]
     known_s = min(length_s.values())

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from common import EXAMPLES, MEASURED_PROFILES, files_of, timed
 from paper_tables import OUT_OF_MEMORY, STATE_FACTOR, TABLE_7, near, profile_of
 from rich.box import MARKDOWN
 from rich.console import Console
@@ -44,7 +45,6 @@ from automap_models.planners.online.search import first_plans
 from automap_models.planners.staged.relaxation import lower_bound_s
 from automap_models.planners.staged.search import anytime_search
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MODELS = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19")
 HELD_OUT = (
     ("bert48", "dgx-1", 4),
@@ -66,8 +66,10 @@ GRAPHS = (
     ("bert-48_b2", "C", 6),
 )
 PROVE_S = 60.0
-HEADS = ("model", "on", "S", "pivots", "played on", "near", "device cuts", "L", "first", "above", "greedy", "episodes")
-HEADS += ("CPU", "wall", "exact", "pruning", "paper")
+HEADS = (
+    *("model", "on", "S", "pivots", "played on", "near", "device cuts", "L", "first", "above", "greedy", "episodes"),
+    *("CPU", "wall", "exact", "pruning", "paper"),
+)
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,9 @@ def row(
     lengths = [run.result.cost.length_s for run in runs]
     best = runs[lengths.index(min(lengths))].result
     plan, possible = best.required_plan(), best.facts["candidates"]
-    begun = time.process_time()
-    optimum = candidate_optimum(possible, min(lengths), lower_bound_s(problem), Deadline(PROVE_S))
-    exact_s = time.process_time() - begun
+    optimum, exact_s = timed(
+        lambda: candidate_optimum(possible, min(lengths), lower_bound_s(problem), Deadline(PROVE_S))
+    )
 
     def above(length_s: float) -> str:
         return f"{100 * (length_s / optimum.value - 1):.2f}"
@@ -173,9 +175,11 @@ def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, StagedProbl
         return
     for model, cluster, stages in HELD_OUT:
         yield model, cluster, problem_of(model, cluster, stages), ""
-    for name, cluster, stages in GRAPHS if arguments.graphs else ():
-        profile = read_profile(arguments.graphs / f"{name}.txt")
-        yield name, cluster, problem_of(name, cluster, stages, profile), ""
+    if arguments.graphs:
+        needed = [f"{name}.txt" for name, _, _ in GRAPHS]
+        paths = files_of(arguments.graphs, "--graphs FOLDER", MEASURED_PROFILES, needed)
+        for (name, cluster, stages), path in zip(GRAPHS, paths, strict=True):
+            yield name, cluster, problem_of(name, cluster, stages, read_profile(path)), ""
 
 
 def main() -> None:

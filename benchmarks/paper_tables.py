@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from common import optimum_s, timed
 from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
@@ -126,24 +126,15 @@ def published_plan(problem: StagedProblem, published: Published) -> StagedPlan:
 
 
 def plans_of(problem: StagedProblem, arguments: argparse.Namespace) -> Iterator[tuple[str, StagedPlan | str, str]]:
-    """Each planner's name, its plan or why there is none, and how long it took once warm."""
+    """Each planner's name, its plan or why there is none, and its processor time once warm."""
     for name in arguments.planner:
         planner = make_planner(name, **({"policy": arguments.policy} if "policy" in config_names(name) else {}))
         try:
             planner.plan(problem)
-            start = time.perf_counter()
-            plan = planner.plan(problem)
-            yield name, plan, f"{1e3 * (time.perf_counter() - start):.0f} ms"
+            plan, taken_s = timed(lambda planner=planner: planner.plan(problem))  # type: ignore[misc]
+            yield name, plan, f"{1e3 * taken_s:.0f} ms"
         except Infeasible:
             yield name, OUT_OF_MEMORY, ""
-
-
-def optimum_s(problem: StagedProblem) -> float:
-    """L*, NaN where nothing fits."""
-    try:
-        return plan_cost(problem, make_planner("exact").plan(problem)).length_s
-    except Infeasible:
-        return float("nan")
 
 
 def costs(problem: StagedProblem, plan: StagedPlan, best_s: float) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from common import PLACEMENT_GRAPHS, files_of, timed
 from rich.console import Console
 from rich.progress import track
 
@@ -95,9 +95,7 @@ def plan(problem: PlacementProblem, name: str, split: Path, time_limit_s: float)
         BadInput: the planner is not made for the problem.
     """
     planner = make_planner(name, kind="placement", **({"split": split} if name == "expert" else {}))
-    begin_s = time.process_time()
-    result = planner.solve(problem, deadline=Deadline(time_limit_s))
-    taken_s = time.process_time() - begin_s
+    result, taken_s = timed(lambda: planner.solve(problem, deadline=Deadline(time_limit_s)))
     if result.plan is None:
         return Row(None, None, result.reason.what if result.reason else result.status, taken_s)
     bound_ms = None if result.bound is None else result.bound.value * 1e3
@@ -121,12 +119,13 @@ def rows(folder: Path, planners: list[str], time_limit_s: float, only: str) -> I
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--planners", help="names, separated by commas (default: all)")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solver (default 60)")
     parser.add_argument("--only", default="", help="graphs with this text in their name")
     arguments = parser.parse_args()
     planners = arguments.planners.split(",") if arguments.planners else list(planner_names("placement"))
+    files_of(arguments.folder, "FOLDER", PLACEMENT_GRAPHS, ("*-inputs_*.json",))
     small = PlacementProblem.of(read_placement(arguments.folder / f"throughput-inputs_{WARM_UP}.json"))
     split = arguments.folder / f"human-experts_{EXPERTS[WARM_UP]}_expert.json"
     for planner in planners:

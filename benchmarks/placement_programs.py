@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from common import PLACEMENT_GRAPHS, files_of
+
 from automap_models.core.placement import PlacementProblem
 from automap_models.formats.placement_json import read_placement
 from automap_models.planners.base import SILENT, Deadline
@@ -37,13 +39,14 @@ SOLVERS: tuple[Solver, ...] = ("cp-sat", "scip")
 def main() -> None:
     """Print a row for each graph, program and solver."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--time-limit", type=float, default=DEFAULT_TIME_LIMIT_S)
     parser.add_argument("--turns-only", action="store_true", help="leave out the solvers alone")
     parser.add_argument("--only", default="", help="part of the file names to take")
     arguments = parser.parse_args()
+    paths = files_of(arguments.folder, "FOLDER", PLACEMENT_GRAPHS, ("*-inputs_*.json",))
     print("| graph | program | solver | value ms | bound ms | gap | s |\n|---|---|---|---|---|---|---|")
-    for path in sorted(p for p in arguments.folder.glob("*-inputs_*.json") if arguments.only in p.name):
+    for path in (path for path in paths if arguments.only in path.name):
         problem = _problem(path)
         for kind in PLANNERS if problem.objective == "throughput" else [MilpPlanner.name]:
             for solver, value_s, bound_s, taken_s in _answers(

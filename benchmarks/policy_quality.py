@@ -12,12 +12,11 @@ processor time.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from hydra import compose, initialize_config_dir
+from common import add_profiles, fresh_problems, optimum_s, processor_time, profile_files
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -25,56 +24,29 @@ from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
-from automap_models.datagen.command import job_from
-from automap_models.datagen.generate import draw_groups
-from automap_models.envs.pipeline.encoding import EncodedProblems, decode
 from automap_models.errors import Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner, certify
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
-from automap_models.resources import conf_dir
 
-ROOT = Path(__file__).resolve().parents[1]
 SHIPPED_BEAM = PolicyConfig().beam
 WORST = 12
 """Problems shown one by one."""
 
 
-Drawn = tuple[list[StagedProblem], NDArray[np.int16], tuple[str, ...]]
+def fitting(problem: StagedProblem, plan: StagedPlan | None) -> StagedPlan | None:
+    """The plan if there is one and it fits the memory."""
+    return plan if plan is not None and plan_cost(problem, plan).feasible else None
 
 
-def fresh_problems(count: int, seed: int) -> Drawn:
-    """Random problems on A, B and C."""
-    return drawn(count, seed, "problem.cluster.fixed_share=1")
-
-
-def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:
-    """Random problems with the index of the distribution each was drawn from, and the names of those."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("datagen", [f"dist={dist}", "out=unused", f"seed={seed}", *overrides])
-    job = job_from(config)
-    fields = draw_groups(job.recipe, np.random.default_rng(seed), count)
-    encoded = EncodedProblems.from_mapping(fields)
-    return [decode(encoded, i) for i in range(count)], fields["distribution"], job.recipe.mixture.names
-
-
-def ratio(problem: StagedProblem, plan: StagedPlan, optimum_s: float) -> float:
-    """L / L*; infinite where the plan does not fit."""
-    cost = plan_cost(problem, plan)
-    return cost.length_s / optimum_s if cost.feasible else float("inf")
-
-
-def optimum_s(problem: StagedProblem) -> float:
-    """L*, NaN where nothing fits."""
-    try:
-        return plan_cost(problem, ExactPlanner().plan(problem)).length_s
-    except Infeasible:
-        return float("nan")
+def ratio(problem: StagedProblem, plan: StagedPlan | None, optimum_s: float) -> float:
+    """L / L*; infinite without a plan that fits."""
+    plan = fitting(problem, plan)
+    return plan_cost(problem, plan).length_s / optimum_s if plan else float("inf")
 
 
 def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
@@ -83,11 +55,6 @@ def summary(table: Table, label: str, ratios: NDArray[np.float64]) -> None:
     values = (fits.mean(), np.median(fits), np.quantile(fits, 0.99), fits.max()) if fits.size else ()
     cells = [f"{value:.4f}" for value in values] or ["–"] * 4
     table.add_row(label, str(len(ratios)), *cells, str(len(ratios) - len(fits)))
-
-
-def processor_time(budget_s: float = float("inf")) -> Deadline:
-    """A deadline by processor time, its parts included: what else runs on the machine does not count."""
-    return Deadline(budget_s, time.process_time)
 
 
 def features(problem: StagedProblem) -> dict[str, float]:
@@ -126,8 +93,8 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         list(zip(problems, plans[f"beam {SHIPPED_BEAM}"], strict=True)), "refining", console=Console(stderr=True)
     )
     plans[f"beam {SHIPPED_BEAM}, refined"] = [
-        refine(problem, plan, processor_time(AutoConfig().refine_s)) if plan_cost(problem, plan).feasible else plan
-        for problem, plan in refined
+        plan and refine(problem, plan, processor_time(AutoConfig().refine_s))
+        for problem, plan in ((problem, fitting(problem, plan)) for problem, plan in refined)
     ]
     budget_s = AutoConfig().certify_s
     proven = track(
@@ -149,10 +116,11 @@ def random_part(console: Console, arguments: argparse.Namespace) -> None:
         console.print(worst(name, ratios, rows, kinds))
 
 
-def as_shipped(problem: StagedProblem, plan: StagedPlan, budget_s: float) -> StagedPlan:
+def as_shipped(problem: StagedProblem, plan: StagedPlan | None, budget_s: float) -> StagedPlan | None:
     """What the default planner makes of the policy's plan, if the number of stages is given."""
-    if not plan_cost(problem, plan).feasible:
-        return plan
+    plan = fitting(problem, plan)
+    if plan is None:
+        return None
     certificate = certify(problem, plan, processor_time(budget_s))
     proven = certificate.bound.proof == "exact"
     return refine(problem, certificate.plan or plan, processor_time(AutoConfig().refine_s), proven=proven)
@@ -187,13 +155,10 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--policy", type=Path, default=None, help="policy file (default: the shipped one)")
-    parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
+    add_profiles(parser)
     arguments = parser.parse_args()
     console = Console()
-    profiles = sorted((ROOT / "examples").glob("*.npz"))
-    if arguments.profiles:
-        profiles += sorted(arguments.profiles.glob("*.txt")) + sorted(arguments.profiles.glob("*.npz"))
-    real_part(console, arguments, profiles)
+    real_part(console, arguments, profile_files(arguments.profiles))
     random_part(console, arguments)
 
 

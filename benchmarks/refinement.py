@@ -11,14 +11,12 @@ in processor time; `to the end` is the gain without a deadline, and the time it 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from exact_planner import random_problem
-from policy_quality import ROOT
+from common import add_profiles, processor_time, profile_files, random_problem, timed
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +24,6 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.planners.base import Deadline
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.search import exact_search
 from automap_models.simulate.step import step_cost
@@ -42,9 +39,7 @@ def rated(problem: StagedProblem, plan: StagedPlan) -> float:
 def gain(problem: StagedProblem, plan: StagedPlan, budget_s: float, schedule: str | None) -> tuple[float, float]:
     """Per cent that refinement takes off, and its processor time in milliseconds."""
     problem = replace(problem, schedule=schedule)
-    start = time.process_time()
-    refined = refine(problem, plan, Deadline(budget_s, time.process_time))
-    taken_s = time.process_time() - start
+    refined, taken_s = timed(lambda: refine(problem, plan, processor_time(budget_s)))
     before, after = (rated(problem, candidate) for candidate in (plan, refined))
     return 100 * (1 - after / before), 1e3 * taken_s
 
@@ -104,14 +99,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--random", type=int, default=10, help="random models a cluster")
     parser.add_argument("--budget", type=float, default=100.0, help="milliseconds")
-    parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
+    add_profiles(parser)
     arguments = parser.parse_args()
-    profiles = sorted((ROOT / "examples").glob("*.npz"))
-    if arguments.profiles:
-        profiles += sorted(arguments.profiles.glob("*.txt")) + sorted(arguments.profiles.glob("*.npz"))
     heads = ("L gain", "ms", "1F1B / L before", "1F1B gain", "ms", "to the end", "ms")
     table = Table("profile", "cluster", "n", *heads)
-    real_rows(table, profiles, arguments.budget / 1e3)
+    real_rows(table, profile_files(arguments.profiles), arguments.budget / 1e3)
     random_rows(table, arguments.random, arguments.budget / 1e3)
     Console(width=130).print(table)
 

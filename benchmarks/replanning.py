@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import EXAMPLES
 from rich.console import Console
 from rich.table import Table
 
@@ -37,10 +38,9 @@ from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Planner
 from automap_models.planners.registry import make_planner
-from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times, placed_cost
-from automap_models.planners.replan.search import search_orders
+from automap_models.planners.replan.replan import ReplanConfig, ReplanPlanner, healthy_times
+from automap_models.planners.replan.search import placed_cost, search_orders
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 

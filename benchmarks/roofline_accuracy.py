@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from common import MEASURED_PROFILES, files_of
 from rich.console import Console
 from rich.table import Table
 
@@ -87,12 +88,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profiles", type=Path, default=None, help="folder of the measured profiles")
     folder = parser.parse_args().profiles
-    if folder is None:
-        print("nothing to compare with: give --profiles FOLDER")
-        return
+    needed = [f"{case.file}.txt" for case in CASES]
+    paths = files_of(folder, "--profiles FOLDER", MEASURED_PROFILES, needed)
     table = Table("profile", "part", "fused?", "forward ms", "ratio", "backward ms", "ratio", "both, ratio")
-    for case in CASES:
-        measured = measured_ms(read_profile(folder / f"{case.file}.txt"), case.theirs)
+    for case, path in zip(CASES, paths, strict=True):
+        measured = measured_ms(read_profile(path), case.theirs)
         graph = traced(case)
         for how, timed in (("fused", graph), ("alone", unfused(graph))):
             computed = computed_ms(timed, case.ours)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.schedules import schedule
+from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
@@ -124,7 +124,8 @@ class Comparison:
 
 
 def share(seconds: FloatArray) -> FloatArray:
-    return seconds / seconds.sum()
+    shares: FloatArray = seconds / seconds.sum()
+    return shares
 
 
 def steepness(seconds: FloatArray) -> float:
@@ -165,7 +166,7 @@ def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comp
                 seed=seed,
             )
             print(f"{name}: {plan} under {named} has run", file=sys.stderr)
-            in_order = tuple(run.order for run in runs) == schedule(named, stages, micro_batches)
+            in_order = tuple(run.order for run in runs) == build_schedule(named, stages, micro_batches).orders
             results.append(Comparison(name, named, plan, predicted_s, runs, in_order))
     return results
 

@@ -10,21 +10,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
+from common import run_program
 from rich.console import Console
 from rich.table import Table
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(program: str, *overrides: str) -> None:
-    """Run one of the repository's programs."""
-    subprocess.run([sys.executable, ROOT / program / "run.py", *overrides], check=True, stdout=subprocess.DEVNULL)
 
 
 def rates(folder: Path) -> list[float]:
@@ -42,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data, out = Path(folder) / "data", Path(folder) / "run"
-        run("datagen", "dist=mixed", "groups=20000", f"out={data}")
+        run_program("datagen", "dist=mixed", "groups=20000", f"out={data}")
         episodes = arguments.epochs * 128 * 25 * 8
         settings = (
             f"data.path={data}",
@@ -51,7 +43,7 @@ def main() -> None:
             "data.validation_groups=50",
             "export=false",
         )
-        run("train", *settings, *arguments.overrides)
+        run_program("train", *settings, *arguments.overrides)
         by_epoch = rates(out)
     table = Table("epochs", "episodes/s, median of all but the first", "slowest", "fastest")
     later = by_epoch[1:] or by_epoch

@@ -171,22 +171,22 @@ class Mixture(NamedTuple):
     members: tuple[Distribution, ...]
 
 
-def build_mixture(config: object, where: str = "dist") -> Mixture:
+def build_mixture(config: object) -> Mixture:
     """The distribution, or several, that a config of the group `dist` describes.
 
     Raises:
         BadInput: an unknown family, a missing or unknown setting, a weight for something that is not there.
     """
     if not isinstance(config, Mapping):
-        raise BadInput(f"is {config!r}, not a distribution", where=where, do="choose a file of conf/dist")
+        raise BadInput(f"is {config!r}, not a distribution", where="dist", do="choose a file of conf/dist")
     if config.get("family") != "mixed":
-        return Mixture((str(config.get("name")),), (1.0,), (_build(config, where),))
+        return Mixture((str(config.get("name")),), (1.0,), (_build(config, "dist"),))
     components, weights = config.get("components"), config.get("weights")
     if not isinstance(components, Mapping) or not isinstance(weights, Mapping) or set(weights) - set(components):
-        raise BadInput("does not fit dist.components", where=f"{where}.weights", do="weigh what is mixed, by its name")
-    values = checked_weights(list(weights.values()), f"{where}.weights")
+        raise BadInput("does not fit dist.components", where="dist.weights", do="weigh what is mixed, by its name")
+    values = checked_weights(list(weights.values()), "dist.weights")
     chosen = {str(name): value for name, value in zip(weights, values, strict=True) if value > 0}
-    members = tuple(_build(components[name], f"{where}.components.{name}") for name in chosen)
+    members = tuple(_build(components[name], f"dist.components.{name}") for name in chosen)
     return Mixture(tuple(chosen), tuple(chosen.values()), members)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SUMMARY = "summary.png"
 SAMPLE = 20_000
 """Groups at most that the histograms count."""
+EXAMPLES = 5
+"""Groups that are drawn at least, where there are as many."""
 COLOURS = {"C": "#4063d8", "A": "#cb6a2d", "W": "#389826", "F": "#8da0e0", "stash": "#8c6bb1"}
 GREY = "#7a7a7a"
 MEANING = {"C": "compute", "A": "activations", "W": "parameters"}
@@ -70,9 +72,9 @@ def _draw(figure: Figure, groups: EncodedProblems, kinds: NDArray[Any], manifest
     _histograms(below.subplots(2, 4).ravel(), groups)
 
 
-def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int, wanted: int = 5) -> list[int]:
+def _examples(groups: EncodedProblems, kinds: NDArray[Any], names: int) -> list[int]:
     """One group of each distribution, or several of different sizes where there are few distributions."""
-    examples = -(-wanted // names) if names < wanted else 1
+    examples = -(-EXAMPLES // names) if names < EXAMPLES else 1
     chosen: list[int] = []
     for kind in range(names):
         rows = np.flatnonzero(kinds == kind)[:200]

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from automap_models.errors import BadInput
-from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, ShardEntry, write_json, write_shard
+from automap_models.formats.atomic import write_json
+from automap_models.formats.dataset import KIND, MANIFEST, SCHEMA, ShardEntry, write_shard
 from automap_models.formats.schema import read_json
 from automap_models.version import __version__
 

@@ -200,7 +200,7 @@ def _write(report: Report, output: Output, path: Path) -> None:
     elif output.what in report.writers:
         report.writers[output.what](path)
     else:
-        from automap_models.formats.plan_json import write_json
+        from automap_models.formats.atomic import write_json
 
         write_json(path, report.document())
 
@@ -307,9 +307,9 @@ def print_json(document: Mapping[str, Any]) -> None:
     Raises:
         BadInput: a figure in it is not finite.
     """
-    from automap_models.formats.plan_json import dumps
+    from automap_models.formats.atomic import json_text
 
-    text = dumps(document)
+    text = json_text(document)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     print(text)

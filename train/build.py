@@ -344,20 +344,20 @@ def build_trainer(config: DictConfig, epochs: int) -> L.Trainer:
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
-    loggers, told = build_loggers(config), progress(epochs * episodes_per_epoch(config))
+    loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config))
     try:
         return L.Trainer(
             **options,
             max_epochs=epochs,
             logger=loggers,
-            callbacks=[*build_checkpoints(config), *told, *([LearningRateMonitor()] if loggers else [])],
+            callbacks=[*build_checkpoints(config), *watchers, *([LearningRateMonitor()] if loggers else [])],
             plugins=[AtomicCheckpoints()],
             default_root_dir=config.out,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             reload_dataloaders_every_n_epochs=1,
             enable_model_summary=False,
-            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in told),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in watchers),
         )
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise BadInput(str(error), where="trainer", do="see conf/trainer") from error

@@ -78,12 +78,12 @@ class _Lines(Callback):
 
     def __init__(self, episodes: int) -> None:
         self._total = episodes
-        self._begun = self._said = (0.0, 0)
+        self._begun = self._last = (0.0, 0)
         self._gap: float | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
-        self._begun = self._said = (time.monotonic(), _episodes(pl_module))
+        self._begun = self._last = (time.monotonic(), _episodes(pl_module))
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         """Say how far it is, if nothing was said for a while."""
@@ -97,9 +97,9 @@ class _Lines(Callback):
 
     def _say(self, module: L.LightningModule, after_s: float) -> None:
         now_s, episodes = time.monotonic(), _episodes(module)
-        if now_s - self._said[0] < after_s:
+        if now_s - self._last[0] < after_s:
             return
-        self._said = (now_s, episodes)
+        self._last = (now_s, episodes)
         rate = (episodes - self._begun[1]) / max(now_s - self._begun[0], 1e-9)
         gap = "" if self._gap is None else f", gap to the optimum {percent(self._gap)}"
         to_go_s = (self._total - episodes) / max(rate, 1e-9)

@@ -122,8 +122,11 @@ def _fit(trainer: L.Trainer, module: RainbowModule, data: PipelineData, checkpoi
 def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data: PipelineData) -> None:
     """Export the best policy and say where everything is."""
     best: Any = trainer.checkpoint_callback
+    path, score = Path(best.best_model_path), best.best_model_score
+    if score is None:  # a finished run in a folder that was moved: Lightning forgets the score and keeps the old path
+        path = Path(best.dirpath) / path.name
     if config.export:
-        load_weights(module, Path(best.best_model_path), "checkpoint")
+        load_weights(module, path, "checkpoint")
         policy = Path(config.out) / "policy.onnx"
         report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
         say(
@@ -132,9 +135,8 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
         )
     for logger in trainer.loggers:
         say(f"curves: {logger.log_dir}")
-    say(
-        f"best val/gap_mean {float(best.best_model_score):.4f} (mean L/L* of held-out problems): {best.best_model_path}"
-    )
+    gap = "" if score is None else f" val/gap_mean {float(score):.4f} (mean L/L* of held-out problems)"
+    say(f"best{gap}: {path}")
 
 
 def _one_line_errors() -> AbstractContextManager[None]:

@@ -129,6 +129,16 @@ class Constraints:
             raise BadInput(what, where="`forbidden`", do=f"choose from {', '.join(get_args(Technique))}")
 
     @property
+    def in_words(self) -> str:
+        """They as arguments, such as "`cut_at='blocks'` and `equal_replicas`"; empty where nothing is asked."""
+        named = [*map(str, self.pins), *map(_together, self.together)]
+        named += [] if self.max_stages is None else [f"`max_stages={self.max_stages}`"]
+        named += [f"`forbidden='{technique}'`" for technique in sorted(self.forbidden)]
+        named += [] if self.cut_at is None else [_cut_at(self.cut_at)]
+        named += ["`equal_replicas`"] if self.equal_replicas else []
+        return " and ".join(named)
+
+    @property
     def restrict_cuts(self) -> bool:
         """Whether they say anything about where the model may be cut."""
         return bool(self.pins or self.together or self.cut_at is not None)

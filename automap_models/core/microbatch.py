@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from automap_models.core.profile import Profile, require_magnitudes
+from automap_models.core.units import counted
 from automap_models.errors import BadInput
 
 MAX_SAMPLES = 1_000_000_000
@@ -138,8 +139,9 @@ def rescaling_notes(profile: Profile, replicas: int, *, whole: bool = False) -> 
     if samples is None or samples == profiled:
         return
     yield (
-        f"times of {samples} sample(s) are taken in proportion from the {profiled} profiled, "
+        f"times of {counted(samples, 'sample')} are taken in proportion from the {profiled} profiled, "
         "though small micro-batches run less efficiently: profile the model at the size chosen"
     )
     if samples < replicas and not whole:
-        yield f"{samples} sample(s) leave some of {replicas} replicas idle, and the length takes them for evenly split"
+        few = counted(samples, "sample")
+        yield f"{few} leave some of {replicas} replicas idle, and the length takes them for evenly split"

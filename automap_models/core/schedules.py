@@ -1,8 +1,16 @@
-"""A schedule is data: for every stage, the fixed order of its forward and backward passes.
+"""A schedule is data: for every rank of a pipeline, the fixed order of its passes.
 
-The schedules differ in one number, the warm-up: how many forward passes a stage runs before its first backward pass.
+A pipeline has S ranks and M micro-batches. A rank is the group of devices that holds one stage, or, with vp virtual
+stages, vp of them. A pass is one of four actions on one micro-batch of one virtual stage:
+
+    F   forward
+    B   backward, whole: gradients of the inputs and of the weights
+    I   the gradients of the inputs alone, which the stage before waits for
+    W   the gradients of the weights alone, which nothing waits for before the step ends
+
+Three schedules differ in one number, the warm-up: how many forward passes a stage runs before its first backward pass.
 From then on it alternates, and it ends with the backward passes that are left. As many micro-batches as the warm-up
-has are in flight on the stage at once, and it keeps their activations.
+has are in flight on the stage at once, and it keeps their activations. Planners search under these three.
 
     1f1b        min(M, S - s) on stage s: as many as there are stages from s on
     1f1b-deep   min(M, 2(S - s) - 1): more micro-batches in flight, which hide transfers between stages
@@ -15,30 +23,195 @@ has are in flight on the stage at once, and it keeps their activations.
     F0 F1 B0 F2 B1 F3 B2 B3       F0 F1 F2 B0 F3 B1 B2 B3       F0 F1 F2 F3 B0 B1 B2 B3
     F0 B0 F1 B1 F2 B2 F3 B3       F0 B0 F1 B1 F2 B2 F3 B3       F0 F1 F2 F3 B0 B1 B2 B3
 
+The others hold several virtual stages on a rank, or split the backward pass, or both:
+
+    interleaved   1F1B over vp virtual stages a rank, in rounds of micro-batches (Narayanan et al., 2104.04473)
+    zb-h1         1F1B whose W passes fill the bubble at the end; no more activations than 1F1B (Qi et al., 2401.10241)
+    zb-h2         the warm-up of 1f1b-deep, W passes delayed until no rank ever waits where F, I and W take equally long
+    zb-v          two virtual stages a rank in a V: without bubble in the memory of 1F1B (2401.10241, section 6)
+    dualpipev     two in a V, forward passes of one beside backward passes of the other (DeepSeek-V3, 2412.19437)
+
+Virtual stages are numbered in the order of the model. Where they lie, with 3 ranks and vp = 2:
+
+    looping   rank 0: 0, 3   rank 1: 1, 4   rank 2: 2, 5        v   rank 0: 0, 5   rank 1: 1, 4   rank 2: 2, 3
+
 A row is an order, not a time: when a pass starts is for the simulation (simulate.engine) to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
 from automap_models.errors import BadInput
 
+ActionKind = Literal["F", "B", "I", "W"]
+"""Forward, whole backward, gradients of the inputs, gradients of the weights."""
 
-class Op(NamedTuple):
-    """One pass of one micro-batch through a stage."""
 
-    backward: bool
+class Action(NamedTuple):
+    """One pass of one micro-batch through a virtual stage; `str` writes it as torch does, such as 3F0."""
+
+    kind: ActionKind
+    stage: int
     micro_batch: int
 
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
 
-def _warm_up_then_alternate(warm_up: int, micro_batches: int) -> list[Op]:
-    """The order of a stage with so many forward passes before its first backward pass."""
-    order = [Op(False, m) for m in range(warm_up)]
-    for m in range(micro_batches - warm_up):
-        order += [Op(True, m), Op(False, warm_up + m)]
-    return order + [Op(True, m) for m in range(micro_batches - warm_up, micro_batches)]
+
+Order = tuple[Action, ...]
+Placement = Literal["looping", "v"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of passes of every rank.
+
+    Attributes:
+        name: a key of SCHEDULES, or any other for an order of one's own.
+        orders: [S] the passes of each rank.
+        micro_batches: M.
+        virtual: vp, virtual stages a rank.
+        placement: how virtual stages lie on ranks.
+
+    Raises:
+        BadInput: a pass is missing or stands twice, is on the wrong rank, or waits for one that comes after it.
+    """
+
+    name: str
+    orders: tuple[Order, ...]
+    micro_batches: int
+    virtual: int = 1
+    placement: Placement = "looping"
+
+    def __post_init__(self) -> None:
+        _require_complete(self)
+        _ = self.turns
+
+    @property
+    def ranks(self) -> int:
+        """S."""
+        return len(self.orders)
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages S·vp."""
+        return self.ranks * self.virtual
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether gradients of inputs and of weights have passes of their own."""
+        return any(action.kind == "I" for order in self.orders for action in order)
+
+    @cached_property
+    def rank_of(self) -> tuple[int, ...]:
+        """[S·vp] the rank of each virtual stage."""
+        return tuple(rank_of(stage, self.ranks, self.placement) for stage in range(self.stages))
+
+    @cached_property
+    def turns(self) -> tuple[tuple[int, ...], ...]:
+        """[S] of each rank's passes, where they stand in one order of all passes in which none comes before its inputs.
+
+        Of the passes that could come next a forward one does, of several the one of the first stage; else the backward
+        one of the first micro-batch. Messages that get ready at the same time go in this order.
+
+        Raises:
+            BadInput: there is no such order: ranks wait for each other for ever.
+        """
+        return _turns(self)
+
+
+def rank_of(stage: int, ranks: int, placement: Placement) -> int:
+    """The rank of a virtual stage."""
+    lap, rank = divmod(stage, ranks)
+    return ranks - 1 - rank if placement == "v" and lap % 2 else rank
+
+
+def _require_complete(schedule: Schedule) -> None:
+    """Every micro-batch passes every virtual stage once forward and once backward, on its rank."""
+
+    def refuse(what: str) -> BadInput:
+        return BadInput(f"schedule {schedule.name}: {what}", where="`orders`", do="give every pass once, on its rank")
+
+    stages, micro_batches = schedule.stages, schedule.micro_batches
+    count = {kind: [0] * (stages * micro_batches) for kind in ("F", "B", "I", "W")}
+    for rank, order in enumerate(schedule.orders):
+        for action in order:
+            kind, stage, micro_batch = action
+            if not (0 <= stage < stages and 0 <= micro_batch < micro_batches):
+                raise refuse(f"there is no pass {action}")
+            if schedule.rank_of[stage] != rank:
+                raise refuse(f"pass {action} is on rank {rank}, its stage on rank {schedule.rank_of[stage]}")
+            count[kind][stage * micro_batches + micro_batch] += 1
+    for i, counts in enumerate(zip(count["F"], count["B"], count["I"], count["W"], strict=True)):
+        if counts not in ((1, 1, 0, 0), (1, 0, 1, 1)):
+            forward, whole, inputs, weights = counts
+            kinds = f"{forward} F, {whole} B, {inputs} I and {weights} W"
+            stage, micro_batch = divmod(i, micro_batches)
+            raise refuse(f"micro-batch {micro_batch} has {kinds} on virtual stage {stage}")
+
+
+def _turns(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """See Schedule.turns. A rank stands in the queue from when the inputs of its next pass are there."""
+    orders, last, micro_batches = schedule.orders, schedule.stages - 1, schedule.micro_batches
+    turns: list[list[int]] = [[] for _ in orders]
+    forward, backward = [False] * (last + 1) * micro_batches, [False] * (last + 1) * micro_batches
+    queue: list[tuple[bool, int, int, int]] = []
+    queued = [False] * schedule.ranks
+    turn, looking = 0, list(range(schedule.ranks))
+    while looking:
+        for rank in looking:
+            position = len(turns[rank])
+            if queued[rank] or position == len(orders[rank]):
+                continue
+            kind, stage, m = orders[rank][position]
+            at = stage * micro_batches + m
+            if kind == "F":
+                ready = stage == 0 or forward[at - micro_batches]
+            elif kind == "W":
+                ready = backward[at]
+            else:
+                ready = forward[at] and (stage == last or backward[at + micro_batches])
+            if ready:
+                queued[rank] = True
+                heapq.heappush(queue, (False, stage, m, rank) if kind == "F" else (True, m, -stage, rank))
+        looking = []
+        if queue:
+            back, *_, rank = heapq.heappop(queue)
+            kind, stage, m = orders[rank][len(turns[rank])]
+            turns[rank].append(turn)
+            turn, queued[rank], looking = turn + 1, False, [rank]
+            receiver = stage - 1 if back else stage + 1
+            if kind != "W":
+                (backward if back else forward)[stage * micro_batches + m] = True
+                if 0 <= receiver <= last:
+                    looking.append(schedule.rank_of[receiver])
+    for rank, order in enumerate(orders):
+        if len(turns[rank]) < len(order):
+            what = f"schedule {schedule.name}: rank {rank} waits for ever before {order[len(turns[rank])]}"
+            raise BadInput(what, where="`orders`", do="let no pass wait for one that comes after it")
+    return tuple(map(tuple, turns))
+
+
+# ---- orders ----------------------------------------------------------------------------------------------------------
+
+
+def _alternate(forwards: Sequence[Action], backwards: Sequence[Action], warm_up: int) -> list[Action]:
+    """So many forward passes, then backward and forward by turns, then the backward passes that are left."""
+    order = list(forwards[:warm_up])
+    for backward, forward in zip(backwards, forwards[warm_up:], strict=False):
+        order += (backward, forward)
+    return order + list(backwards[len(forwards) - warm_up :])
+
+
+def _passes(kind: ActionKind, stage: int, micro_batches: int) -> list[Action]:
+    return [Action(kind, stage, m) for m in range(micro_batches)]
 
 
 def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> int:
@@ -53,29 +226,202 @@ def _gpipe(stage: int, stages: int, micro_batches: int) -> int:
     return micro_batches
 
 
-SCHEDULES: dict[str, Callable[[int, int, int], int]] = {
+WARM_UPS: dict[str, Callable[[int, int, int], int]] = {
     "1f1b": _one_f_one_b,
     "1f1b-deep": _one_f_one_b_deep,
     "gpipe": _gpipe,
 }
-"""Schedules by name: function of (stage, stages, micro_batches) → the stage's warm-up, which is also the number of
-micro-batches whose activations it holds at once."""
+"""The schedules that are their warm-up alone, which planners search under, by name: function of (stage, stages,
+micro_batches) → the stage's warm-up, which is also the number of micro-batches whose activations it holds at once."""
+
+
+def _by_warm_up(name: str) -> Callable[[int, int, int, int], list[Action]]:
+    def order(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+        forwards, backwards = _passes("F", rank, micro_batches), _passes("B", rank, micro_batches)
+        return _alternate(forwards, backwards, WARM_UPS[name](rank, ranks, micro_batches))
+
+    return order
+
+
+def micro_batches_per_round(ranks: int, micro_batches: int) -> int:
+    """R: that go through a virtual stage before the rank turns to its next one, as torch has it: S where S divides M.
+
+    Raises:
+        BadInput: M micro-batches do not make equal rounds of S or more.
+    """
+    rounds = max(1, micro_batches // ranks)
+    if micro_batches % rounds:
+        what = f"{micro_batches} micro-batches do not make {rounds} equal rounds on {ranks} ranks"
+        raise BadInput(what, where="`micro_batches`", do=f"give a multiple of {ranks}, or of {rounds}")
+    return micro_batches // rounds
+
+
+def _in_rounds(kind: ActionKind, rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """One kind of pass of a rank: R micro-batches through each of its virtual stages, from first to last or back."""
+    a_round = micro_batches_per_round(ranks, micro_batches)
+    chunks = range(virtual) if kind == "F" else range(virtual - 1, -1, -1)
+    return [
+        Action(kind, chunk * ranks + rank, m)
+        for first in range(0, micro_batches, a_round)
+        for chunk in chunks
+        for m in range(first, first + a_round)
+    ]
+
+
+def _interleaved(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    forwards = _in_rounds("F", rank, ranks, micro_batches, virtual)
+    backwards = _in_rounds("B", rank, ranks, micro_batches, virtual)
+    a_round = micro_batches_per_round(ranks, micro_batches)
+    warm_up = (virtual - 1) * a_round + 2 * (ranks - 1 - rank) + 1
+    return _alternate(forwards, backwards, min(len(forwards), warm_up))
+
+
+def _delay_weights(order: list[Action], delay: int) -> list[Action]:
+    """After each input gradient but the first ones the oldest weight gradient that is due; those left come last.
+
+    Args:
+        order: of F and I passes.
+        delay: input gradients before the one that the first weight gradient follows.
+    """
+    due = [Action("W", stage, m) for kind, stage, m in order if kind == "I"]
+    delayed, run = [], 0
+    for action in order:
+        delayed.append(action)
+        if action.kind == "I":
+            run += 1
+            if run > delay:
+                delayed.append(due[run - 1 - delay])
+    return delayed + due[max(0, run - delay) :]
+
+
+def _zb_h1(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """Every rank has as many micro-batches between F and W as rank 0 has in flight with 1F1B."""
+    forwards = _in_rounds("F", rank, ranks, micro_batches, virtual)
+    inputs = _in_rounds("I", rank, ranks, micro_batches, virtual)
+    a_round = micro_batches_per_round(ranks, micro_batches)
+    warm_up = (virtual - 1) * a_round + ranks - rank
+    return _delay_weights(_alternate(forwards, inputs, min(len(forwards), warm_up)), rank)
+
+
+def _zb_h2(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """Every rank has 2S - 1 micro-batches between F and W.
+
+    Rank 1 of 4, 8 micro-batches:
+
+        F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 W1 I4 W2 I5 W3 I6 W4 I7 W5 W6 W7
+    """
+    forwards, inputs = _passes("F", rank, micro_batches), _passes("I", rank, micro_batches)
+    warm_up = _one_f_one_b_deep(rank, ranks, micro_batches)
+    return _delay_weights(_alternate(forwards, inputs, warm_up), 2 * rank)
+
+
+class _Chunks:
+    """The order of one rank with two virtual stages in a V; each pass takes the next micro-batch of its kind."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.stages = (rank, 2 * ranks - 1 - rank)
+        self.order: list[Action] = []
+        self.next: Counter[tuple[ActionKind, int]] = Counter()
+        self.owed: deque[Action] = deque()
+
+    def run(self, *passes: str) -> None:
+        """Run passes such as F0: forward, first virtual stage of the rank."""
+        for one in passes:
+            kind: ActionKind = one[0]  # type: ignore[assignment]
+            chunk = int(one[1])
+            counted: ActionKind = "I" if kind == "B" else kind
+            action = Action(kind, self.stages[chunk], self.next[counted, chunk])
+            self.next[counted, chunk] += 1
+            self.order.append(action)
+            if kind == "I":
+                self.owed.append(action._replace(kind="W"))
+
+    def pay(self) -> None:
+        """Run the oldest weight gradient that is left, if one is."""
+        if self.owed:
+            self.order.append(self.owed.popleft())
+
+
+def _zb_v(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """As torch has it: the order of at least 2S - 1 micro-batches, of which those that there are run."""
+    full = max(2 * ranks - 1, micro_batches)
+    chunks = _Chunks(rank, ranks)
+    chunks.run(*["F0"] * (2 * (ranks - rank) - 1), *["F1", "F0"] * rank, *["F1", "I1", "W1"] * (ranks - rank))
+    while chunks.next["F", 1] < full:
+        if chunks.next["F", 0] < full:
+            chunks.run("F0")
+        chunks.run("I0", "W0", "F1", "I1", "W1")
+    chunks.run(*["I0", "I1"] * rank, *["I0", "W0"] * (ranks - rank))
+    for chunk in (1, 0):
+        chunks.run(*[f"W{chunk}"] * (full - chunks.next["W", chunk]))
+    return [action for action in chunks.order if action.micro_batch < micro_batches]
+
+
+def _dualpipev(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
+    """As torch has it: of its pairs of a forward and a backward pass the forward one runs first.
+
+    Its last backward passes are split: those after the first half of the rank + 1 pairs B1 B0.
+    """
+    chunks, after = _Chunks(rank, ranks), ranks - 1 - rank
+    chunks.run(*["F0"] * (2 * after), *["F0", "F1"] * (rank + 1))
+    for _ in range(after):
+        chunks.run("I1")
+        chunks.pay()
+        chunks.run("F1")
+    chunks.run(*["F0", "B1", "F1", "B0"] * (micro_batches - 2 * ranks + rank + 1), *["B1", "F1", "B0"] * after)
+    chunks.run(*(f"{'B' if i <= rank else 'I'}{(i + 1) % 2}" for i in range(2 * (rank + 1))))
+    for _ in range(after):
+        chunks.pay()
+        chunks.run("I0")
+    for _ in range(rank + 1):
+        chunks.pay()
+    return chunks.order
+
+
+# ---- schedules by name -----------------------------------------------------------------------------------------------
+
+
+class _Family(NamedTuple):
+    """What a named schedule is made of.
+
+    Attributes:
+        order: function of (rank, S, M, vp) → the passes of a rank.
+        placement: how its virtual stages lie on ranks.
+        virtual: its number of virtual stages a rank; None is any.
+    """
+
+    order: Callable[[int, int, int, int], list[Action]]
+    placement: Placement = "looping"
+    virtual: int | None = 1
+
+
+SCHEDULES: dict[str, _Family] = {
+    **{name: _Family(_by_warm_up(name)) for name in WARM_UPS},
+    "interleaved": _Family(_interleaved, virtual=None),
+    "zb-h1": _Family(_zb_h1, virtual=None),
+    "zb-h2": _Family(_zb_h2),
+    "zb-v": _Family(_zb_v, "v", 2),
+    "dualpipev": _Family(_dualpipev, "v", 2),
+}
+"""All schedules by name."""
 
 
 DEFAULT_SCHEDULE = "1f1b"
+"""What frameworks run unless they are told otherwise."""
 DEFAULT_MIN_GAIN = 0.005
 """How much shorter, relatively, a further stage has to make the step under a schedule."""
-"""What frameworks run unless they are told otherwise."""
 
 
 def require_schedule(name: str) -> str:
     """The name itself.
 
     Raises:
-        BadInput: there is no such schedule.
+        BadInput: planners search under no such schedule.
     """
-    if name not in SCHEDULES:
-        what, do = f"unknown schedule {name!r}", f"choose from {', '.join(SCHEDULES)}"
+    if name not in WARM_UPS:
+        what, do = f"unknown schedule {name!r}", f"choose from {', '.join(WARM_UPS)}"
+        if name in SCHEDULES:
+            what = f"no plan is made for schedule {name!r}"
         raise BadInput(what, where="`schedule`", do=do)
     return name
 
@@ -94,23 +440,79 @@ def warm_up(name: str | None, stage: int, stages: int, micro_batches: int) -> in
     """Forward passes of a stage before its first backward pass; without a schedule those of 1F1B.
 
     Args:
-        name: a key of SCHEDULES, or None.
+        name: a key of WARM_UPS, or None.
         stage: counted from 0.
         stages: S.
         micro_batches: M.
     """
-    return SCHEDULES[name or DEFAULT_SCHEDULE](stage, stages, micro_batches)
+    return WARM_UPS[name or DEFAULT_SCHEDULE](stage, stages, micro_batches)
 
 
-def schedule(name: str, stages: int, micro_batches: int) -> tuple[tuple[Op, ...], ...]:
-    """The order of passes of every stage, [S][2M].
+def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) -> None:
+    """Refuse numbers that a schedule does not run; see `build_schedule`.
+
+    Raises:
+        BadInput: there is no such schedule, or it does not run so many micro-batches or virtual stages.
+    """
+    if name not in SCHEDULES:
+        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    for where, count in (("`ranks`", ranks), ("`micro_batches`", micro_batches), ("`virtual`", virtual)):
+        if count < 1:
+            raise BadInput(f"{count} is no number of them", where=where, do="give at least 1")
+    family = SCHEDULES[name]
+    if family.virtual not in (None, virtual):
+        what = f"schedule {name} with {virtual} virtual stage(s) a rank"
+        raise BadInput(what, where="`virtual`", do=f"give {family.virtual}")
+    if family.virtual is None:
+        micro_batches_per_round(ranks, micro_batches)
+    if name == "dualpipev" and micro_batches < 2 * ranks:
+        what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
+        raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
+
+
+@lru_cache(maxsize=32)
+def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
+    """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
 
     Args:
         name: a key of SCHEDULES.
-        stages: S.
+        ranks: S.
         micro_batches: M.
+        virtual: vp; None is what the schedule has, 1 where it may have any.
+
+    Raises:
+        BadInput: see `require_runnable`.
     """
+    if virtual is None:
+        virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
+    require_runnable(name, ranks, micro_batches, virtual)
+    family = SCHEDULES[name]
+    orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
+    return Schedule(name, orders, micro_batches, virtual, family.placement)
+
+
+def most_held(
+    schedule: Schedule, saved: Sequence[float] | None = None, kept: Sequence[float] = ()
+) -> tuple[float, ...]:
+    """[S] the most that a rank holds at once for passes that are still to come, counted from its order.
+
+    Without arguments it is the number of micro-batches of virtual stages whose activations wait for their backward
+    pass; with bytes it is bytes, in which a V or a loop may have stages of different sizes on a rank.
+
+    Args:
+        schedule: of S ranks with vp virtual stages each.
+        saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
+        kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
+    """
+    saved = saved or [1.0] * schedule.stages
+    kept = kept or [0.0] * schedule.stages
+    change = {
+        "F": saved,
+        "B": [-of_stage for of_stage in saved],
+        "I": [after - before for after, before in zip(kept, saved, strict=True)],
+        "W": [-of_stage for of_stage in kept],
+    }
     return tuple(
-        tuple(_warm_up_then_alternate(warm_up(name, stage, stages, micro_batches), micro_batches))
-        for stage in range(stages)
+        max(accumulate((change[action.kind][action.stage] for action in order), initial=0.0))
+        for order in schedule.orders
     )

@@ -14,6 +14,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.coarsen import DEFAULT_GRANULARITY, Grid
 from automap_models.core.constraints import UNCONSTRAINED, Constraints
 from automap_models.core.microbatch import microbatch_size, required_size, rescaled
+from automap_models.core.paces import StagePaces, equal_paces, idle_positions, unequal_paces
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import ShardedProfile, require_alike, whole
 from automap_models.core.schedules import require_schedule, warm_up
@@ -48,7 +49,10 @@ class StagedProblem:
         launch_s: of a kernel; an all-reduce of activations costs 2·⌈log2 t⌉ of them beside moving bytes.
         max_replicas: of a stage, such as the samples of a micro-batch, of which each needs one; None is no limit.
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
-        schedule: a key of `core.schedules.SCHEDULES`, whose step counts; None for the length L.
+        schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
+
+        slowdown: [D] time of the device at each position over that of a healthy one, whose times the profile has;
+            None where all devices are healthy. A stage waits for the slowest of its devices that work.
 
     Raises:
         BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, devices that do not make S
@@ -66,6 +70,7 @@ class StagedProblem:
     max_replicas: int | None = None
     constraints: Constraints = UNCONSTRAINED
     schedule: str | None = None
+    slowdown: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.state_factor is None:
@@ -100,6 +105,16 @@ class StagedProblem:
             require_alike(self.profile, sharding)
             if sharding.degree < 2:
                 raise BadInput(f"degree {sharding.degree}", where=f"sharding {sharding.name}", do="divide by 2 or more")
+        if self.slowdown is not None:
+            self._check_slowdown(self.slowdown)
+
+    def _check_slowdown(self, slowdown: tuple[float, ...]) -> None:
+        if len(slowdown) != self.cluster.devices or not all(math.isfinite(slow) and slow > 0 for slow in slowdown):
+            do = f"give {self.cluster.devices} positive numbers, one a device"
+            raise BadInput(f"{len(slowdown)} numbers", where="`slowdown`", do=do)
+        if self.shardings:
+            what = "devices of unequal speed cannot share operators"
+            raise BadInput(what, where="`slowdown`", do="plan without shardings")
 
     @property
     def grid(self) -> Grid:
@@ -124,6 +139,19 @@ class StagedProblem:
         """
         replicas = np.maximum(np.arange(self.cluster.devices + 1), 1).astype(np.float64)
         return replicas if self.samples is None else self.samples / np.ceil(self.samples / replicas)
+
+    @cached_property
+    def paces(self) -> StagePaces:
+        """How fast each stage without a sharding works, and on how many of its devices."""
+        if self.slowdown is None:
+            return equal_paces(self.shares)
+        return unequal_paces(self.shares, np.array(self.slowdown))
+
+    def idle_positions(self, plan: StagedPlan) -> tuple[int, ...]:
+        """Positions whose devices would hold up their stage more than they help it: they stand idle."""
+        if self.slowdown is None:
+            return ()
+        return idle_positions(self.paces, np.array(self.slowdown), plan.stage_devices(self.cluster.devices))
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""

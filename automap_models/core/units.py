@@ -2,7 +2,7 @@
 
 Reading has to refuse what is not meant and convert to base units. Libraries of quantities were tried: quantiphy 2.23
 reads "2 min" as two milli-inches and "1.5e1 kB" as 15 of an unknown unit, knows neither that a bit is an eighth of a
-byte nor which units belong to what is read, and takes 56 ms to import; pint takes longer.
+byte nor which units belong to what is read.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def shortened(text: str, width: int) -> str:
     >>> shortened("model.layers.17.self_attn_block.mlp.down_proj", 30)
     'model.layers.17…mlp.down_proj'
 
-    The index is the first number that ends a part of the path. Where little room is left, the index is what stays.
+    The index is the first number, or `*` for all of them, that ends a part of the path. Where little room is left, the
+    index is what stays.
     """
     text = " ".join(text.split())
     if len(text) <= width:
@@ -156,7 +157,7 @@ def shortened(text: str, width: int) -> str:
     return f"…{_end(text[:stop], room)}{end[: max(0, width - 1 - room)]}"
 
 
-_INDEX = re.compile(r"\d+(?=[/.]|$)")
+_INDEX = re.compile(r"(?:\d+|\*)(?=[/.]|$)")
 
 
 def _end(text: str, width: int) -> str:

@@ -60,6 +60,16 @@ def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
     return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter
 
 
+def all_reduce_start_s(devices: int, launch_s: float) -> float:
+    """What an all-reduce that further layers wait for costs whatever its size: the launches of a tree, up and down.
+
+    Args:
+        devices: that take part.
+        launch_s: of a kernel.
+    """
+    return 2 * math.ceil(math.log2(devices)) * launch_s
+
+
 def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: int = 0) -> tuple[float, ...]:
     """All-reduce time per byte along each axis of a mesh on consecutive devices of a cluster.
 

@@ -22,7 +22,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.sharding import UNUSED, ShardingPlan, ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED, MergedSums, ShardingWork
-from automap_models.cost.collectives import mesh_all_reduce_s_per_byte
+from automap_models.cost.collectives import all_reduce_start_s, mesh_all_reduce_s_per_byte
 from automap_models.errors import BadInput
 
 
@@ -131,7 +131,7 @@ def axis_costs(cluster: Cluster, sizes: Sequence[int], launch_s: float) -> tuple
     """
     rates = mesh_all_reduce_s_per_byte(cluster, sizes)
     return tuple(
-        AxisCost(size, rate, 2 * math.ceil(math.log2(size)) * launch_s) for size, rate in zip(sizes, rates, strict=True)
+        AxisCost(size, rate, all_reduce_start_s(size, launch_s)) for size, rate in zip(sizes, rates, strict=True)
     )
 
 

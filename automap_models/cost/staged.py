@@ -29,8 +29,7 @@ from the last stage to the first (`before_transfer` and `before_stage`):
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -42,6 +41,7 @@ from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
     all_reduce_s_per_byte,
+    all_reduce_start_s,
     devices_per_node,
     mesh_all_reduce_s_per_byte,
     transfer_crosses_nodes,
@@ -171,11 +171,6 @@ def before_stage(
     return np.maximum(micro_batches * both_s, both_s + span), np.maximum(all_reduce_s, exposed - backward_s)
 
 
-def all_reduce_start_s(degree: int, launch_s: float) -> float:
-    """What an all-reduce of activations costs whatever its size: the launches of a tree, up and down."""
-    return 2 * math.ceil(math.log2(degree)) * launch_s
-
-
 def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[float, float]:
     """Seconds per byte of all-reduces over the replicas, and over the devices that share a replica.
 
@@ -187,9 +182,7 @@ def stage_rates(cluster: Cluster, first: int, stop: int, degree: int) -> tuple[f
     return over_replicas, inside
 
 
-def plan_cost(
-    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
-) -> StagedCost:
+def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
     """Cost of a structurally valid plan; lengths are given for plans that do not fit, too (`feasible` says so).
 
     Where devices are unequal, a stage without a sharding waits for the slowest of its devices that work.
@@ -197,22 +190,21 @@ def plan_cost(
     Args:
         problem: with the times of healthy devices.
         plan: valid for it.
-        slowdown: [D] time of the device at each position over that of a healthy one; None is 1 for all of them.
         idle: positions whose devices hold nothing and do not work; of every stage one works at least. Transfers and
-            all-reduces are those of all devices all the same.
+            all-reduces are those of all devices all the same. None: those that would hold up their stage.
     """
     profile, cluster, stages = problem.profile, problem.cluster, plan.stages
     first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
     bounds = (0, *plan.device_cuts, cluster.devices)
-    replicas, slowest = _working(bounds, slowdown, idle)
+    replicas, rate = _working(problem, bounds, idle)
     parts = problem.shares[replicas]
-    compute_fwd = np.add.reduceat(profile.C_fwd, first) * slowest
-    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first) * slowest
+    compute_fwd = np.add.reduceat(profile.C_fwd, first)
+    compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first)
     spans = [slice(begin, last + 1) for begin, last in plan.stage_instructions(len(profile))]
     held = np.concatenate([_weights_held(problem, 0, span) for span in spans])
     weights, stash = np.add.reduceat(held, first), np.add.reduceat(profile.stash, first)
-    forward, backward = compute_fwd / parts, compute_bwd / parts
-    compute, (reduce, gather) = (compute_fwd + compute_bwd) / parts, np.zeros((2, stages))
+    forward, backward = compute_fwd / rate, compute_bwd / rate
+    compute, (reduce, gather) = (compute_fwd + compute_bwd) / rate, np.zeros((2, stages))
     all_reduce = weights * [all_reduce_s_per_byte(cluster, bounds[s], bounds[s + 1]) for s in range(stages)]
     in_flight = np.array([problem.in_flight(s) for s in range(stages)])
     memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor)
@@ -234,7 +226,7 @@ def plan_cost(
     exposed = all_reduce
     if problem.schedule is not None:
         buckets = tuple(
-            stage_buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(slowest[s]), float(parts[s]))
+            stage_buckets(problem, plan.shardings[s], spans[s], bounds[s : s + 2], float(rate[s]))
             for s in range(stages)
         )
         exposed = np.array([exposed_s(of_stage) for of_stage in buckets])
@@ -257,7 +249,7 @@ def plan_cost(
         shares_link=tuple(s > 0 and shares_link(cluster, *bounds[s - 1 : s + 2]) for s in range(stages))
         if buckets
         else (),
-        tied=() if problem.schedule is None else _plan_tied_sums(problem, plan, bounds, spans),
+        tied=() if problem.schedule is None else plan_tied_sums(problem, plan),
     )
 
 
@@ -310,12 +302,11 @@ def tied_sums(
     return sum_s, holders
 
 
-def _plan_tied_sums(
-    problem: StagedProblem, plan: StagedPlan, bounds: tuple[int, ...], spans: Sequence[slice]
-) -> tuple[TiedSum, ...]:
-    """Of one plan, those that several stages take part in."""
-    begin, end = np.array([[(span.start, span.stop) for span in spans]]).transpose(2, 0, 1)
-    devices = np.array([bounds])
+def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, ...]:
+    """Of one plan, the sums that several stages take part in, whether a schedule counts them or not."""
+    spans = plan.stage_instructions(len(problem.profile))
+    begin, end = np.array([[(first, last + 1) for first, last in spans]]).transpose(2, 0, 1)
+    devices = np.array([(0, *plan.device_cuts, problem.cluster.devices)])
     sum_s, holders = tied_sums(problem, np.array([plan.shardings]), begin, end, devices[:, :-1], devices[:, 1:])
     named = zip(problem.profile.shared_parameters, sum_s[0].tolist(), holders[0], strict=True)
     return tuple(
@@ -344,8 +335,7 @@ def stage_buckets(
     index: int,
     own: slice,
     devices: tuple[int, ...],
-    slowdown: float = 1.0,
-    parts: float | None = None,
+    rate: float | None = None,
 ) -> tuple[Bucket, ...]:
     """The gradients of a stage as they are reduced.
 
@@ -354,13 +344,12 @@ def stage_buckets(
         index: of the stage's sharding.
         own: its instructions.
         devices: its first one, and the one after its last.
-        slowdown: of the slowest of them.
-        parts: into how many equal parts those that work split a micro-batch; None where all of them do.
+        rate: at which those that work get the profile done, of a stage without a sharding; None is the problem's.
     """
     sharding, (first, stop) = problem.all_shardings[index], devices
     if not index:
-        parts = float(problem.shares[stop - first]) if parts is None else parts
-        backward = slowdown * (sharding.C[own] - sharding.C_fwd[own]) / parts
+        rate = _own_rate(problem, first, stop) if rate is None else rate
+        backward = (sharding.C[own] - sharding.C_fwd[own]) / rate
         weights = _weights_held(problem, 0, own)
         return gradient_buckets(weights, weights * all_reduce_s_per_byte(problem.cluster, first, stop), backward)
     parts = float(problem.shares[(stop - first) // sharding.degree])
@@ -372,15 +361,24 @@ def stage_buckets(
     return gradient_buckets(weights, weights * over_replicas + inside * gradients, backward)
 
 
+def _own_rate(problem: StagedProblem, first: int, stop: int) -> float:
+    """Seconds of profile that a stage without a sharding on devices first … stop-1 gets done in a second."""
+    return float(problem.shares[stop - first] if problem.slowdown is None else problem.paces.rate[first, stop])
+
+
 def _working(
-    bounds: tuple[int, ...], slowdown: FloatArray | None, idle: Collection[int]
+    problem: StagedProblem, bounds: tuple[int, ...], idle: Collection[int] | None
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """[S] how many devices of each stage work, and [S] the slowdown of the slowest of them."""
+    """[S] how many devices of each stage work, and [S] the rate at which they get the profile done."""
+    first, stop = np.array(bounds[:-1]), np.array(bounds[1:])
+    if idle is None and problem.slowdown is not None:
+        return problem.paces.replicas[first, stop], problem.paces.rate[first, stop]
     works = np.ones(bounds[-1], dtype=np.int64)
-    works[list(idle)] = 0
-    first = np.array(bounds[:-1])
-    slowness = works.astype(np.float64) if slowdown is None else works * slowdown
-    return np.add.reduceat(works, first), np.maximum.reduceat(slowness, first)
+    works[list(idle or ())] = 0
+    replicas = np.add.reduceat(works, first)
+    if problem.slowdown is None:
+        return replicas, problem.shares[replicas]
+    return replicas, problem.shares[replicas] / np.maximum.reduceat(works * np.array(problem.slowdown), first)
 
 
 class _StageCost(NamedTuple):

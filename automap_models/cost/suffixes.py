@@ -199,7 +199,7 @@ class StepSuffixes(Suffixes):
     Args:
         micro_batches: M.
         stages: S.
-        schedule: a key of core.schedules.SCHEDULES.
+        schedule: a key of core.schedules.WARM_UPS.
     """
 
     overlap = True

@@ -15,7 +15,7 @@ import secrets
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from automap_models.errors import BadInput
 
@@ -97,6 +97,31 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> No
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """The same for text in UTF-8; what has no place in it, such as half a surrogate pair, is escaped."""
     write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """The document as JSON text.
+
+    Raises:
+        BadInput: a figure in it is not finite, which only a profile or cluster with absurd figures can bring about.
+    """
+    try:
+        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        raise BadInput(
+            "a figure of the result is too large for a number",
+            where="result",
+            do="check the units of what was given, such as a profile and a cluster",
+        ) from None
+
+
+def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, whole or not at all.
+
+    Raises:
+        BadInput: the file cannot be written, or a figure in the document is not finite.
+    """
+    write_text(path, json_text(document) + "\n")
 
 
 def _unwritable(path: str | os.PathLike[str], error: OSError | ValueError) -> BadInput:

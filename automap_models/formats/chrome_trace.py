@@ -30,11 +30,15 @@ class IntervalLike(Protocol):
 
     @property
     def resource(self) -> int:
-        """The stage, or for sends the boundary between stages `resource` and `resource + 1`."""
+        """The stage or rank, or for sends the link between it and the next one, after the last one the first."""
 
     @property
     def micro_batch(self) -> int:
         """For which micro-batch."""
+
+    @property
+    def chunk(self) -> int:
+        """Which virtual stage of its rank it is for."""
 
     @property
     def start_s(self) -> float:
@@ -88,17 +92,18 @@ def _row(interval: IntervalLike) -> tuple[int, int]:
 
 def _row_names(intervals: Sequence[IntervalLike]) -> Iterator[dict[str, Any]]:
     rows = sorted({_row(interval) for interval in intervals})
+    ranks = 1 + max(interval.resource for interval in intervals)
     for process in sorted({process for process, _ in rows}):
         yield _metadata("process_name", process, 0, name="links" if process == LINKS else "stages")
         yield _metadata("process_sort_index", process, 0, sort_index=process)
     for process, row in rows:
-        yield _metadata("thread_name", process, row, name=_row_name(process, row))
+        yield _metadata("thread_name", process, row, name=_row_name(process, row, ranks))
         yield _metadata("thread_sort_index", process, row, sort_index=row)
 
 
-def _row_name(process: int, row: int) -> str:
+def _row_name(process: int, row: int, ranks: int) -> str:
     if process == LINKS:
-        return f"{row} → {row + 1}"
+        return f"{row} → {(row + 1) % ranks}"
     return f"stage {row // 2}{' gradients' if row % 2 else ''}"
 
 
@@ -109,6 +114,9 @@ def _metadata(what: str, process: int, row: int, **arguments: str | int) -> dict
 def _event(interval: IntervalLike) -> dict[str, Any]:
     process, row = _row(interval)
     of_all = interval.kind in OF_GRADIENTS
+    arguments = {} if of_all else {"micro_batch": int(interval.micro_batch)}
+    if interval.chunk:
+        arguments["chunk"] = int(interval.chunk)
     return {
         "name": interval.kind if of_all else f"{interval.kind} {interval.micro_batch}",
         "cat": interval.kind,
@@ -117,5 +125,5 @@ def _event(interval: IntervalLike) -> dict[str, Any]:
         "tid": row,
         "ts": float(interval.start_s) * 1e6,
         "dur": (float(interval.end_s) - float(interval.start_s)) * 1e6,
-        "args": {} if of_all else {"micro_batch": int(interval.micro_batch)},
+        "args": arguments,
     }

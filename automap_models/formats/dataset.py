@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,15 +56,6 @@ def write_shard(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]
         "sha256": hashlib.sha256(content).hexdigest(),
         "ranges": {name: [a.min().item(), a.max().item()] for name, a in arrays.items() if a.ndim == 1},
     }
-
-
-def write_json(path: str | os.PathLike[str], value: object) -> None:
-    """Write a JSON file atomically.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 class ShardEntry(Document):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -119,6 +119,11 @@ class ClusterDocument(Document, kw_only=True):
             written, value = getattr(self, key), getattr(expected, key)
             if written != value:
                 raise BadInput(f"{at}.{key} is {written}, but cluster {cluster.name} has {value}", where=where, do=do)
+
+
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """The cluster as plans keep it: plain Python numbers and strings."""
+    return msgspec.structs.asdict(ClusterDocument.of(cluster))
 
 
 def known_clusters() -> list[str]:

@@ -8,10 +8,8 @@ words, `partitioning` and `partitionings`, and are still read.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -31,10 +29,10 @@ from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
-from automap_models.cost.staged import StagedCost
+from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.atomic import write_text
-from automap_models.formats.hardware_yaml import ClusterDocument
+from automap_models.formats.atomic import write_json
+from automap_models.formats.hardware_yaml import ClusterDocument, cluster_document
 from automap_models.formats.schema import Count, Document, Index, Positive, decode_json, read_bytes, require_kind, wrong
 from automap_models.simulate.step import step_cost
 from automap_models.version import __version__
@@ -55,8 +53,8 @@ Objective = Literal["step", "length"]
 class StageDocument(Document):
     """A row of the stages table.
 
-    `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; the last four
-    where stages shard operators.
+    `samples`, those of a micro-batch on the fullest replica, are there where replicas get whole samples; `tied`, the
+    parameters of which other stages have a copy, too, where there are any; the last four where stages shard operators.
     """
 
     index: int
@@ -73,6 +71,7 @@ class StageDocument(Document):
     all_reduce_s: float
     memory_bytes: float
     samples: int | UnsetType = UNSET
+    tied: list[str] | UnsetType = UNSET
     data: int | UnsetType = UNSET
     tensor: int | UnsetType = UNSET
     sharding: str | UnsetType = UNSET
@@ -199,31 +198,6 @@ class PlanDocument(Document):
     adjustment: AdjustmentDocument | UnsetType = UNSET
 
 
-def dumps(document: Mapping[str, Any]) -> str:
-    """The document as JSON text.
-
-    Raises:
-        BadInput: a figure in it is not finite, which only a profile or cluster with absurd figures can bring about.
-    """
-    try:
-        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        raise BadInput(
-            "a time of the plan is too large for a number",
-            where="plan",
-            do="check the units of the profile and the cluster",
-        ) from None
-
-
-def write_json(path: str | os.PathLike[str], document: Mapping[str, Any]) -> None:
-    """Write a document as JSON, whole or not at all.
-
-    Raises:
-        BadInput: the file cannot be written, or a figure in the document is not finite.
-    """
-    write_text(path, dumps(document) + "\n")
-
-
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """The report as the JSON document of formats.md: plain Python numbers, lists and dictionaries."""
     problem, plan, cost = report.problem, report.plan, report.cost
@@ -270,16 +244,12 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
     return document | _sharding_documents(problem, plan)
 
 
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as plan.json keeps it."""
-    return msgspec.structs.asdict(ClusterDocument.of(cluster))
-
-
 def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> list[dict[str, Any]]:
     """The stages table of plan.json."""
     profile = problem.profile
     instructions = plan.stage_instructions(len(profile))
     devices, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
+    tied = plan_tied_sums(problem, plan)
     documents: list[dict[str, Any]] = []
     for s, (first, last) in enumerate(instructions):
         replicas, tensor = degrees[s]
@@ -300,6 +270,8 @@ def stage_documents(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) 
         )
         if problem.samples is not None:
             document.samples = -(-problem.samples // int(replicas))
+        if held := [parameter.name for parameter in tied if s in parameter.stages]:
+            document.tied = held
         if any(plan.shardings):
             document.data, document.tensor = int(replicas), int(tensor)
             document.sharding = problem.all_shardings[plan.shardings[s]].name
@@ -478,7 +450,9 @@ def _require_same_cost(
         raise BadInput(what, where=where, do=STALE)
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
-            _require_same(getattr(stage, _former(key, document)), value, f"$.stages[{s}].{key}", where)
+            written = getattr(stage, _former(key, document))
+            if key != "tied" or written is not UNSET:  # older files do not have it
+                _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
     _require_same(document.span_s, cost.span_s, "$.span_s", where)
     if problem.schedule is not None:

@@ -25,8 +25,8 @@ from automap_models.core.sharding import CANDIDATES, Objective, ShardingPlan, Sh
 from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_json
 from automap_models.formats.hardware_yaml import ClusterDocument
-from automap_models.formats.plan_json import write_json
 from automap_models.formats.schema import (
     LARGEST_WHOLE,
     Amount,

@@ -10,8 +10,8 @@ one sentence.
     form, length, the file's bytes   ── stdin ──→  parse, convert, inline
     load the bytecode                ←─ stdout ──  ok | error, length, bytecode | message
 
-The child imports jaxlib alone, which takes a third of a second, and stays for the next file; one that died is
-replaced. So thousands of files can be checked for the price of those that are malformed.
+The child imports jaxlib alone and not JAX, and stays for the next file; one that died is replaced. So many files can
+be checked for the price of those that are malformed.
 """
 
 from __future__ import annotations

@@ -2,15 +2,17 @@
 
 `lax.scan` over stacked parameters is one `while` in the forward pass and one in the backward pass. A round of the first
 reads the parameters at its counter and stacks what the backward pass needs; a round of the second reads both at the
-mirrored counter and stacks gradients:
+mirrored counter and stacks gradients (`lax.fori_loop` over an index adds them to zeros at that place instead):
 
     while i < L:   w_i = W[i]   x = f(x, w_i)   R[i] = x          while i < L:   j = L-1-i   dx, dw = df(dx, W[j], R[j])
                                                                                  G[j] = dw
 
 They become L copies of their bodies in the entry function, in which the counter is a number. A slice at that number of
 an array that the rounds themselves stacked is what was stacked there; of another array it is a slice with constant
-bounds, and one for all its readers. A stack that something else reads as a whole, such as the gradients G, is put
-together by one concatenation. The module computes what it computed before.
+bounds, and one for all its readers. Slices are followed through reshapes, concatenations and other slices: with several
+layers a round, stacks are joined with those of the layers that are left over, and cut again. A stack that something
+else reads as a whole, such as the gradients G, is put together by one concatenation. The module computes what it
+computed before.
 
 A loop is over layers if it runs a constant number of rounds and reads, at its counter, an array made of parameters and
 of no input, or one that an unrolled loop stacked. All others stay: a recurrent network's loop over time, a loop over
@@ -19,9 +21,10 @@ chunks of the batch.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -35,6 +38,8 @@ from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_fr
 
 MOST_OPERATIONS = 200_000
 """Of all rounds of a loop: one that would become more stays a loop."""
+MOST_ROWS = 4096
+"""Of a concatenation of concatenations that becomes one."""
 
 _LOOP = "stablehlo.while"
 _BODY = "/body"
@@ -49,6 +54,7 @@ _INTEGERS: Mapping[str, Callable[..., int]] = {
     "negate": lambda a: -a,
     "convert": lambda a: a,
     "reshape": lambda a: a,
+    "broadcast_in_dim": lambda a: a,
     "select": lambda p, a, b: a if p else b,
     "clamp": lambda low, a, high: min(max(a, low), high),
 }
@@ -76,7 +82,7 @@ class _Stack:
     Attributes:
         base: what it was before.
         dim, size: the dimension, and how much of it a slice takes.
-        written: where a slice starts → the slice, with all of the array's dimensions.
+        written: where a slice starts → the slice, with all of the array's dimensions, or the number that is all of it.
         loop: that writes it.
     """
 
@@ -94,18 +100,22 @@ _Term = Any
 def unroll(block: Any, arguments: Sequence[Argument]) -> bool:
     """Unroll the loops over layers of a flat module's entry, in place; without any, nothing is changed.
 
+    `lax.scan(…, unroll=True)` leaves no loop. But both passes take the same slices of the parameters: these become one.
+
     Args:
         block: of the entry function.
         arguments: what its arguments are.
 
     Returns:
-        Whether there was any.
+        Whether anything was changed.
     """
-    if not any(op.operation.name == _LOOP for op in block.operations):
+    operations = [op.operation for op in block.operations]
+    unrolled = _slices_twice(operations)
+    if not unrolled and not any(op.name == _LOOP for op in operations):
         return False
-    unroller = _Unroller(block, arguments)
+    unroller = _Unroller(block, arguments, follows=unrolled)
     with ir.Location.unknown():
-        for op in [op.operation for op in block.operations]:
+        for op in operations:
             unroller.visit(op)
         return unroller.finish()
 
@@ -116,10 +126,11 @@ class _Unroller:
     Attributes:
         depends: value → whether parameters and inputs made it, _PARAMETER | _INPUT.
         stacks: results of unrolled loops → what rounds wrote into them.
+        follows: whether slices are followed to what made their sources; they are from the first unrolled loop on.
     """
 
-    def __init__(self, block: Any, arguments: Sequence[Argument]) -> None:
-        self.block = block
+    def __init__(self, block: Any, arguments: Sequence[Argument], *, follows: bool) -> None:
+        self.block, self.follows = block, follows
         kinds = {"parameter": _PARAMETER, "input": _INPUT, "state": 0}
         self.depends = {value: kinds[a.kind] for value, a in zip(block.arguments, arguments, strict=True)}
         self.stacks: dict[Any, _Stack] = {}
@@ -138,7 +149,9 @@ class _Unroller:
         self.note(op)
         if _opcode(op) == "slice" and set(_integers(op, "strides")) == {1}:
             key = op.operands[0], _integers(op, "start_indices"), _shape(op.results[0])
-            known = self._slices.setdefault(key, op.results[0])
+            known = self._followed(*key, op) if self.follows else None
+            if known is None or isinstance(known, int):
+                known = self._slices.setdefault(key, op.results[0])
             if known != op.results[0]:
                 self._same.append((op.results[0], known))
         return None
@@ -158,13 +171,32 @@ class _Unroller:
                 for result, term in zip(loop.results, terms, strict=True):
                     if any(True for _ in result.uses):
                         result.replace_all_uses_with(self.value(term, result.type))
+        if not self.follows:
+            return False
+        for value, other in self._same:
+            value.replace_all_uses_with(other)
+        self._flatten()
         for loop, _ in reversed(self._unrolled):
             loop.erase()
-        if self._unrolled:
-            for value, other in self._same:
-                value.replace_all_uses_with(other)
-            _drop_unused(self.block)
-        return bool(self._unrolled)
+        _drop_unused(self.block)
+        return True
+
+    def _flatten(self) -> None:
+        """Let a concatenation of concatenations along the first dimension be one of their rows."""
+        for op in [op.operation for op in self.block.operations]:
+            if _opcode(op) != "concatenate" or ir.IntegerAttr(op.attributes["dimension"]).value:
+                continue
+            rows, *rest = _shape(op.results[0])
+            if rows > MOST_ROWS or len(op.operands) == rows:
+                continue
+            nothing, size = (0,) * len(rest), (1, *rest)
+            followed = (self._followed(op.results[0], (row, *nothing), size, op, new=False) for row in range(rows))
+            pieces = [piece for piece in followed if isinstance(piece, ir.Value)]
+            if len(pieces) == rows:
+                with ir.InsertionPoint(op), op.location:
+                    flat = stablehlo.ConcatenateOp(pieces, 0)
+                self.note(flat.operation)
+                op.results[0].replace_all_uses_with(flat.result)
 
     def _is_layered(self, value: Any) -> bool:
         return value in self.stacks or self.depends.get(value, 0) == _PARAMETER
@@ -173,19 +205,27 @@ class _Unroller:
         counter, body = loop_counter(loop), loop.regions[1].blocks[0]
         assert counter is not None  # _is_small
         *operations, returned = [op.operation for op in body.operations]
-        terms: list[_Term] = [self.stacks.get(value, value) for value in loop.operands]
+        terms: list[_Term] = [self._beginning(value) for value in loop.operands]
         key = self._key(loop, sources)
         for number in range(counter.rounds):
             terms[counter.position] = counter.start + number * counter.step
             one_round = _Round(self, loop, dict(zip(body.arguments, terms, strict=True)), key, number)
             terms = one_round.run(operations, list(returned.operands))
         self._unrolled.append((loop, terms))
+        self.follows = True
         for result, term in zip(loop.results, terms, strict=True):
             if isinstance(term, _Stack):
                 self.stacks[result] = term
             elif not isinstance(term, int):
                 result.replace_all_uses_with(term)
         return terms
+
+    def _beginning(self, value: Any) -> _Term:
+        """What an argument of a loop is before its first round."""
+        if value in self.stacks:
+            return self.stacks[value]
+        number = constant_integer(value) if _is_index(value.type) else None
+        return value if number is None else number
 
     def _key(self, loop: Any, sources: Sequence[Any]) -> _Key:
         """A backward loop is its forward loop, whose stacks or whose arrays it reads."""
@@ -201,23 +241,87 @@ class _Unroller:
 
     def sliced(self, source: _Term, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any | None:
         """A slice with constant bounds, made in front of the loop; None where rounds wrote into it in another way."""
-        if not isinstance(source, _Stack):
-            key = source, starts, sizes
-            if key not in self._slices:
-                self._slices[key] = self._slice(source, starts, sizes, loop)
-            return self._slices[key]
-        cut = _divided(sizes, _shape(source.base))
-        if cut != [source.dim] or sizes[source.dim] != source.size or starts[source.dim] % source.size:
+        if isinstance(source, _Stack):
+            return self._of_stack(source, starts, sizes, loop, new=True)
+        key = source, starts, sizes
+        if key not in self._slices:
+            known = self._followed(source, starts, sizes, loop)
+            self._slices[key] = self._slice(source, starts, sizes, loop) if known is None else known
+        return self._slices[key]
+
+    def _of_stack(
+        self, stack: _Stack, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool
+    ) -> _Term | None:
+        """A slice of a stack that lies in one of the slices that were written into it, or in none."""
+        dim, first = stack.dim, starts[stack.dim] // stack.size * stack.size
+        if starts[dim] + sizes[dim] > first + stack.size:
             return None
-        written = source.written.get(starts[source.dim])
-        return self.sliced(source.base, starts, sizes, loop) if written is None else written
+        inside = (*starts[:dim], starts[dim] - first, *starts[dim + 1 :])
+        written = stack.written.get(first)
+        if written is None:
+            known = self._followed(stack.base, starts, sizes, loop, new=new)
+            return self.sliced(stack.base, starts, sizes, loop) if known is None and new else known
+        if isinstance(written, int):
+            return written
+        if _shape(written) == sizes:
+            return written
+        known = self._followed(written, inside, sizes, loop, new=new)
+        return self.sliced(written, inside, sizes, loop) if known is None and new else known
+
+    def _followed(
+        self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool = True
+    ) -> _Term | None:
+        """What a slice is, by the operations that made its source; None where it is a slice of that source only.
+
+        Args:
+            source, starts, sizes: the slice.
+            loop: in front of which a reshape may be put, or a slice of what the source is made from.
+            new: whether there may be a slice that there was not.
+        """
+        if _shape(source) == sizes:
+            return source
+        if source in self.stacks:
+            return self._of_stack(self.stacks[source], starts, sizes, loop, new=new)
+        if _is_argument(source):
+            return None
+        maker = source.owner.operation
+        opcode = _opcode(maker)
+        if opcode == "slice" and set(_integers(maker, "strides")) == {1}:
+            starts = tuple(map(sum, zip(starts, _integers(maker, "start_indices"), strict=True)))
+            return self._from_operand(maker.operands[0], starts, sizes, loop, new=new)
+        if opcode == "concatenate":
+            piece = _operand_of(maker, starts, sizes)
+            return None if piece is None else self._from_operand(*piece, sizes, loop, new=new)
+        is_view = opcode in {"reshape", "broadcast_in_dim"}
+        return self._through_view(source, maker.operands[0], starts, sizes, loop, new=new) if is_view else None
+
+    def _through_view(
+        self, view: Any, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool
+    ) -> _Term | None:
+        """A slice of the same elements in another shape, as a slice of their source in the view's shape."""
+        alike = math.prod(_shape(view)) == math.prod(_shape(source))
+        box = _box(starts, sizes, _shape(view), _shape(source)) if alike else None
+        piece = None if box is None else self._from_operand(source, *box, loop, new=new)
+        if piece is None or isinstance(piece, int):
+            return piece
+        kind = ir.RankedTensorType.get(list(sizes), view.type.element_type)
+        before = piece if piece.type == kind else _before_reshape(piece, kind)
+        if before is not None:
+            return before
+        with ir.InsertionPoint(loop), ir.Location.unknown():
+            op = stablehlo.ReshapeOp(kind, piece).operation
+        self.note(op)
+        return op.results[0]
+
+    def _from_operand(
+        self, value: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool
+    ) -> _Term | None:
+        known = self._followed(value, starts, sizes, loop, new=new)
+        return self.sliced(value, starts, sizes, loop) if known is None and new else known
 
     def _slice(self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any:
         """A new slice; where the source is an elementwise function of parameters, that function of their slices."""
         maker = None if _is_argument(source) else source.owner.operation
-        piece = _piece(maker, starts, sizes)
-        if piece is not None:
-            return piece
         kind = ir.RankedTensorType.get(list(sizes), source.type.element_type)
         parts: list[Any] | None = None
         if maker is not None and not self.depends.get(source, 0) & _INPUT:
@@ -241,13 +345,18 @@ class _Unroller:
             return _number(term, kind)
         if not isinstance(term, _Stack):
             return term
-        whole, parts = _shape(term.base), [part for _, part in sorted(term.written.items())]
+        whole = _shape(term.base)
+        sizes = [*whole[: term.dim], term.size, *whole[term.dim + 1 :]]
+        one = ir.RankedTensorType.get(sizes, term.base.type.element_type)
+        slices = sorted(term.written.items())
+        written = {start: _number(part, one) if isinstance(part, int) else part for start, part in slices}
+        parts = list(written.values())
         if len(parts) * term.size == whole[term.dim]:
             joined = stablehlo.ConcatenateOp(parts, term.dim)
             self.note(joined.operation)
             return joined.result
         value, index = term.base, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        for start, part in term.written.items():
+        for start, part in written.items():
             starts = [_number(start if dim == term.dim else 0, index) for dim in range(len(whole))]
             updated = stablehlo.DynamicUpdateSliceOp(value, part, starts)
             self.note(updated.operation)
@@ -306,17 +415,21 @@ class _Round:
             term = self._stacked(op, terms)
         elif opcode == "reshape" and isinstance(terms[0], ir.Value):
             term = _before_reshape(terms[0], op.results[0].type)
+        elif opcode == "add" and any(isinstance(term, _Stack) for term in terms):
+            term = _added(*terms)
         else:
             term = _folded(op, terms)
         if term is not None:
             self.terms[op.results[0]] = term
         return term is not None
 
-    def _stacked(self, op: Any, terms: Sequence[_Term]) -> _Stack | None:
-        """A stack with one slice more; None where that does not fit to the others."""
+    def _stacked(self, op: Any, terms: Sequence[_Term]) -> _Term | None:
+        """A stack with one slice more, or the slice that is all of it; None where that does not fit to the others."""
         whole, part = _shape(op.operands[0]), _shape(op.operands[1])
         cut = _divided(part, whole)
-        if len(cut) != 1 or isinstance(terms[1], _Stack | int):
+        if not cut and not isinstance(terms[1], _Stack):
+            return terms[1]
+        if len(cut) != 1 or isinstance(terms[0], int) or isinstance(terms[1], _Stack):
             return None
         dim, size = cut[0], part[cut[0]]
         start = _clamped(terms[2:], part, whole)[dim]
@@ -347,6 +460,63 @@ class _Round:
         if order:
             marks = "".join(map(order_mark, (*order, self._number)))
             copy.location = ir.Location.name(marks + _name(copy))
+
+
+def _added(first: _Term, second: _Term) -> _Stack | None:
+    """The sum of stacks that were zeros, or of one and zeros, where no two wrote in one place; None for other sums."""
+    for stack, other in ((first, second), (second, first)):
+        if not isinstance(stack, _Stack) or isinstance(other, int) or not _is_zero(stack.base):
+            continue
+        if isinstance(other, _Stack):
+            alike = (stack.dim, stack.size) == (other.dim, other.size)
+            if alike and _is_zero(other.base) and not stack.written.keys() & other.written.keys():
+                return replace(stack, written={**stack.written, **other.written})
+        elif _is_zero(other):
+            return stack
+    return None
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a value is made of zeros and nothing else."""
+    maker = None if _is_argument(value) else value.owner.operation
+    if maker is not None and _opcode(maker) == "broadcast_in_dim":
+        return _is_zero(maker.operands[0])
+    if maker is None or _opcode(maker) != "constant":
+        return False
+    elements = ir.DenseElementsAttr(maker.attributes["value"])
+    return bool(elements.is_splat and str(elements.get_splat_value()).split(" ")[0] in {"0", "0.000000e+00", "false"})
+
+
+def _box(
+    starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int], other: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Where a slice of an array lies in the same elements in another shape: starts and sizes; None if in no one slice.
+
+    Both are contiguous: ones, then one dimension cut, then whole ones.
+    """
+    cut = _divided(sizes, whole)
+    if cut and any(size != 1 for size in sizes[: cut[-1]]):
+        return None
+    count, offset, step = math.prod(sizes), 0, 1
+    for at, most in zip(reversed(starts), reversed(whole), strict=True):
+        offset, step = offset + at * step, step * most
+    box, left, stride = list[tuple[int, int]](), count, math.prod(other)
+    for most in other:
+        stride //= most
+        at, offset = divmod(offset, stride)
+        size = max(left // stride, 1)
+        if (size > 1 and left % stride) or at + size > most:
+            return None
+        left = left if size == 1 and left < stride else left // size
+        box.append((at, size))
+    return tuple(at for at, _ in box), tuple(size for _, size in box)
+
+
+def _slices_twice(operations: Sequence[Any]) -> bool:
+    """Whether the same slice of an argument is taken twice."""
+    slices = [op for op in operations if _opcode(op) == "slice" and _is_argument(op.operands[0])]
+    keys = [(op.operands[0], _integers(op, "start_indices"), _shape(op.results[0])) for op in slices]
+    return len(set(keys)) < len(keys)
 
 
 def _is_small(loop: Any) -> bool:
@@ -384,14 +554,12 @@ def _folded(op: Any, terms: Sequence[_Term]) -> int | None:
     return None if function is None else int(function(*terms))
 
 
-def _piece(maker: Any | None, starts: Sequence[int], sizes: Sequence[int]) -> Any | None:
-    """The operand of a concatenation that a slice of its result is; None if it is none."""
-    if maker is None or _opcode(maker) != "concatenate":
-        return None
-    dim, at = ir.IntegerAttr(maker.attributes["dimension"]).value, 0
-    for value in maker.operands:
-        if (at, _shape(value)) == (starts[dim], tuple(sizes)):
-            return value
+def _operand_of(joined: Any, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, tuple[int, ...]] | None:
+    """The operand of a concatenation that a slice of its result is in, and where it starts there; None if in no one."""
+    dim, at = ir.IntegerAttr(joined.attributes["dimension"]).value, 0
+    for value in joined.operands:
+        if at <= starts[dim] and starts[dim] + sizes[dim] <= at + _shape(value)[dim]:
+            return value, (*starts[:dim], starts[dim] - at, *starts[dim + 1 :])
         at += _shape(value)[dim]
     return None
 
@@ -405,7 +573,8 @@ def _before_reshape(value: Any, kind: Any) -> Any | None:
 
 def _is_index(kind: Any) -> bool:
     """Whether a type is one integer or truth value, of a width that never wraps in a loop's counter."""
-    return isinstance(kind, ir.RankedTensorType) and not kind.rank and str(kind.element_type) in {"i1", "i32", "i64"}
+    one = isinstance(kind, ir.RankedTensorType) and math.prod(kind.shape) == 1
+    return one and str(kind.element_type) in {"i1", "i32", "i64"}
 
 
 def _are_numbers(terms: Sequence[_Term]) -> bool:

@@ -163,6 +163,14 @@ class Planner(ABC, Generic[ProblemT, PlanT, ConfigT]):
         return [self.solve(problem, deadline=deadline, watch=watch) for problem in problems]
 
 
+_MAKERS = {"auto": "local search", "blocks": "block cuts"}
+
+
+def maker_in_words(planner: str) -> str:
+    """Who made a plan, by the name that the plan has: what `--planner auto` tries has names that the option lacks."""
+    return _MAKERS.get(planner, planner)
+
+
 def solve_each(
     planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT], deadline: Deadline = NEVER
 ) -> list[Result[ProblemT, PlanT] | AutomapError]:

@@ -92,9 +92,9 @@ def make_planner(name: str, kind: str = "staged", **config: Any) -> Planner[Any,
     return planner(config_of(planner.config_type, f"planner {name}", **config))
 
 
-def config_names(name: str, kind: str = "staged") -> frozenset[str]:
-    """The options that a planner's configuration has."""
-    module, _, attribute = PLANNERS[kind][name].partition(":")
+def config_names(name: str) -> frozenset[str]:
+    """The options that the configuration of a planner of stages has."""
+    module, _, attribute = PLANNERS["staged"][name].partition(":")
     planner: type[Planner[Any, Any, Any]] = getattr(import_module(module), attribute)
     return frozenset(field.name for field in fields(planner.config_type))
 

@@ -239,7 +239,7 @@ def one_thread() -> Iterator[None]:
     """Let torch compute with one thread, in the whole process, as long as the context lasts.
 
     The small networks of a search are quicker with one: threads wait for each other, and where other programs keep the
-    cores busy they wait for long (measured: a search of 1.5 s took 79 s with two threads on two busy cores).
+    cores busy they wait for long.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

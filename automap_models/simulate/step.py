@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from automap_models.core.profile import FloatArray
+from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.simulate.engine import Timeline, simulate
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
-    """One simulated global batch of a plan of that cost, under a schedule of `core.schedules.SCHEDULES`.
+    """One simulated global batch of a plan of that cost, under a schedule of `core.schedules.WARM_UPS`.
 
     The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
     """
-    return simulate(*cost.as_tuple(), micro_batches, schedule, cost.buckets, cost.shares_link, cost.tied)
+    orders = build_schedule(schedule, cost.forward_s.size, micro_batches)
+    return simulate(*cost.as_tuple(), orders, cost.buckets, cost.shares_link, cost.tied)
 
 
-def step_cost(
-    problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray | None = None, idle: Collection[int] = ()
-) -> StagedCost:
+def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | None = None) -> StagedCost:
     """The cost of a structurally valid plan (cost.staged.plan_cost), simulated where the problem has a schedule."""
-    cost = plan_cost(problem, plan, slowdown, idle)
+    cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
     simulated_s = timeline(cost, plan.micro_batches, problem.schedule).length_s

@@ -82,35 +82,35 @@ def mapped(
     factors = {label: builder.factors(divisions, roles.of(label)) for label, divisions in seen.items()}
     for position, (parts, labels) in enumerate(operands):
         builder.link(position, parts, [factors[label] if label is not None else None for label in labels])
-    made = []
+    divided = []
     for position, (shape, labels) in enumerate(results, start=len(operands)):
         of_labels = [factors[label] if label is not None else None for label in labels]
         parts = tuple((int(size),) if loop is None else loop.sizes for size, loop in zip(shape, of_labels, strict=True))
         builder.link(position, parts, of_labels)
-        made.append(parts)
-    return Mapped(builder.rule(), tuple(made))
+        divided.append(parts)
+    return Mapped(builder.rule(), tuple(divided))
 
 
 def regrouped(operand: Parts, shape: Sequence[int]) -> Mapped:
     """The mapping of a reshape: merged dimensions keep their parts, divided ones follow their major part."""
-    builder, made = _Builder(), list[tuple[int, ...]]()
+    builder, divided = _Builder(), list[tuple[int, ...]]()
     for first, parts, sizes in _groups(flat(operand), shape):
         loop = builder.factors([parts, sizes], 0)
         builder.link(0, (parts,), [loop], first)
-        at = sum(map(len, made))
+        at = sum(map(len, divided))
         of_group = _shared_out(loop.sizes, sizes)
         builder.link(1, (tuple(size for own in of_group for size in own),), [loop], at)
-        made += of_group
-    return Mapped(builder.rule(), (tuple(made),))
+        divided += of_group
+    return Mapped(builder.rule(), (tuple(divided),))
 
 
 def opaque(operands: Sequence[Parts], results: Sequence[Sequence[int]]) -> Mapped:
     """The mapping of an operator of which nothing is known: everything that it reads and makes stays whole."""
-    made = tuple(plain(shape) for shape in results)
+    undivided = tuple(plain(shape) for shape in results)
     builder = _Builder()
-    for position, parts in enumerate((*operands, *made)):
+    for position, parts in enumerate((*operands, *undivided)):
         builder.link(position, parts, [builder.factors([of_dim], Role.WHOLE) for of_dim in parts])
-    return Mapped(builder.rule(), made)
+    return Mapped(builder.rule(), undivided)
 
 
 def of_constants(rule: Rule) -> Rule:

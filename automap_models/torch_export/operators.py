@@ -255,9 +255,9 @@ def _along(name: str, call: Call) -> list[Described]:
     along = {d % operand.dim() for d in (dim if isinstance(dim, Iterable) else [-1 if dim is None else dim])}
     along = along or set(range(operand.dim()))
     labels = tuple(range(operand.dim()))
-    made = tuple(("along", label) if label in along else label for label in labels)
+    of_result = tuple(("along", label) if label in along else label for label in labels)
     whole = frozenset({*along, *(("along", label) for label in along)})
-    results = tuple((result, made) for result in call.results)
+    results = tuple((result, of_result) for result in call.results)
     operands = tuple((tensor, labels) for tensor in call.tensors())
     return [Described(name, operands, results, Roles(whole=whole), float(operand.numel()))]
 
@@ -311,7 +311,7 @@ def _convolution_backward(call: Call) -> list[Described]:
     a = call.arguments
     gradient, images, kernel = a["grad_output"], a["input"], a["weight"]
     described = []
-    wanted = [kind for kind, asked in zip(("images", "kernel", "bias"), a["output_mask"], strict=True) if asked]
+    wanted = [kind for kind, is_wanted in zip(("images", "kernel", "bias"), a["output_mask"], strict=True) if is_wanted]
     for kind, result in zip(wanted, call.results, strict=True):
         if kind == "bias":
             labels = tuple(range(gradient.dim()))
@@ -438,17 +438,17 @@ def _grouped_product_backward(call: Call) -> list[Described]:
     flop = 2.0 * rows.numel() * matrices.shape[-1]
     groups = (offsets, ("e",))
     of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
-    made = (call.results[0], of_rows), (call.results[1], of_matrices)
+    of_results = (call.results[0], of_rows), (call.results[1], of_matrices)
     return [
         Described(
             "dot_general",
             ((gradient, ("t", "n")), (matrices, of_matrices), groups),
-            (made[0],),
+            (of_results[0],),
             Roles(frozenset({"n"}), whole),
             flop,
         ),
         Described(
-            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (made[1],), Roles(whole=whole), flop
+            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(whole=whole), flop
         ),
     ]
 
@@ -476,10 +476,12 @@ def _rows(table: Tensor, dim: int, index: Tensor, result: Tensor) -> list[Descri
     """Rows of a table by index: where it is sharded, each device looks up its own, and the results are summed."""
     index_labels = tuple(("index", i) for i in range(index.dim()))
     of_table: Labels = tuple("row" if d == dim else d for d in range(table.dim()))
-    made = (*of_table[:dim], *index_labels, *of_table[dim + 1 :])
+    of_result = (*of_table[:dim], *index_labels, *of_table[dim + 1 :])
     moved = _bytes(index) + 2 * _bytes(result)
     return [
-        Described("gather", ((table, of_table), (index, index_labels)), ((result, made),), _SUMMED_ROWS, 0.0, moved)
+        Described(
+            "gather", ((table, of_table), (index, index_labels)), ((result, of_result),), _SUMMED_ROWS, 0.0, moved
+        )
     ]
 
 
@@ -517,7 +519,7 @@ def _several(call: Call, whole: Tensor, at: Sequence[int], picked: Tensor, word:
     of_table: list[Label | None] = [("row", dim) if dim in at else dim for dim in range(whole.dim())]
     others = [label for dim, label in enumerate(of_table) if dim not in at]
     index_labels = [("index", i) for i in range(rank)]
-    made = (*others[:first], *index_labels, *others[first:])
+    of_result = (*others[:first], *index_labels, *others[first:])
     tied: set[Label] = set()
     for dim, index, counts in zip(at, indices, call.arguments["counting"], strict=True):
         along = [i for i, size in enumerate(index.shape) if size > 1]
@@ -531,7 +533,7 @@ def _several(call: Call, whole: Tensor, at: Sequence[int], picked: Tensor, word:
             (index, tuple(None if size == 1 else label for label, size in zip(own, index.shape, strict=True)))
         )
     roles = Roles(whole=frozenset({*(("row", dim) for dim in at), *index_labels} - tied))
-    return Described(word, tuple(operands), ((picked, made),), roles, 0.0, 2 * _bytes(picked))
+    return Described(word, tuple(operands), ((picked, of_result),), roles, 0.0, 2 * _bytes(picked))
 
 
 def _gather(call: Call) -> list[Described]:

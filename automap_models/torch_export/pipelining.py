@@ -28,7 +28,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.utils import _pytree as pytree
 
 from automap_models.core.profile import Profile
-from automap_models.core.schedules import Op
+from automap_models.core.schedules import Action, ActionKind
 from automap_models.errors import BadInput
 from automap_models.torch_export.capture import copy_model, training_outputs
 from automap_models.torch_export.cuts import BEFORE
@@ -84,7 +84,7 @@ class StageRun:
     backward_s: FloatArray
     update_s: FloatArray
     process_s: FloatArray
-    order: tuple[Op, ...]
+    order: tuple[Action, ...]
 
 
 def run_pipeline(
@@ -182,17 +182,17 @@ class _Job:
 class _Watch:
     """One step of a stage: its passes in order and what its parts took, processor time of the thread they run in."""
 
-    order: list[Op] = field(default_factory=list)
+    order: list[Action] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
-    def noted(self, backward: bool, one_chunk: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(self, kind: ActionKind, rank: int, one_chunk: Callable[..., Any]) -> Callable[..., Any]:
         """The stage's method for the pass of one micro-batch, which comes first among its arguments."""
 
         def run(micro_batch: int, *args: Any, **kwargs: Any) -> Any:
-            self.order.append(Op(backward, micro_batch))
+            self.order.append(Action(kind, rank, micro_batch))
             return one_chunk(micro_batch, *args, **kwargs)
 
-        return self.timed("backward_s" if backward else "forward_s", run)
+        return self.timed("forward_s" if kind == "F" else "backward_s", run)
 
     def timed(self, part: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """Work that counts for a part; autograd works on CPUs in the thread that calls it."""
@@ -229,8 +229,8 @@ def _steps(rank: int, job: _Job) -> Iterator[dict[str, Any]]:
     stage = pipeline(
         copy_model(job.model, _on_cpu), micro_batch.args, micro_batch.kwargs, split_spec=job.split_spec
     ).build_stage(rank, CPU)
-    stage.forward_one_chunk = watch.noted(False, stage.forward_one_chunk)  # type: ignore[method-assign]
-    stage.backward_one_chunk = watch.noted(True, stage.backward_one_chunk)  # type: ignore[method-assign]
+    stage.forward_one_chunk = watch.noted("F", rank, stage.forward_one_chunk)  # type: ignore[method-assign]
+    stage.backward_one_chunk = watch.noted("B", rank, stage.backward_one_chunk)  # type: ignore[method-assign]
     schedule = TORCH_SCHEDULES[job.schedule](stage, job.micro_batches, watch.timed("forward_s", job.loss))
     optimizer = torch.optim.Adam([{"params": list(stage.submod.parameters())}])  # a stage may have none
     update = watch.timed("update_s", optimizer.step)
@@ -260,4 +260,4 @@ def _record(folder: str, rank: int) -> Path:
 def _read(path: Path, warmup: int) -> StageRun:
     steps = json.loads(path.read_text())[warmup:]
     seconds = {part: np.array([step[part] for step in steps]) for part in (*PARTS, "process_s")}
-    return StageRun(**seconds, order=tuple(Op(*op) for op in steps[-1]["order"]))
+    return StageRun(**seconds, order=tuple(Action(*action) for action in steps[-1]["order"]))

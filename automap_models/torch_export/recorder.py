@@ -240,8 +240,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._known(name, one)
         except (IndexError, KeyError, ValueError):  # called in a way that its description does not foresee
             return False
-        told = {id(result) for one in described or () for result, _ in one.results}
-        return bool(described) and all(id(result) in told or result.dim() == 0 for result in call.results)
+        described_ids = {id(result) for one in described or () for result, _ in one.results}
+        return bool(described) and all(id(result) in described_ids or result.dim() == 0 for result in call.results)
 
     def _known(self, name: str, one: Described) -> None:
         """Record an instruction that is described."""
@@ -255,8 +255,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 (() if value is None else value.parts, labels)
                 for value, (_, labels) in zip(operands, one.operands, strict=True)
             ]
-            made = [(result.shape, labels) for result, labels in one.results if result is not None]
-            mapping = mapped(labelled, made, one.roles)
+            results = [(result.shape, labels) for result, labels in one.results if result is not None]
+            mapping = mapped(labelled, results, one.roles)
         tensors = [result for result, _ in one.results if result is not None]
         self._add(name, one, operands, tensors, mapping)
 

@@ -122,8 +122,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         default="auto",
-        help="auto (default: the best of policy, uniform cuts and data parallelism), policy, exact, uniform, "
-        "data-parallel, online (see automap-search pp); a named planner's own plan is returned as it is",
+        help="who plans: policy (the trained policy), exact (the exact search), uniform (uniform cuts), data-parallel "
+        "(one stage on all devices), online (see automap-search pp), or auto (default): the best plan of policy, "
+        "uniform, data-parallel, block cuts (where repeated blocks end, as frameworks cut) and local search (which "
+        "moves the cuts of the others), corrected by exact. The report says who made it; a named planner's own plan is "
+        "returned as it is",
     )
     how.add_argument(
         "--beam", metavar="N", type=whole_number, help="first cuts that the policy goes on from (default 4; 1: greedy)"

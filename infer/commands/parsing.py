@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, WARM_UPS
 from automap_models.core.units import Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
@@ -273,8 +273,8 @@ def add_objective(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--schedule",
         metavar="NAME",
-        choices=SCHEDULES,
-        help=f"under which the step runs that plans are compared by: {', '.join(SCHEDULES)} "
+        choices=WARM_UPS,
+        help=f"under which the step runs that plans are compared by: {', '.join(WARM_UPS)} "
         f"(default {DEFAULT_SCHEDULE}); also that of plot and trace",
     )
     group.add_argument(
@@ -282,7 +282,7 @@ def add_objective(group: argparse._ArgumentGroup) -> None:
         choices=OBJECTIVES,
         default=DEFAULT_OBJECTIVE,
         help="what plans are compared by: the simulated step under the schedule (default), or the length L of the "
-        "Auto-MAP paper, which no schedule undercuts",
+        "Auto-MAP paper, a formula that knows no schedule",
     )
     group.add_argument(
         "--min-gain",

@@ -270,7 +270,7 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     """Everything but the model that the plans depend on, as plain data."""
-    from automap_models.formats.plan_json import cluster_document
+    from automap_models.formats.hardware_yaml import cluster_document
     from automap_models.version import __version__
 
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}

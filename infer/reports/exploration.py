@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from automap_models.core.microbatch import microbatch_size
 from automap_models.core.result import Bound, PlanReport
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, size, span
-from automap_models.formats.plan_json import SCHEMA, cluster_document, plan_document, write_plan
+from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.plan_json import SCHEMA, plan_document, write_plan
+from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.explore import Exploration, ExploreConfig
 from automap_models.planners.portfolio.planning import sample_notes
@@ -19,15 +22,15 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
-from .pipeline import heading, layers
-from .text import columns, console, fact_table, plain
+from .pipeline import heading, layers_column, tied_facts, times
+from .text import Column, console, fact_table, fits, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 KIND = "explored"
-NAMES_WIDTH = 18
-"""Of layers in the table of stages."""
+LEAST_REASON = 36
+"""Characters of a line of the reason why a plan is not the best."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,11 @@ def print_explored(explored: Explored) -> None:
     samples = "" if space.global_batch is None else f", {counted(space.global_batch, 'sample')} a step"
     screen.print(f"{heading(space.model.profile, space.cluster)}{samples}")
     screen.print()
-    screen.print(ranking(exploration))
+    for part in ranking(exploration, screen.width):
+        screen.print(part)
     screen.print()
     screen.print(f"best: [bold]{plain(exploration.best.name)}[/bold], {shape(exploration.best)}\n")
-    screen.print(stages(exploration.best))
+    screen.print(stages(exploration.best, screen.width))
     screen.print()
     screen.print(fact_table(facts(explored), (*exploration.notes, *_about_samples(exploration.best))))
 
@@ -66,34 +70,50 @@ def print_candidate(plan: Candidate) -> None:
     """Print one plan for people."""
     screen, pipeline = console(), plan.problem
     screen.print(f"{heading(pipeline.profile, pipeline.cluster)}\n[bold]{plain(plan.name)}[/bold], {shape(plan)}\n")
-    screen.print(stages(plan))
+    screen.print(stages(plan, screen.width))
     screen.print()
     screen.print(fact_table(plan_facts(plan), _about_samples(plan)))
 
 
-def ranking(exploration: Exploration) -> Table:
-    """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best."""
-    table = columns()
-    table.add_column("plan", no_wrap=True)
-    for head in ("stages", "d × t", "micro-\nbatches", "step time"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column(f"memory\nof {size(exploration.space.cluster.memory)}", justify="right", no_wrap=True)
-    table.add_column("why not", overflow="fold")
-    for candidate in exploration.candidates:
-        cells = (
-            candidate.name,
-            str(candidate.plan.stages),
-            degrees_in_words(candidate),
-            str(candidate.plan.micro_batches),
-            seconds(candidate.step_s),
-            size(candidate.memory_bytes),
-            exploration.why(candidate),
-        )
-        best = candidate is exploration.best
-        table.add_row(*map(plain, cells), style="bold" if best else None if candidate.fits else "dim")
-    for absent in exploration.absent:
-        table.add_row(absent.name, "", "", "", "", "", plain(in_options(absent.why)), style="dim")
-    return table
+def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
+    """A row for each sort of plan: what it is, how long a step takes, what it needs, why it is not the best.
+
+    The reasons are the last column where there is room for them, else they stand below the table.
+    """
+    best, candidates = exploration.best, exploration.candidates
+    shown = list(zip(*map(_ranked, candidates), strict=True))
+    reasons = {plan.name: exploration.why(plan) for plan in candidates}
+    reasons |= {absent.name: in_options(absent.why) for absent in exploration.absent}
+    styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
+    nothing = [""] * len(exploration.absent)
+    why = Column("why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True)
+    memory = f"memory\nof {size(exploration.space.cluster.memory)}"
+    headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
+    named = Column("plan", list(reasons), left=True)
+    beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
+    if fits(width, (named, *beside, why)):
+        yield table(width, (named, *beside, why), styles=[*styles, *("dim" for _ in nothing)])
+        return
+    above = [Column(heading, cells) for heading, cells in zip(headings, shown, strict=True)]
+    yield table(width, (Column("plan", [plan.name for plan in candidates], left=True), *above), styles=styles)
+    if any(reasons.values()):
+        yield "\n[bold]why not the others[/bold]"
+        yield fact_table((name, why) for name, why in reasons.items() if why)
+
+
+def _ranked(candidate: Candidate) -> tuple[str, ...]:
+    """What the ranking says of a plan beside its name."""
+    return (
+        str(candidate.plan.stages),
+        degrees_in_words(candidate),
+        str(candidate.plan.micro_batches),
+        seconds(candidate.step_s),
+        size(candidate.memory_bytes),
+    )
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, break_on_hyphens=False)
 
 
 def degrees_in_words(candidate: Candidate) -> str:
@@ -107,39 +127,34 @@ def shape(candidate: Candidate) -> str:
     plan = candidate.plan
     samples = microbatch_size(candidate.problem.profile)
     of = "" if samples is None else f" of {counted(samples, 'sample')}"
-    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by planner {plan.planner}"
+    return f"{counted(plan.stages, 'stage')}, {rounds(plan.micro_batches)}{of}, by {maker_in_words(plan.planner)}"
 
 
-def stages(candidate: Candidate) -> Table:
+def stages(candidate: Candidate, width: int) -> Table:
     """One row a stage: layers, devices, how these share the work, times for one micro-batch, memory."""
     problem, plan, cost = candidate.problem, candidate.plan, candidate.cost
-    profile = problem.profile
-    table = columns()
-    table.add_column("stage", justify="right", no_wrap=True)
-    table.add_column("layers", no_wrap=True)
-    for head in ("devices", "d × t", "forward", "backward", "transfer", "gradients", "state", "saved\nactivations"):
-        table.add_column(head, justify="right", no_wrap=True)
-    parts = zip(
-        plan.stage_instructions(len(profile)),
-        plan.stage_devices(problem.cluster.devices),
-        candidate.degrees,
-        candidate.state_bytes,
-        strict=True,
+    ran = plan.stage_instructions(len(problem.profile))
+    state_bytes = [float(held) for held in candidate.state_bytes]
+    saved_bytes = [float(held) - state for held, state in zip(cost.memory_bytes, state_bytes, strict=True)]
+    stage = Column("stage", [str(s) for s in range(plan.stages)])
+    where = layers_column(problem.profile, ran)
+    devices = Column("devices", list(map(span, plan.stage_devices(problem.cluster.devices))))
+    degrees = Column("d × t", [f"{d} × {t}" for d, t in candidate.degrees])
+    forward, backward, gradients = (
+        Column("forward", times(cost.forward_s)),
+        Column("backward", times(cost.backward_s)),
+        Column("gradients", times(cost.all_reduce_s)),
     )
-    for s, (ran, held, (d, t), state_bytes) in enumerate(parts):
-        table.add_row(
-            str(s),
-            plain(layers(profile, *ran, width=NAMES_WIDTH)),
-            span(held),
-            f"{d} × {t}",
-            seconds(float(cost.forward_s[s])),
-            seconds(float(cost.backward_s[s])),
-            seconds(float(cost.transfer_s[s])) if s < plan.stages - 1 else "",
-            seconds(float(cost.all_reduce_s[s])),
-            size(state_bytes),
-            size(float(cost.memory_bytes[s]) - state_bytes),
-        )
-    return table
+    transfer = Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""])
+    state, saved = Column("state", list(map(size, state_bytes))), list(map(size, saved_bytes))
+    wide = (devices, degrees, forward, backward, transfer, gradients, state, Column("saved\nactivations", saved))
+    stacked = (
+        devices.over(degrees),
+        forward.over(backward),
+        transfer.over(gradients),
+        state.over(Column("activations", saved)),
+    )
+    return table(width, (stage, where, *wide), (stage, where, *stacked))
 
 
 def facts(explored: Explored) -> Iterator[tuple[str, str]]:
@@ -165,6 +180,7 @@ def plan_facts(plan: Candidate) -> Iterator[tuple[str, str]]:
     state = state_in_words(plan.problem.profile, plan.problem.state_factor)
     if state is not None:
         yield "state", state
+    yield from tied_facts(plan.problem, plan.plan)
     yield from shardings(plan)
 
 
@@ -220,11 +236,14 @@ def _against_pure(exploration: Exploration) -> Iterator[str]:
 def proof_in_words(exploration: Exploration) -> str:
     """How far the best plan can be from the shortest of all."""
     proven, step_s = exploration.proven, exploration.best.step_s
-    where = "plan of any kind on the grid, with these shardings,"
+    restrictions = in_options(exploration.space.constraints.in_words)
+    shardings = ["these shardings"] if exploration.space.model.shardings else []
+    conditions = " and ".join([*shardings, *([restrictions] if restrictions else [])])
+    where = "plan of any kind on the grid" + (f" with {conditions}" if conditions else "")
     gap = step_s / proven.value - 1.0
     if proven.proof == "exact" and gap <= 1e-9:
         return f"proven: no {where} is shorter"
-    return f"at most {percent(gap)} above the shortest {where[:-1]} (proven lower bound {seconds(proven.value)})"
+    return f"at most {percent(gap)} above the shortest {where} (proven lower bound {seconds(proven.value)})"
 
 
 def _about_samples(candidate: Candidate) -> Iterator[str]:

@@ -12,28 +12,32 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import PlanReport, Result
-from automap_models.core.staged import SearchLogEntry
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.core.training_state import state_in_words
 from automap_models.core.units import counted, percent, rounds, seconds, shortened, size, span
+from automap_models.cost.staged import StagedCost, plan_tied_sums
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import plan_document
+from automap_models.planners.base import maker_in_words
 
 from ..commands.parsing import in_options
 from ..commands.replan import Replanned
 from ..requests import ReplanRequest
 from ..runner import Report
-from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
+from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 ROUNDING = 1e-9  # lengths that differ relatively by no more are equal
-NUMBERS_WIDTH = 56  # of the table of stages: all its columns but layers and instructions
+SHOWN_SHARE = 5e-5  # a smaller one is nothing to a reader
+MOST_TIED = 3  # parameters with copies that are named one by one
+LEAST_NAMES = 18  # characters of a layer's name, of which its index is to be seen
 _OUTCOMES = {
     "planned": "not proven in time",
     "does not fit": "does not fit the memory",
-    "discarded": "longer, proven by a bound",
-    "proven": "longer, proven by the search",
+    "discarded": "proven longer by bound",
+    "proven": "proven longer by search",
 }
 
 
@@ -41,11 +45,11 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
     """Print a plan for people; with `verbose`, also what else was tried."""
     screen = console()
     screen.print(heading(report.problem.profile, report.problem.cluster))
-    screen.print(f"plan by [bold]{plain(report.plan.planner)}[/bold]: {shape(report)}\n")
+    screen.print(f"plan by [bold]{plain(maker_in_words(report.plan.planner))}[/bold]: {shape(report)}\n")
     screen.print(stage_table(report, screen.width))
     screen.print()
     if verbose and report.search_log:
-        screen.print(search_log_table(report.search_log))
+        screen.print(search_log_table(report.search_log, screen.width))
         screen.print()
     screen.print(fact_table(facts(report), map(in_options, report.notes)))
 
@@ -70,32 +74,37 @@ def shape(report: PlanReport) -> str:
 
 def stage_table(report: PlanReport, width: int) -> Table:
     """One row a stage: its first and last layer, its devices, its times for one micro-batch, its memory."""
-    plan, problem = report.plan, report.problem
-    gap = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
-    instructions = plan.stage_instructions(len(problem.profile))
-    spans = max(len("instr."), *(len(span(ran)) for ran in instructions))
-    room = max(8, width - NUMBERS_WIDTH - spans - 8 * gap)
-    table = columns(gap)
-    table.add_column("stage", justify="right", no_wrap=True)
-    table.add_column("layers", no_wrap=True)
-    for heading in ("instr.", "devices", "forward", "backward", "transfer", "all-reduce"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(f"memory\nof {size(problem.cluster.memory)}", justify="right", no_wrap=True)
-    devices = plan.stage_devices(problem.cluster.devices)
-    for s, (ran, held) in enumerate(zip(instructions, devices, strict=True)):
-        where = plain(layers(problem.profile, *ran, width=room))
-        table.add_row(str(s), where, span(ran), f"{span(held)}\n× {held[1] - held[0] + 1}", *_numbers(report, s))
-    return table
+    plan, problem, cost = report.plan, report.problem, report.cost
+    ran = plan.stage_instructions(len(problem.profile))
+    held = plan.stage_devices(problem.cluster.devices)
+    stage = Column("stage", [str(s) for s in range(plan.stages)])
+    where = layers_column(problem.profile, ran)
+    instructions = Column("instr.", list(map(span, ran)))
+    devices = Column("devices", [f"{span(ends)}\n× {ends[1] - ends[0] + 1}" for ends in held])
+    forward, backward, transfer, all_reduce = (
+        Column("forward", times(cost.forward_s)),
+        Column("backward", times(cost.backward_s)),
+        Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""]),
+        Column("all-reduce", times(cost.all_reduce_s)),
+    )
+    memory = Column(f"memory\nof {size(problem.cluster.memory)}", [size(float(held)) for held in cost.memory_bytes])
+    wide = (stage, where, instructions, devices, forward, backward, transfer, all_reduce, memory)
+    stacked = (stage, where, instructions, devices, forward.over(backward), transfer.over(all_reduce), memory)
+    return table(width, wide, stacked)
 
 
-def _numbers(report: PlanReport, s: int) -> Iterator[str]:
-    """Forward, backward, transfer, all-reduce and memory of stage s."""
-    cost = report.cost
-    yield seconds(float(cost.forward_s[s]))
-    yield seconds(float(cost.backward_s[s]))
-    yield seconds(float(cost.transfer_s[s])) if s < report.plan.stages - 1 else ""
-    yield seconds(float(cost.all_reduce_s[s]))
-    yield size(float(cost.memory_bytes[s]))
+def times(times_s: FloatArray) -> list[str]:
+    """As people read them, one a stage."""
+    return [seconds(float(time_s)) for time_s in times_s]
+
+
+def layers_column(profile: Profile, stages: Sequence[tuple[int, int]]) -> Column:
+    """The first and the last layer of each stage, a line each."""
+
+    def cells(width: int) -> list[str]:
+        return [layers(profile, *ends, width) for ends in stages]
+
+    return Column("layers", cells, least=LEAST_NAMES, left=True)
 
 
 def layers(profile: Profile, first: int, last: int, width: int) -> str:
@@ -118,15 +127,40 @@ def facts(report: PlanReport) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "step time", f"{seconds(cost.step_s)} for one global batch, simulated under {schedule}"
-        below = percent(1.0 - cost.length_s / cost.step_s)
-        yield "length L", f"{length} by the cost model (span {seconds(cost.span_s)}), {below} below the step time"
+        yield "length L", f"{length} by the cost model (span {seconds(cost.span_s)}), {_below(cost)}"
     yield "bottleneck", bottleneck_in_words(report)
     yield "simulated", ", ".join(_simulated(report))
     state = state_in_words(report.problem.profile, report.problem.state_factor)
     if state is not None:
         yield "state", state
+    yield from tied_facts(report.problem, report.plan)
     yield "speed-up", ", ".join(_speed_ups(report))
     yield "optimum", optimality_in_words(report)
+
+
+def tied_facts(problem: StagedProblem, plan: StagedPlan) -> Iterator[tuple[str, str]]:
+    """The parameters of which several stages hold a copy, the largest first, and what summing their gradients takes."""
+    nbytes = {parameter.name: parameter.nbytes for parameter in problem.profile.shared_parameters}
+    tied = sorted(plan_tied_sums(problem, plan), key=lambda copies: -nbytes[copies.name])
+    for copies in tied[:MOST_TIED]:
+        stages = listed(copies.stages)
+        summed = f"summing their gradients takes {seconds(copies.sum_s)} a step"
+        yield "tied", f"{copies.name}, {size(nbytes[copies.name])}, has copies in stages {stages}: {summed}"
+    if len(tied) > MOST_TIED:
+        rest_s = sum(copies.sum_s for copies in tied[MOST_TIED:])
+        yield "tied", f"{len(tied) - MOST_TIED} smaller ones: summing their gradients takes {seconds(rest_s)} a step"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """`0 and 3`, `0, 1 and 3`."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _below(cost: StagedCost) -> str:
+    """How far the length L is below the step."""
+    share = 1.0 - cost.length_s / cost.step_s
+    return f"{percent(share)} below the step time" if share >= SHOWN_SHARE else "as long as the step"
 
 
 def bottleneck_in_words(report: PlanReport) -> str:
@@ -182,31 +216,28 @@ def field_in_words(report: PlanReport) -> str:
         return f"any of the {len(report.search_log)} combinations tried"
     stages = sorted({attempt.stages for attempt in report.search_log}) or [report.plan.stages]
     last = counted(stages[-1], "stage")
-    return last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    shown = last if len(stages) == 1 else f"{stages[0]} {'or' if len(stages) == 2 else 'to'} {last}"
+    restrictions = report.problem.constraints.in_words
+    return f"{shown}, {in_options(restrictions)}," if restrictions else shown
 
 
-def search_log_table(search_log: Sequence[SearchLogEntry]) -> Table:
+def search_log_table(search_log: Sequence[SearchLogEntry], width: int) -> Table:
     """A row for each number of stages and micro-batches: its best plan's step on the grid, and what came of it."""
-    table = columns()
-    table.add_column("stages", justify="right", no_wrap=True)
-    table.add_column("micro-\nbatches", justify="right", no_wrap=True)
-    table.add_column("samples\neach", justify="right", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("no plan on the\ngrid is below", justify="right", no_wrap=True)
-    table.add_column("planner", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for attempt in search_log:
-        cells = (
-            str(attempt.stages),
-            str(attempt.micro_batches),
-            "" if attempt.microbatch_size is None else str(attempt.microbatch_size),
-            "" if attempt.step_s is None else seconds(attempt.step_s),
-            "" if attempt.bound_s is None else seconds(attempt.bound_s),
-            plain(attempt.planner or ""),
-            "[bold]chosen[/bold]" if attempt.chosen else _outcome(attempt),
-        )
-        table.add_row(*cells)
-    return table
+    samples = [attempt.microbatch_size for attempt in search_log]
+    layout = [
+        Column("stages", [str(attempt.stages) for attempt in search_log]),
+        Column("micro-\nbatches", [str(attempt.micro_batches) for attempt in search_log]),
+        Column("samples\neach", ["" if count is None else str(count) for count in samples]),
+        Column("step", [_or_empty(attempt.step_s) for attempt in search_log]),
+        Column("no plan on\nthe grid is\nbelow", [_or_empty(attempt.bound_s) for attempt in search_log]),
+        Column("planner", [maker_in_words(attempt.planner or "") for attempt in search_log], left=True),
+        Column("outcome", ["chosen" if entry.chosen else _outcome(entry) for entry in search_log], left=True),
+    ]
+    return table(width, layout, styles=["bold" if attempt.chosen else "" for attempt in search_log])
+
+
+def _or_empty(time_s: float | None) -> str:
+    return "" if time_s is None else seconds(time_s)
 
 
 def _outcome(attempt: SearchLogEntry) -> str:

@@ -18,12 +18,12 @@ from automap_models.core.placement import (
 from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.cost.placement import gap
 
-from .text import WIDTH_WITHOUT_A_TERMINAL, columns, console, fact_table, plain
+from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-NUMBERS_WIDTH = 42  # of the table of devices: all its columns but the last
+LEAST_ENDS = 24  # characters of the names of a device's first and last node
 
 
 def print_placement(report: PlacementResult) -> None:
@@ -54,24 +54,21 @@ def describe_devices(problem: PlacementProblem) -> str:
 
 def device_table(report: PlacementResult, width: int) -> Table:
     """One row a device that has nodes: how many, its times for one micro-batch, its memory."""
-    problem, cost = report.problem, report.cost
-    space = 2 if width >= WIDTH_WITHOUT_A_TERMINAL else 1
-    table = columns(space)
-    for heading in ("device", "nodes", "compute", "transfer", "load", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("from … to", no_wrap=True)
-    for device in np.unique(report.required_plan().assignment).tolist():
-        held = np.flatnonzero(report.required_plan().assignment == device)
-        table.add_row(
-            device_name(problem, device),
-            str(held.size),
-            seconds(float(cost.compute_s[device])),
-            seconds(float(cost.transfer_s[device])),
-            seconds(float(cost.loads_s[device])),
-            size(float(cost.memory_bytes[device])),
-            plain(_ends(problem, held.tolist(), max(16, width - NUMBERS_WIDTH - 6 * space))),
-        )
-    return table
+    problem, cost, assignment = report.problem, report.cost, report.required_plan().assignment
+    devices = np.unique(assignment).tolist()
+    held = [np.flatnonzero(assignment == device).tolist() for device in devices]
+    return table(
+        width,
+        (
+            Column("device", [device_name(problem, device) for device in devices]),
+            Column("nodes", [str(len(nodes)) for nodes in held]),
+            Column("compute", [seconds(float(cost.compute_s[device])) for device in devices]),
+            Column("transfer", [seconds(float(cost.transfer_s[device])) for device in devices]),
+            Column("load", [seconds(float(cost.loads_s[device])) for device in devices]),
+            Column("memory", [size(float(cost.memory_bytes[device])) for device in devices]),
+            Column("from … to", lambda room: [_ends(problem, nodes, room) for nodes in held], LEAST_ENDS, left=True),
+        ),
+    )
 
 
 def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:

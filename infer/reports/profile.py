@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models import workloads
+from automap_models.core.device import Device
 from automap_models.core.layers import loop_notes
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.units import counted, percent, seconds, shortened, size
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.npz import shared_document
 
-from .text import columns, console, fact_table, plain
+from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -187,6 +189,7 @@ def _listed(names: Sequence[object], shown: int = 5) -> str:
 
 
 NAME_WIDTH = 34  # at most
+LEAST_LAYER = 12
 NO_LAYER = "(no layer)"
 
 
@@ -198,13 +201,13 @@ def print_profile(profile: Profile) -> None:
     groups = layer_groups(profile)
     if any(group.pattern for group in groups):
         screen.print("\n[bold]heaviest layers[/bold], alike ones together")
-        screen.print(layer_table(profile, groups, screen.width - 48))
+        screen.print(layer_table(profile, groups, screen.width))
     screen.print("\n[bold]heaviest instructions[/bold]")
-    screen.print(instruction_table(profile, screen.width - 43))
+    screen.print(instruction_table(profile, screen.width))
     cuts = cheapest_cuts(profile)
     if cuts:
         screen.print("\n[bold]cheapest cuts[/bold], one about every tenth of the time")
-        screen.print(cut_table(profile, cuts, screen.width - 27))
+        screen.print(cut_table(profile, cuts, screen.width))
     reported = [*warnings(profile), *notes(profile)]
     if reported:
         screen.print()
@@ -250,12 +253,8 @@ def totals(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "crossing", f"{smallest}; at most {size(float(profile.A.max()))} elsewhere"
 
 
-def layer_table(profile: Profile, groups: list[LayerGroup], room: int) -> Table:
+def layer_table(profile: Profile, groups: list[LayerGroup], width: int) -> Table:
     """One row a group of layers, the heaviest first; what is left in one row."""
-    table = columns()
-    table.add_column("layer", no_wrap=True)
-    for heading in ("count", "time", "share", "parameters", "kept"):
-        table.add_column(heading, justify="right", no_wrap=True)
     shown, rest = groups[:SHOWN], groups[SHOWN:]
     if len(rest) > 1:
         others = [sum(getattr(g, key) for g in rest) for key in ("count", "time_s", "parameter_bytes", "stash_bytes")]
@@ -263,55 +262,41 @@ def layer_table(profile: Profile, groups: list[LayerGroup], room: int) -> Table:
     else:
         shown = groups
     total_s = float(profile.C.sum())
-    for group in shown:
-        table.add_row(
-            plain(_layer(group.pattern or NO_LAYER, room)),
-            f"{group.count:,}",
-            seconds(group.time_s),
-            percent(group.time_s / total_s),
-            size(group.parameter_bytes),
-            size(group.stash_bytes),
-        )
-    return table
+    layout = (
+        Column("layer", lambda room: [_layer(group.pattern or NO_LAYER, room) for group in shown], 18, left=True),
+        Column("count", [f"{group.count:,}" for group in shown]),
+        Column("time", [seconds(group.time_s) for group in shown]),
+        Column("share", [percent(group.time_s / total_s) for group in shown]),
+        Column("parameters", [size(group.parameter_bytes) for group in shown]),
+        Column("saved", [size(group.stash_bytes) for group in shown]),
+    )
+    return table(width, layout)
 
 
-def instruction_table(profile: Profile, room: int) -> Table:
+def instruction_table(profile: Profile, width: int) -> Table:
     """One row an instruction, the heaviest first."""
-    table = columns()
-    table.add_column("instruction", no_wrap=True)
-    table.add_column("layer", no_wrap=True)
-    for heading in ("forward", "backward", "share", "parameters"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    total_s = float(profile.C.sum())
-    heaviest = heaviest_instructions(profile)
-    for i, name in zip(heaviest, _names([profile.name(i) for i in heaviest]), strict=True):
-        table.add_row(
-            plain(name),
-            plain(_layer(profile.layer(i), room - len(name))),
-            seconds(float(profile.C_fwd[i])),
-            seconds(float(profile.C[i] - profile.C_fwd[i])),
-            percent(float(profile.C[i]) / total_s),
-            size(float(profile.W[i])),
-        )
-    return table
+    total_s, heaviest = float(profile.C.sum()), heaviest_instructions(profile)
+    layout = (
+        Column("instruction", _names([profile.name(i) for i in heaviest]), left=True),
+        Column("layer", lambda room: [_layer(profile.layer(i), room) for i in heaviest], LEAST_LAYER, left=True),
+        Column("forward", [seconds(float(profile.C_fwd[i])) for i in heaviest]),
+        Column("backward", [seconds(float(profile.C[i] - profile.C_fwd[i])) for i in heaviest]),
+        Column("share", [percent(float(profile.C[i]) / total_s) for i in heaviest]),
+        Column("parameters", [size(float(profile.W[i])) for i in heaviest]),
+    )
+    return table(width, layout)
 
 
-def cut_table(profile: Profile, cuts: list[int], room: int) -> Table:
+def cut_table(profile: Profile, cuts: list[int], width: int) -> Table:
     """One row a cut, in execution order."""
-    table = columns()
-    table.add_column("cut", no_wrap=True)
-    table.add_column("layer", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("time before", justify="right", no_wrap=True)
     done = profile.C.cumsum() / profile.C.sum()
-    for cut, name in zip(cuts, _names([cut_name(profile, cut) for cut in cuts]), strict=True):
-        table.add_row(
-            plain(name),
-            plain(_layer(profile.layer(cut), room - len(name))),
-            size(float(profile.A[cut])),
-            percent(float(done[cut])),
-        )
-    return table
+    layout = (
+        Column("cut", _names([cut_name(profile, cut) for cut in cuts]), left=True),
+        Column("layer", lambda room: [_layer(profile.layer(cut), room) for cut in cuts], LEAST_LAYER, left=True),
+        Column("bytes", [size(float(profile.A[cut])) for cut in cuts]),
+        Column("time before", [percent(float(done[cut])) for cut in cuts]),
+    )
+    return table(width, layout)
 
 
 def cut_name(profile: Profile, cut: int) -> str:
@@ -323,12 +308,12 @@ def cut_name(profile: Profile, cut: int) -> str:
 def _names(names: list[str]) -> list[str]:
     """The names of a table's rows, as wide as the widest, which is not too wide."""
     width = min(max(map(len, names)), NAME_WIDTH)
-    return [shortened(name, width).ljust(width) for name in names]
+    return [shortened(name, width) for name in names]
 
 
 def _layer(text: str, width: int) -> str:
     """A path keeps its end; a description such as `Conv2d(3, 64, …)` its beginning."""
-    width, text = max(width, 12), " ".join(text.split())
+    text = " ".join(text.split())
     return f"{text[: width - 1]}…" if "(" in text and len(text) > width else shortened(text, width)
 
 
@@ -400,24 +385,33 @@ def _place(profile: Profile, i: int) -> dict[str, object]:
 def print_known() -> None:
     """Print a table of models and one of devices."""
     screen = console()
-    models = columns()
-    models.add_column("model", no_wrap=True)
-    models.add_column("what it is, parameters, defaults of a micro-batch")
-    for name in workloads.names():
-        models.add_row(name, plain(workloads.summary(name)))
-    screen.print(models)
+    names = workloads.names()
+    texts = [workloads.summary(name) for name in names]
+    what = "what it is, parameters, defaults of a micro-batch"
+    models = (
+        Column("model", list(names), left=True),
+        Column(what, lambda room: [textwrap.fill(text, room, break_on_hyphens=False) for text in texts], 36, left=True),
+    )
+    screen.print(table(screen.width, models))
     screen.print()
-    devices = columns()
-    devices.add_column("--device", no_wrap=True)
-    for heading in ("float32", "bfloat16", "memory", "attained of both"):
-        devices.add_column(heading, justify="right", no_wrap=True)
-    for name in known_devices():
-        device = read_device(name)
-        single = "tf32" if "tf32" in device.matrix else "float32"  # what float32 products run in there
-        rates = [_tflops(device.matrix.get(dtype)) for dtype in (single, "bfloat16")]
-        attained = f"{percent(device.compute_efficiency)}, {percent(device.bandwidth_efficiency)}"
-        devices.add_row(name, *rates, f"{size(device.bandwidth)}/s", attained)
-    screen.print(devices)
+    known = [read_device(name) for name in known_devices()]
+    devices = (
+        Column("--device", list(known_devices()), left=True),
+        Column("float32", [_tflops(device.matrix.get(_single(device))) for device in known]),
+        Column("bfloat16", [_tflops(device.matrix.get("bfloat16")) for device in known]),
+        Column("memory", [f"{size(device.bandwidth)}/s" for device in known]),
+        Column("attained of both", [_attained(device) for device in known]),
+    )
+    screen.print(table(screen.width, devices))
+
+
+def _single(device: Device) -> str:
+    """What products of float32 run in on a device."""
+    return "tf32" if "tf32" in device.matrix else "float32"
+
+
+def _attained(device: Device) -> str:
+    return f"{percent(device.compute_efficiency)}, {percent(device.bandwidth_efficiency)}"
 
 
 def known_document() -> dict[str, Any]:

@@ -5,6 +5,7 @@ Variables that are named alike and partitioned alike are one row there.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from automap_models.envs.sharding.propagation import REPLICATED as REPLICATE
 from automap_models.formats.sharding_json import ShardingReport, sharding_document
 from automap_models.planners.sharding.verify import TOLERANCE, Verified
 
-from .text import columns, console, fact_table, plain
+from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,47 +61,53 @@ def print_counted(outcome: Sharded, *, groups: bool) -> None:
         f"{plain(cluster.name)}, rules {plain(report.problem.rules)}"
     )
     screen.print(f"{axis.kind} plan by [bold]{plain(report.plan.planner)}[/bold]\n")
-    screen.print(variable_table(report.plan))
+    screen.print(variable_table(report.plan, screen.width))
     screen.print()
     if groups:
-        screen.print(group_table(outcome))
+        screen.print(group_table(outcome, screen.width))
         screen.print("[dim]every other dimension conflicts when it is partitioned[/dim]\n")
     screen.print(fact_table(count_facts(outcome), report.notes))
 
 
-def variable_table(plan: ShardingPlan, axis: int = 0) -> Table:
+def variable_table(plan: ShardingPlan, width: int, axis: int = 0) -> Table:
     """One row for the variables of a kind; the partitioned dimension's size is divided by the axis's devices."""
-    table = columns()
-    table.add_column(CANDIDATES[plan.mesh[axis].kind], overflow="fold")
-    table.add_column("number", justify="right", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    table.add_column("dim", justify="right", no_wrap=True)
-    for row in variable_rows(plan, axis):
-        shapes = {variable.shape for variable in row.variables}
-        shape = _divided(shapes.pop(), row.dim, plan.mesh[axis].size) if len(shapes) == 1 else "several"
-        style = "dim" if row.dim == REPLICATED else None
-        table.add_row(plain(row.name), str(len(row.variables)), shape, str(row.dim), style=style)
-    return table
+    rows = list(variable_rows(plan, axis))
+    shapes = [{variable.shape for variable in row.variables} for row in rows]
+    divided = [
+        _divided(next(iter(some)), row.dim, plan.mesh[axis].size) if len(some) == 1 else "several"
+        for row, some in zip(rows, shapes, strict=True)
+    ]
+    layout = (
+        Column(CANDIDATES[plan.mesh[axis].kind], lambda room: [_lines(row.name, room) for row in rows], 20, left=True),
+        Column("number", [str(len(row.variables)) for row in rows]),
+        Column("shape", divided, left=True),
+        Column("dim", [str(row.dim) for row in rows]),
+    )
+    return table(width, layout, styles=["dim" if row.dim == REPLICATED else "" for row in rows])
 
 
-def group_table(outcome: Sharded) -> Table:
+def _lines(name: str, width: int) -> str:
+    """A name in as many lines as it takes."""
+    return "\n".join(name[at : at + width] for at in range(0, len(name), width))
+
+
+def group_table(outcome: Sharded, width: int) -> Table:
     """One row for each class that can be partitioned: what deciding one of its dimensions decides."""
     (along,) = outcome.report.problem.along
     propagation = Propagation(along)
-    table = columns()
-    table.add_column("linkage group of", overflow="fold")
-    for heading in ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    seen = set()
+    names, sizes, seen = [], [], set()
     for dim in propagation.by_group_size().tolist():
         number = propagation.dim_classes[dim]
         group = propagation.linkage_group(dim, PARTITIONED)
         if group is not None and number not in seen:
-            own, name = propagation.sizes[number], along.classes.describe(int(along.candidate_dims[dim]))
-            sizes = (own - 1, group.partitioned.size, group.replicated.size, own)
-            table.add_row(plain(name), *map(str, sizes))
+            own = propagation.sizes[number]
+            names.append(along.classes.describe(int(along.candidate_dims[dim])))
+            sizes.append((own - 1, group.partitioned.size, group.replicated.size, own))
         seen.add(number)
-    return table
+    headings = ("and so\nmany more", "partitioning it\npartitions", "\nreplicates", "replicating it\nreplicates")
+    counts = [Column(heading, [str(row[i]) for row in sizes]) for i, heading in enumerate(headings)]
+    named = Column("linkage group of", lambda room: [textwrap.fill(name, room) for name in names], 16, left=True)
+    return table(width, (named, *counts))
 
 
 def count_facts(outcome: Sharded) -> Iterator[tuple[str, str]]:
@@ -206,27 +213,24 @@ def print_priced(outcome: Sharded) -> None:
     for a, axis in enumerate(mesh):
         if len(mesh) > 1:
             screen.print(f"along [bold]{axis.name}[/bold]")
-        screen.print(variable_table(report.plan, a))
+        screen.print(variable_table(report.plan, screen.width, a))
         screen.print()
-    screen.print(_prices(report))
+    screen.print(_prices(report, screen.width))
     screen.print()
     screen.print(fact_table(_price_facts(outcome), report.notes))
 
 
-def _prices(report: ShardingReport) -> Any:
+def _prices(report: ShardingReport, width: int) -> Table:
     """The plan beside doing everything everywhere and data parallelism: time in its parts, memory."""
-    table = columns()
-    table.add_column("on each device", no_wrap=True)
-    for heading in ("step", "compute", "all-reduce", "activations", "gradients", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
     prices = {
         "this plan": report.result.cost,
         "data parallelism": report.data_parallel,
         "replicated": report.replicated,
     }
-    for name, price in prices.items():
-        table.add_row(name, *(_cells(price) if price else ["–"] * 6), style=None if name == "this plan" else "dim")
-    return table
+    rows = [_cells(price) if price else ["–"] * 6 for price in prices.values()]
+    headings = ("step", "compute", "all-reduce", "activations", "gradients", "memory")
+    layout = [Column(heading, [row[i] for row in rows]) for i, heading in enumerate(headings)]
+    return table(width, (Column("on each device", list(prices), left=True), *layout), styles=["", "dim", "dim"])
 
 
 def _cells(price: ShardingPrice) -> list[str]:

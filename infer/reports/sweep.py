@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.microbatch import profiled_size
 from automap_models.core.profile import Profile
-from automap_models.core.units import counted, percent, seconds, shortened
+from automap_models.core.units import counted, percent, seconds
 from automap_models.errors import Infeasible
-from automap_models.formats.atomic import write_text
-from automap_models.formats.plan_json import SCHEMA, cluster_document, write_json
+from automap_models.formats.atomic import write_json, write_text
+from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.plan_json import SCHEMA
+from automap_models.planners.base import maker_in_words
 from automap_models.planners.portfolio.sweep import Row, Sweep, best_rows
 from automap_models.version import __version__
 
 from ..commands.parsing import in_options
 from ..runner import Report
-from .text import columns, console, fact_table, plain
+from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,8 +32,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 """Longer tables show each cluster's best row only."""
-CLUSTER_WIDTH = 30
-WHY_WIDTH = 34
+LEAST_CLUSTER = 18
 
 
 def sweep_report(sweep: Sweep) -> Report:
@@ -59,51 +63,62 @@ def print_sweep(profile: Profile, rows: list[Row], global_batch: int | None) -> 
     clusters = counted(len({row.cluster.name for row in rows}), "cluster")
     screen.print(f"[bold]{plain(profile.model)}[/bold]: {counted(len(rows), 'combination')} on {clusters}\n")
     shown = rows if len(rows) <= MOST_ROWS else list(best.values())
-    screen.print(sweep_table(shown, best))
+    screen.print(sweep_table(shown, best, screen.width))
     screen.print()
     screen.print(fact_table(_facts(rows, shown, best), _notes(rows, global_batch, profiled_size(profile))))
 
 
-def sweep_table(rows: list[Row], best: Mapping[str, Row]) -> Table:
+def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
     """A row for each combination; the best of each cluster in bold, with an arrow."""
-    table = columns()
-    table.add_column("cluster", no_wrap=True)
-    for heading in ("devices", "stages", "micro-\nbatches", "samples\neach", "step", "of ideal\nspeed"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("planner", no_wrap=True)
-    before = None
-    for row in rows:
-        name = row.cluster.name if row.cluster.name != before else ""
-        before = row.cluster.name
-        is_best = best.get(row.cluster.name) is row
-        table.add_row(plain(shortened(name, CLUSTER_WIDTH)), *_cells(row, is_best), style="bold" if is_best else "")
-    return table
+    marked = [best.get(row.cluster.name) is row for row in rows]
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.cluster.name)]
+
+    def named(width: int, devices: bool) -> list[str]:
+        return [cell for group in groups for cell in _cluster_cells(group, width, devices)]
+
+    others = (
+        Column("stages", [str(row.stages) for row in rows]),
+        Column("micro-\nbatches", [str(row.micro_batches) for row in rows]),
+        Column("samples\neach", ["" if row.microbatch_size is None else str(row.microbatch_size) for row in rows]),
+        Column("step", ["" if row.step_s is None else seconds(row.step_s) for row in rows]),
+        Column("of ideal\nspeed", ["" if row.efficiency is None else percent(row.efficiency) for row in rows]),
+        Column("planner", [_maker(row, is_best) for row, is_best in zip(rows, marked, strict=True)], left=True),
+    )
+    cluster = Column("cluster", lambda room: named(room, False), LEAST_CLUSTER, left=True)
+    with_devices = Column("cluster", lambda room: named(room, True), LEAST_CLUSTER, left=True)
+    wide = (cluster, Column("devices", list(map(_devices, rows))), *others)
+    narrow = (with_devices, *others)
+    return table(width, wide, narrow, styles=["bold" if is_best else "" for is_best in marked])
 
 
-def _cells(row: Row, is_best: bool) -> Iterator[str]:
-    yield f"{row.cluster.nodes} × {row.cluster.devices_per_node}"
-    yield str(row.stages)
-    yield str(row.micro_batches)
-    yield "" if row.microbatch_size is None else str(row.microbatch_size)
-    yield "" if row.step_s is None else seconds(row.step_s)
-    yield "" if row.efficiency is None else percent(row.efficiency)
+def _devices(row: Row) -> str:
+    return f"{row.cluster.nodes} × {row.cluster.devices_per_node}"
+
+
+def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[str]:
+    """Cells of a cluster's rows: a line each of its name and perhaps of its devices, the last one all that is left."""
+    lines = textwrap.wrap(group[0].cluster.name, width, break_on_hyphens=False) or [""]
+    lines += [f"{_devices(group[0])} devices"] if devices else []
+    for _ in group[:-1]:
+        yield lines.pop(0) if lines else ""
+    yield "\n".join(lines)
+
+
+def _maker(row: Row, is_best: bool) -> str:
     if row.outcome.plan is None:
-        yield plain(why_not(row))
-    else:
-        yield plain(row.outcome.plan.planner) + ("*" if row.outcome.outside else "") + (" ←" if is_best else "")
+        return "no plan"
+    return maker_in_words(row.outcome.plan.planner) + ("*" if row.outcome.outside else "") + (" ←" if is_best else "")
 
 
 def why_not(row: Row) -> str:
-    """Why a row has no plan, in few words."""
+    """Why a row has no plan."""
     error = row.outcome.error
     if isinstance(error, Infeasible):
         return "no plan fits the memory"
-    text = "" if error is None else in_options(error.what)
-    return text if len(text) <= WHY_WIDTH else f"{text[: WHY_WIDTH - 1]}…"
+    return "" if error is None else in_options(error.what)
 
 
 def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterator[tuple[str, str]]:
-    planned = [row for row in rows if row.step_s is not None]
     if best:
         shortest = min(best.values(), key=lambda row: row.pace_s)
         yield (
@@ -111,8 +126,8 @@ def _facts(rows: list[Row], shown: list[Row], best: Mapping[str, Row]) -> Iterat
             f"{seconds(shortest.step_s or 0.0)} on {shortest.cluster.name} with {counted(shortest.stages, 'stage')} "
             f"and M = {shortest.micro_batches}; ← marks the best of each cluster",
         )
-    if len(planned) < len(rows):
-        yield "no plan", f"{len(rows) - len(planned)} of {counted(len(rows), 'combination')}"
+    for why, count in Counter(why_not(row) for row in rows if row.outcome.plan is None).items():
+        yield "no plan", f"{count} of {counted(len(rows), 'combination')}: {why}"
     if len(shown) < len(rows):
         yield "shown", "the best of each cluster; --out writes all rows, --json prints them"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -51,42 +53,117 @@ def plain(text: str) -> str:
     return escape(text)
 
 
-def columns(gap: int = 2) -> Table:
-    """An empty table: a rule below the headings and no other lines, `gap` spaces between columns."""
+@dataclass(frozen=True)
+class Column:
+    """One column of a table that is laid out for a width.
+
+    Attributes:
+        heading: of one line or more.
+        cells: one a row, of one line or more; or a function that makes them not wider than a number of characters.
+        least: characters below which cells that are made for a width are not readable.
+        left: whether its lines begin below one another, as names do; numbers end there.
+    """
+
+    heading: str
+    cells: Sequence[str] | Callable[[int], Sequence[str]]
+    least: int = 0
+    left: bool = False
+
+    def fitted(self, room: int) -> Sequence[str]:
+        """Its cells, made for that many characters where they can be."""
+        return self.cells if isinstance(self.cells, Sequence) else self.cells(room)
+
+    def over(self, lower: Column) -> Column:
+        """This column and another one in the space of one: each cell has the lines of both."""
+        pairs = zip(self.fitted(_WIDEST), lower.fitted(_WIDEST), strict=True)
+        return Column(f"{self.heading}\n{lower.heading}", [f"{above}\n{below}" for above, below in pairs])
+
+
+_WIDEST = 10_000
+"""Characters that no terminal has."""
+_GAPS = (2, 1)
+"""Spaces between columns that are tried."""
+
+
+def fits(width: int, columns: Sequence[Column], gap: int = 2) -> bool:
+    """Whether a table of these columns is readable in so many characters: nothing is cut off, names have room."""
+    return _spare(width, columns, gap) >= 0
+
+
+def _spare(width: int, columns: Sequence[Column], gap: int) -> int:
+    """What is left of a width after all columns have the least that they need; negative where that is too much."""
+    return width - sum(map(_least_width, columns)) - gap * (len(columns) - 1)
+
+
+def _least_width(column: Column) -> int:
+    natural = _lines_width(column.fitted(_WIDEST))
+    least = natural if isinstance(column.cells, Sequence) else min(column.least, natural)
+    return max(least, _lines_width([column.heading]))
+
+
+def _lines_width(texts: Iterable[str]) -> int:
+    from rich.cells import cell_len
+
+    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+
+
+def table(width: int, *layouts: Sequence[Column], styles: Sequence[str] = ()) -> Table:
+    """The first layout that is readable in so many characters; the last one with broken lines where none is.
+
+    A rule below the headings is the only line.
+
+    Args:
+        width: of the table at most.
+        layouts: columns, the most generous layout first; at most one column makes its cells for a width.
+        styles: one a row, as rich calls them; none where all rows look alike.
+    """
     from rich import box
     from rich.table import Table
 
-    return Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False)
+    tries = [(layout, gap) for gap in _GAPS for layout in layouts]
+    chosen, gap = next((some for some in tries if fits(width, *some)), (layouts[-1], _GAPS[-1]))
+    whole = fits(width, chosen, gap)
+    spare = max(0, _spare(width, chosen, gap))
+    cells = [column.fitted(_least_width(column) + spare) for column in chosen]
+    used = sum(_lines_width([*rows, column.heading]) for rows, column in zip(cells, chosen, strict=True))
+    padded = used + gap * len(chosen) <= width  # the last column, too
+    drawn = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=padded)
+    for column in chosen:
+        justify = "left" if column.left else "right"
+        drawn.add_column(plain(column.heading), justify=justify, no_wrap=whole, overflow="fold")  # type: ignore[arg-type]
+    for row, style in zip_longest(zip(*cells, strict=True), styles, fillvalue=None):
+        drawn.add_row(*map(plain, row or ()), style=style or None)
+    return drawn
 
 
 def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> Table:
     """A label and a sentence a row, the notes last."""
     from rich.table import Table
 
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", style="bold", min_width=9)
-    table.add_column(overflow="fold")
+    sentences = Table.grid(padding=(0, 2, 0, 0))
+    sentences.add_column(justify="right", style="bold", min_width=9)
+    sentences.add_column(overflow="fold")
     for label, text in facts:
-        table.add_row(label, plain(text))
+        sentences.add_row(plain(label), plain(text))
     for note in notes:
-        table.add_row("[yellow]note[/yellow]", plain(note))
-    return table
+        sentences.add_row("[yellow]note[/yellow]", plain(note))
+    return sentences
 
 
 def print_clusters() -> None:
     """The shipped clusters: how many devices they have, how these are linked, and their memory."""
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 
-    table = columns()
-    table.add_column("cluster")
-    for heading in ("nodes × devices", "inside a node", "between nodes", "memory"):
-        table.add_column(heading, justify="right")
-    for name in known_clusters():
-        cluster = read_cluster(name)
-        between = f"{size(cluster.inter)}/s" if cluster.nodes > 1 else ""
-        shape = f"{cluster.nodes} × {cluster.devices_per_node}"
-        table.add_row(name, shape, f"{size(cluster.intra)}/s", between, size(cluster.memory))
-    console().print(table)
+    clusters = [read_cluster(name) for name in known_clusters()]
+    layout = (
+        Column("cluster", list(known_clusters()), left=True),
+        Column("nodes × devices", [f"{cluster.nodes} × {cluster.devices_per_node}" for cluster in clusters]),
+        Column("inside a node", [f"{size(cluster.intra)}/s" for cluster in clusters]),
+        Column("between nodes", [f"{size(cluster.inter)}/s" if cluster.nodes > 1 else "" for cluster in clusters]),
+        Column("memory", [size(cluster.memory) for cluster in clusters]),
+    )
+    screen = console()
+    screen.print(table(screen.width, layout))
 
 
 class Steps:

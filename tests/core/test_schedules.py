@@ -1,13 +1,17 @@
-"""Schedules against grids drawn by hand, and what makes any order a schedule."""
+"""Schedules against grids drawn by hand and torch's own classes, what they hold, and what makes an order a schedule."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 
 from automap_models.core import schedules
-from automap_models.core.schedules import SCHEDULES, Op, schedule
+from automap_models.core.schedules import SCHEDULES, WARM_UPS, Action, Order, build_schedule, most_held
+from automap_models.errors import BadInput
 
 GRIDS = {
     "1f1b": """
@@ -29,11 +33,21 @@ GRIDS = {
 """3 stages, 4 micro-batches; one row a stage."""
 
 SHAPES = [(s, m) for s in (1, 2, 3, 5, 8) for m in (1, 2, 3, 7, 16)]
+VIRTUAL = {"interleaved": (1, 2, 3, 4), "zb-h1": (1, 2, 3, 4), "zb-v": (2,), "dualpipev": (2,)}
+"""Of the schedules with virtual stages; the others have one a rank."""
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+def _shapes(name: str, most_ranks: int, most_micro_batches: int) -> list[tuple[int, int, int]]:
+    """(S, M, vp) that a schedule runs."""
+    shapes = product(range(1, most_ranks + 1), range(1, most_micro_batches + 1), VIRTUAL.get(name, (1,)))
+    if name in ("interleaved", "zb-h1"):
+        return [(s, m, vp) for s, m, vp in shapes if m % max(1, m // s) == 0]
+    return [(s, m, vp) for s, m, vp in shapes if name != "dualpipev" or m >= 2 * s]
+
+
+@pytest.mark.parametrize("name", WARM_UPS)
 def test_a_schedule_is_the_grid_drawn_by_hand(name: str) -> None:
-    assert schedule(name, 3, 4) == _read(GRIDS[name])
+    assert build_schedule(name, 3, 4).orders == _read(GRIDS[name])
 
 
 def test_the_grids_in_the_docstring_are_true() -> None:
@@ -42,42 +56,238 @@ def test_the_grids_in_the_docstring_are_true() -> None:
     first = next(i for i, line in enumerate(lines) if line.strip().startswith("F0 "))
     columns = zip(*(re.split(r" {2,}", line.strip()) for line in lines[first - 1 : first + 3]), strict=True)
     drawn = {name: _read("\n".join(rows)) for name, *rows in columns}
-    assert drawn == {name: schedule(name, 3, 4) for name in SCHEDULES}
+    assert drawn == {name: build_schedule(name, 3, 4).orders for name in WARM_UPS}
+
+
+def test_zb_h1_and_zb_h2_are_the_papers_figures_3() -> None:
+    """Figure 3 of 2401.10241: 4 ranks, 8 micro-batches; F as f, the input gradient as b, the weight gradient as w."""
+    h1, h2 = (
+        ["".join(action.kind for action in order).translate(str.maketrans("FIW", "fbw")) for order in built.orders]
+        for built in (build_schedule("zb-h1", 4, 8), build_schedule("zb-h2", 4, 8))
+    )
+    assert [order.index("b") for order in h1] == [4, 3, 2, 1]
+    assert [order.index("b") for order in h2] == [7, 5, 3, 1]
+    assert h1[0] == "ffffbwfbwfbwfbwfbwbwbwbw"
+    assert h1[3] == "fbfbfbfbwfbwfbwfbwfbwwww"
+    assert h2[0] == "fffffffbwfbwbwbwbwbwbwbw"
+    assert h2[3] == "fbfbfbfbfbfbfbwfbwwwwwww"
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), SHAPES)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", WARM_UPS)
 def test_every_stage_runs_each_pass_once_and_backward_after_forward(name: str, stages: int, micro_batches: int) -> None:
-    for order in schedule(name, stages, micro_batches):
-        assert sorted(order) == sorted(Op(backward, m) for backward in (False, True) for m in range(micro_batches))
-        assert all(order.index(Op(False, m)) < order.index(Op(True, m)) for m in range(micro_batches))
-
-
-@pytest.mark.parametrize(("stages", "micro_batches"), SHAPES)
-@pytest.mark.parametrize(
-    ("name", "limit"),
-    [
-        ("1f1b", lambda s, stages, m: min(m, stages - s)),
-        ("1f1b-deep", lambda s, stages, m: min(m, 2 * (stages - s) - 1)),
-        ("gpipe", lambda s, stages, m: m),
-    ],
-)
-def test_a_stage_holds_as_many_micro_batches_as_its_warm_up(
-    name: str, limit: object, stages: int, micro_batches: int
-) -> None:
-    for s, order in enumerate(schedule(name, stages, micro_batches)):
-        in_flight = [0]
-        for op in order:
-            in_flight.append(in_flight[-1] + (-1 if op.backward else 1))
-        assert max(in_flight) == limit(s, stages, micro_batches)  # type: ignore[operator]
+    for stage, order in enumerate(build_schedule(name, stages, micro_batches).orders):
+        passes = [Action(kind, stage, m) for kind in ("B", "F") for m in range(micro_batches)]  # type: ignore[arg-type]
+        assert sorted(order) == passes
+        assert all(order.index(f) < order.index(b) for b, f in zip(passes, passes[micro_batches:], strict=False))
 
 
 @pytest.mark.parametrize("name", ["1f1b", "1f1b-deep"])
 def test_the_last_stage_of_1f1b_alternates_and_one_stage_alone_does_too(name: str) -> None:
-    alternating = tuple(Op(backward, m) for m in range(5) for backward in (False, True))
-    assert schedule(name, 4, 5)[-1] == schedule(name, 1, 5)[0] == alternating
+    alternating = [(kind, m) for m in range(5) for kind in "FB"]
+    for stages in (1, 4):
+        last = build_schedule(name, stages, 5).orders[-1]
+        assert [(action.kind, action.micro_batch) for action in last] == alternating
 
 
-def _read(grid: str) -> tuple[tuple[Op, ...], ...]:
-    rows = [line.split() for line in grid.strip().splitlines()]
-    return tuple(tuple(Op(cell[0] == "B", int(cell[1:])) for cell in row) for row in rows)
+class _Stage:
+    """What torch's schedules ask of a stage before they run: where it is; and what 1F1B and GPipe ask when they run."""
+
+    def __init__(self, index: int, ranks: int, stages: int) -> None:
+        self.stage_index, self.num_stages, self.group_size = index, stages, ranks
+        self.group_rank, self.group, self.submod, self.has_backward = index % ranks, None, None, True
+        self.is_first, self.is_last = index == 0, index == stages - 1
+        self.order: list[Action] = []
+
+    def forward_one_chunk(self, micro_batch: int, *_: Any, **__: Any) -> None:
+        self.order.append(Action("F", self.stage_index, micro_batch))
+
+    def backward_one_chunk(self, micro_batch: int, *_: Any, **__: Any) -> None:
+        self.order.append(Action("B", self.stage_index, micro_batch))
+
+    def __getattr__(self, name: str) -> Any:
+        """Sending, receiving and scaling: nothing."""
+        if name.startswith(("get_", "perform_")):
+            return lambda *_, **__: []
+        raise AttributeError(name)
+
+
+def _torch_class(name: str) -> Any:
+    from torch.distributed.pipelining import schedules as of_torch
+
+    return {
+        "1f1b": of_torch.Schedule1F1B,
+        "gpipe": of_torch.ScheduleGPipe,
+        "interleaved": of_torch.ScheduleInterleaved1F1B,
+        "zb-h1": of_torch.ScheduleInterleavedZeroBubble,
+        "zb-v": of_torch.ScheduleZBVZeroBubble,
+        "dualpipev": of_torch.ScheduleDualPipeV,
+    }[name]
+
+
+def _passes(action: Any) -> list[Action]:
+    """Of an action of torch; two of them where it overlaps two, which it runs in this order by default."""
+    if action is None:
+        return []
+    if action.sub_actions is not None:
+        return [one for part in action.sub_actions for one in _passes(part)]
+    kind = action.computation_type.value
+    return [Action(kind, action.stage_index, action.microbatch_index)] if kind in ("F", "B", "I", "W") else []
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zb-h1", "zb-v", "dualpipev"])
+def test_every_order_is_the_one_that_torch_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the sends and receives, which torch then works out for several seconds."""
+    monkeypatch.setattr(_torch_class(name), "_prepare_schedule_with_comms", lambda *_: None)
+    for ranks, micro_batches, virtual in _shapes(name, 5, 13):
+        stages = [_Stage(chunk * ranks, ranks, ranks * virtual) for chunk in range(virtual)]
+        of_torch = _torch_class(name)(stages, micro_batches).pipeline_order
+        orders = tuple(tuple(one for action in of_torch[r] for one in _passes(action)) for r in range(ranks))
+        assert build_schedule(name, ranks, micro_batches, virtual).orders == orders
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+def test_every_order_is_the_one_that_torch_runs(name: str) -> None:
+    """Not the one that it lists: `Schedule1F1B._get_pipeline_order` numbers the last rank's passes from 1."""
+    for ranks, micro_batches, _ in _shapes(name, 5, 13):
+        if name == "1f1b" and micro_batches < ranks:
+            continue  # torch refuses these
+        orders = []
+        for rank in range(ranks):
+            stage = _Stage(rank, ranks, ranks)
+            schedule = _torch_class(name)(stage, micro_batches, scale_grads=False)
+            schedule._initialize_stage = lambda *_: None
+            schedule._step_microbatches([()] * micro_batches, [{}] * micro_batches)
+            orders.append(tuple(stage.order))
+        assert build_schedule(name, ranks, micro_batches).orders == tuple(orders)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "micro_batches"), [("interleaved", 4, 9), ("zb-h1", 3, 7), ("dualpipev", 3, 5)]
+)
+def test_what_torch_refuses_is_refused(name: str, ranks: int, micro_batches: int) -> None:
+    stages = [_Stage(chunk * ranks, ranks, 2 * ranks) for chunk in range(2)]
+    with pytest.raises(ValueError, match="micro"):
+        _torch_class(name)(stages, micro_batches)
+    with pytest.raises(BadInput, match=f"{micro_batches} micro-batches"):
+        build_schedule(name, ranks, micro_batches, 2)
+
+
+CLOSED_FORMS = {
+    "1f1b": lambda s, ranks, m, vp: min(m, ranks - s),
+    "1f1b-deep": lambda s, ranks, m, vp: min(m, 2 * (ranks - s) - 1),
+    "gpipe": lambda s, ranks, m, vp: m,
+    "interleaved": lambda s, ranks, m, vp: min(m * vp, 2 * (ranks - s - 1) + (vp - 1) * (m // max(1, m // ranks)) + 1),
+    "zb-h1": lambda s, ranks, m, vp: min(m * vp, ranks - s + (vp - 1) * (m // max(1, m // ranks))),
+    "zb-h2": lambda s, ranks, m, vp: min(m, 2 * (ranks - s) - 1),
+}
+"""Micro-batches of virtual stages whose activations rank s of S holds; a round has S where S divides M."""
+
+
+@pytest.mark.parametrize("most", [(5, 12), pytest.param((8, 32), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_what_a_rank_holds_has_a_closed_form(name: str, most: tuple[int, int]) -> None:
+    for ranks, micro_batches, virtual in _shapes(name, *most):
+        held = most_held(build_schedule(name, ranks, micro_batches, virtual))
+        assert held == tuple(CLOSED_FORMS[name](s, ranks, micro_batches, virtual) for s in range(ranks))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("zb-h1", lambda ranks, m: min(m, ranks)),
+        ("zb-h2", lambda ranks, m: min(m, 2 * ranks - 1)),
+        ("zb-v", lambda ranks, m: min(2 * m, 2 * ranks)),
+        ("dualpipev", lambda ranks, m: 2 * ranks + 1),
+    ],
+)
+def test_with_the_weight_gradients_that_are_due_a_rank_holds_what_is_published(name: str, limit: Any) -> None:
+    """By 2401.10241, Table 2 and section 6, and by the table of bubbles and memory of DualPipeV's authors.
+
+    ZB-H1 as much as rank 0 of 1F1B; ZB-H2 2S - 1; ZB-V its 2S stages, each half as large; DualPipeV one more.
+    """
+    for ranks, micro_batches, virtual in _shapes(name, 6, 16):
+        if virtual == VIRTUAL.get(name, (1,))[0]:
+            built = build_schedule(name, ranks, micro_batches, virtual)
+            assert max(most_held(built, kept=[1.0] * built.stages)) == limit(ranks, micro_batches)
+
+
+def test_what_a_rank_holds_counts_the_bytes_of_its_own_stages() -> None:
+    """Rank 0 of 2 in a V: stages of 10 and 1 bytes, which keep 4 and 0 of them for their weight gradients."""
+    built = build_schedule("zb-v", 2, 1)
+    assert [str(action) for action in built.orders[0]] == ["0F0", "3F0", "3I0", "3W0", "0I0", "0W0"]
+    assert most_held(built, [10.0, 0.0, 0.0, 1.0], [4.0, 0.0, 0.0, 0.0]) == (11.0, 0.0)
+
+
+def test_a_pass_is_written_as_torch_writes_it() -> None:
+    assert str(Action("I", 3, 0)) == "3I0"
+
+
+def test_unknown_names_and_impossible_numbers_are_refused() -> None:
+    for arguments, what in (
+        (("1f2b", 2, 2), "unknown schedule '1f2b'"),
+        (("1f1b", 0, 2), "0 is no number"),
+        (("1f1b", 2, 0), "0 is no number"),
+        (("1f1b", 2, 2, 2), "schedule 1f1b with 2 virtual stage"),
+        (("zb-v", 2, 4, 3), "schedule zb-v with 3 virtual stage"),
+    ):
+        with pytest.raises(BadInput, match=what):
+            build_schedule(*arguments)  # type: ignore[arg-type]
+
+
+def test_planners_take_the_schedules_that_are_their_warm_up_alone() -> None:
+    with pytest.raises(BadInput, match="no plan is made for schedule 'zb-h1'; choose from 1f1b, 1f1b-deep, gpipe"):
+        schedules.require_schedule("zb-h1")
+
+
+def _damaged(damage: str) -> tuple[Order, ...]:
+    first, second = build_schedule("1f1b", 2, 2).orders
+    if damage == "twice":
+        return (first + first[-1:], second)
+    if damage == "missing":
+        return (first[:-1], second)
+    if damage == "swapped ranks":
+        return (second, first)
+    if damage == "half a backward pass":
+        return ((*first[:-1], first[-1]._replace(kind="I")), second)
+    if damage == "no such micro-batch":
+        return ((*first[:-1], first[-1]._replace(micro_batch=2)), second)
+    return (tuple(reversed(first)), second)
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ("twice", "micro-batch 1 has 1 F, 2 B, 0 I and 0 W on virtual stage 0"),
+        ("missing", "micro-batch 1 has 1 F, 0 B, 0 I and 0 W on virtual stage 0"),
+        ("half a backward pass", "micro-batch 1 has 1 F, 0 B, 1 I and 0 W on virtual stage 0"),
+        ("no such micro-batch", "there is no pass 0B2"),
+        ("swapped ranks", "pass 1F0 is on rank 0, its stage on rank 1"),
+        ("backwards first", "rank 0 waits for ever before 0B1"),
+    ],
+)
+def test_an_order_that_cannot_run_is_refused(damage: str, what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        replace(build_schedule("1f1b", 2, 2), orders=_damaged(damage))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_turns_put_no_pass_before_its_inputs(name: str) -> None:
+    for ranks, micro_batches, virtual in _shapes(name, 4, 9):
+        built = build_schedule(name, ranks, micro_batches, virtual)
+        turn = {a: t for o, ts in zip(built.orders, built.turns, strict=True) for a, t in zip(o, ts, strict=True)}
+        back = {(a.stage, a.micro_batch): t for a, t in turn.items() if a.kind in ("B", "I")}
+        assert sorted(turn.values()) == list(range(len(turn)))
+        for (kind, stage, m), t in turn.items():
+            if kind == "F":
+                assert stage == 0 or turn[Action("F", stage - 1, m)] < t
+            elif kind == "W":
+                assert back[stage, m] < t
+            else:
+                assert turn[Action("F", stage, m)] < t
+                assert stage == built.stages - 1 or back[stage + 1, m] < t
+
+
+def _read(grid: str) -> tuple[Order, ...]:
+    rows = enumerate(grid.strip().splitlines())
+    return tuple(tuple(Action(c[0], stage, int(c[1:])) for c in row.split()) for stage, row in rows)  # type: ignore[arg-type]

@@ -95,6 +95,15 @@ def test_layer_normalisation_reads_its_input_three_times() -> None:
     assert_allclose(moved, [BIG + ROW, 0, 0, 0, BIG + 2 * ROW, 0, 0, 2 * BIG + 2 * ROW])
 
 
+def test_what_two_kernels_read_is_computed_in_both_unless_writing_it_moves_no_more() -> None:
+    """Of two sources, again in the second kernel: 2 are read more, not 3 moved for its result. Of three it is equal."""
+    read_twice: list[Line] = [("b", "tanh", "a"), ("c", "exponential", "a")]
+    _, moved = kernel_costs(graph_of("x y", [("a", "add", "x y"), *read_twice], "b c"))
+    assert_allclose(moved, [0, 3 * BIG, 3 * BIG])
+    _, moved = kernel_costs(graph_of("x y z", [("a", "select", "x y z"), *read_twice], "b c"))
+    assert_allclose(moved, [4 * BIG, 2 * BIG, 2 * BIG])
+
+
 @pytest.mark.parametrize("opcode", ["random_bits", "rng_bit_generator"])
 def test_random_bits_stay_in_registers_and_the_mask_made_of_them_is_written_once(opcode: str) -> None:
     """Dropout: a mask r of the bits b of a seed s, read by the forward pass and again by the backward pass."""

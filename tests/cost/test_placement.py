@@ -246,7 +246,7 @@ def brute_force_valid(problem: PlacementProblem, plan: PlacementPlan) -> bool:
 
 
 def test_a_subgraph_between_two_others_of_its_accelerator_costs_two_transfers_each_way() -> None:
-    #   0 ─ 1 ─ 2 with 0 and 2 on the accelerator, 1 on a CPU; times 2, 8, 4; transfers 1 each
+    #   0 ─ 1 ─ 2 with 0 and 2 on the second of two accelerators, 1 on a CPU; times 2, 8, 4; transfers 1 each
     graph = PlacementGraph(
         ids=(0, 1, 2),
         names=("", "", ""),
@@ -259,12 +259,15 @@ def test_a_subgraph_between_two_others_of_its_accelerator_costs_two_transfers_ea
         backward=np.zeros(3, dtype=bool),
         classes=np.arange(3),
         edges=np.array([[0, 1], [1, 2]]),
-        accelerators=1,
+        accelerators=2,
         cpus=1,
         accelerator_bytes=3.0,
     )
-    apart = PlacementPlan("by hand", np.array([0, 1, 0]), np.array([0, 0, 1]))
+    apart = PlacementPlan("by hand", np.array([1, 2, 1]), np.array([0, 0, 1]))
     problem = PlacementProblem.of(graph, objective="latency", pieces=2)
-    assert placement_cost(problem, apart).value_s == (2 + 1) + 8 + (1 + 4)
-    together = PlacementPlan("by hand", np.array([0, 1, 0]))
+    cost = placement_cost(problem, apart)
+    assert cost.value_s == (2 + 1) + 8 + (1 + 4)
+    assert cost.transfer_s.tolist() == [0.0, 2.0, 0.0]
+    assert cost.loads_s.tolist() == [0.0, 2 + 4 + 2, 8]
+    together = PlacementPlan("by hand", np.array([1, 2, 1]))
     assert placement_cost(PlacementProblem.of(graph, objective="latency"), together).value_s == math.inf

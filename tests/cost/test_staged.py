@@ -16,7 +16,7 @@ from automap_models.core.profile import FloatArray, Profile, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile, whole
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.overlap import TiedSum
-from automap_models.cost.staged import _sharded_stage, plan_cost, stage_weights_bytes
+from automap_models.cost.staged import _sharded_stage, plan_cost, shares_link, stage_weights_bytes
 from automap_models.errors import BadInput
 from automap_models.simulate.step import step_cost
 
@@ -229,6 +229,31 @@ def test_replicas_across_nodes_share_the_links() -> None:
     assert cost.gather_s[0] == 0.0
 
 
+def test_gradients_of_a_sharded_stage_are_ready_after_the_all_reduces_of_its_backward_pass() -> None:
+    """The same stage under a schedule; both layers fill a bucket of their own.
+
+    The second layer's is there when the backward pass of the first is still to come: (3 + 1e-11·4e9)/4 + 1 s.
+    """
+    one = replace(two_layers(), stages=1, schedule="1f1b")
+    (buckets,) = plan_cost(one, plan((), (), (1,), 3)).buckets
+    ring = 2 * 0.5 / 100e9 + 2 * (2 * 0.5 / 10e9)
+    assert [bucket.ready_s for bucket in buckets] == pytest.approx([-1.76, 0.0])
+    assert [bucket.all_reduce_s for bucket in buckets] == pytest.approx([2e8 * ring, 4e8 * ring + 1e9 * 1e-11])
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "stop", "shared"),
+    [
+        (0, 2, 4, True),  # all inside one node
+        (0, 4, 8, False),  # the transfer leaves the node, the all-reduce stays inside
+        (0, 2, 8, True),  # both leave the node
+        (0, 3, 5, True),
+    ],
+)
+def test_a_stage_shares_its_links_with_the_transfer_before_it(before: int, first: int, stop: int, shared: bool) -> None:
+    assert shares_link(CLUSTER, before, first, stop) is shared
+
+
 def test_groups_must_lie_inside_nodes() -> None:
     problem = two_layers()
     assert plan((0,), (4,), (1, 1), 3).check_valid(problem)[0]
@@ -275,6 +300,19 @@ def test_replicas_get_whole_samples_under_a_schedule() -> None:
     # The sender keeps 7/23 in its node and sends the rest: with 46 samples' room for 32 that is the whole micro-batch.
     assert continuous.transfer_s[0] == pytest.approx(3.2 * 16 / 23)
     assert cost.transfer_s[0] == pytest.approx(3.2)
+
+
+def test_transfers_of_whole_samples_count_replicas_and_not_devices() -> None:
+    """Of 13 samples 6 replicas of two devices each hold up to 3, which is room for 18; 12 devices would have it for 24.
+
+    The receiver has 4 devices beside the sender's and 8 in the other node, so that ⅔ of what it has room for crosses.
+    """
+    problem = two_layers()
+    profile = replace(problem.profile, meta={"microbatch_size": 13})
+    cluster = Cluster(2, 8, 100e9, 10e9, 1e12)
+    sampled = replace(problem, profile=profile, cluster=cluster, schedule="1f1b")
+    cost = plan_cost(sampled, plan((0,), (4,), (1, 1), 3))
+    assert cost.transfer_s[0] == pytest.approx(2e9 * 18 / 13 * 2 / 3 / 10e9)
 
 
 def test_what_the_last_backward_pass_hides_of_an_all_reduce_costs_nothing() -> None:

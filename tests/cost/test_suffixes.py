@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS, build_schedule
 from automap_models.cost.suffixes import Prefix, StageTimes, StepSuffixes
 from automap_models.simulate.engine import simulate
 
@@ -29,7 +29,8 @@ class Pipeline:
     def step_s(self, schedule: str) -> float:
         """As simulated."""
         times = (self.forward_s, self.backward_s, self.transfer_s, self.all_reduce_s)
-        return simulate(*times, self.micro_batches, schedule, shares_link=self.shares_link).length_s
+        order = build_schedule(schedule, self.forward_s.size, self.micro_batches)
+        return simulate(*times, order, shares_link=self.shares_link).length_s
 
     def least_s(self, schedule: str) -> float:
         """By the recursion from the last stage to the first."""
@@ -61,7 +62,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     return Pipeline(times(stages), times(stages), times(stages - 1), times(stages), micro_batches, (False, *shares))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(pipeline=pipelines())
 def test_the_step_is_never_below_its_bound(schedule: str, pipeline: Pipeline) -> None:
@@ -78,7 +79,7 @@ def random_pipeline(rng: np.random.Generator) -> Pipeline:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 def test_ten_thousand_random_pipelines_are_never_below_their_bounds(schedule: str) -> None:
     rng, ratios = np.random.default_rng(7), []
     for _ in range(10_000):
@@ -113,7 +114,7 @@ def test_the_turns_of_the_messages_on_a_link_set_the_period(
     assert pipeline(400).least_s("1f1b") - pipeline(200).least_s("1f1b") == pytest.approx(200 * period_s, rel=1e-3)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(pipeline=pipelines(), cut=st.integers(1, 5))
 def test_what_comes_before_a_suffix_only_adds_to_it(schedule: str, pipeline: Pipeline, cut: int) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from automap_models.errors import BadInput
-from automap_models.formats.dataset import KIND, read_dataset, read_manifest, write_json, write_shard
+from automap_models.formats.atomic import write_json
+from automap_models.formats.dataset import KIND, read_dataset, read_manifest, write_shard
 
 
 @pytest.fixture

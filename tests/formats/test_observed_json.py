@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from automap_models.core.schedules import build_schedule
 from automap_models.errors import BadInput
 from automap_models.formats.chrome_trace import write_trace
 from automap_models.formats.observed_json import Observed, read_observed
@@ -45,7 +46,8 @@ def test_stages(tmp_path: Path) -> None:
 
 def test_our_own_trace_of_a_schedule_holds_its_stage_times(tmp_path: Path) -> None:
     forward, backward = np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.5, 0.4])
-    timeline = simulate(forward, backward, np.array([0.01, 0.02]), np.array([1.0, 2.0, 3.0]), 5, "1f1b")
+    transfer, reduce = np.array([0.01, 0.02]), np.array([1.0, 2.0, 3.0])
+    timeline = simulate(forward, backward, transfer, reduce, build_schedule("1f1b", 3, 5))
     write_trace(tmp_path / "trace.json", timeline)
     observed = read_observed(tmp_path / "trace.json")
     assert observed.unit == "stage"

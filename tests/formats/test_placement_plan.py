@@ -15,9 +15,9 @@ from automap_models.core.placement import PlacementPlan, PlacementProblem, Place
 from automap_models.core.result import Bound, Result
 from automap_models.cost.placement import gap, placement_cost
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import json_text
 from automap_models.formats.placement_json import parse_placement
 from automap_models.formats.placement_plan import placement_document, read_placement_plan
-from automap_models.formats.plan_json import dumps
 
 DOCUMENT = {
     "maxSizePerFPGA": 100,
@@ -72,7 +72,7 @@ def test_the_document_says_what_the_plan_is_worth() -> None:
 
 @pytest.mark.parametrize("result", [throughput_result(), latency_result()], ids=["throughput", "latency"])
 def test_what_is_written_is_read_back(result: PlacementResult, tmp_path: Path) -> None:
-    (tmp_path / "p.json").write_text(dumps(placement_document(result)), "utf-8")
+    (tmp_path / "p.json").write_text(json_text(placement_document(result)), "utf-8")
     again = read_placement_plan(tmp_path / "p.json", GRAPH)
     again = replace(again, facts=result.facts, taken_s=result.taken_s)
     assert placement_document(again) == placement_document(result)

@@ -16,12 +16,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, PlanReport, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
-from automap_models.formats.plan_json import dumps, plan_document, read_plan, write_plan
+from automap_models.formats.atomic import json_text
+from automap_models.formats.plan_json import plan_document, read_plan, write_plan
 from automap_models.version import __version__
 
 CLUSTER = Cluster(nodes=2, devices_per_node=2, intra=100.0, inter=10.0, memory=1000.0, name="tiny")
@@ -172,7 +173,7 @@ def test_the_document_holds_plain_python_only() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_figure_that_is_not_finite_is_no_json() -> None:
     with pytest.raises(BadInput, match="too large for a number; check the units"):
-        dumps({**plan_document(_report()), "length_s": math.inf})
+        json_text({**plan_document(_report()), "length_s": math.inf})
 
 
 @st.composite
@@ -243,6 +244,18 @@ def test_the_cluster_s_name_does_not_matter_and_its_figures_may_be_written_as_in
     document["cluster"] |= {"intra": 100, "inter": 10, "memory": 1000}
     problem = read_plan(_file(tmp_path, document), PROFILE, replace(CLUSTER, name="other")).problem
     assert problem.cluster.name == "other"
+
+
+def test_stages_name_the_parameters_they_hold_copies_of_and_older_files_do_not(tmp_path: Path) -> None:
+    tied = replace(PROFILE, shared_parameters=(SharedParameter("embedding", 1.0, (0, 3)),))
+    document = plan_document(_report(profile=tied))
+    assert [stage["tied"] for stage in document["stages"]] == [["embedding"]] * 2
+    for stage in document["stages"]:
+        del stage["tied"]
+    assert read_plan(_file(tmp_path, document), tied, CLUSTER).plan is not None
+    document["stages"][0]["tied"] = ["other"]
+    with pytest.raises(BadInput, match=r"\$\.stages\[0\]\.tied is \['other'\]"):
+        read_plan(_file(tmp_path, document), tied, CLUSTER)
 
 
 def test_a_figure_may_differ_by_rounding(tmp_path: Path) -> None:
@@ -387,7 +400,7 @@ def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
-    whole = dumps(_good()).encode()
+    whole = json_text(_good()).encode()
     for length in range(0, len(whole), 5):
         (tmp_path / "plan.json").write_bytes(whole[:length])
         with pytest.raises(BadInput):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from automap_models.core.layers import block_boundaries
 from automap_models.core.profile import Profile
@@ -20,6 +23,7 @@ from automap_models.hlo.mlir_walk import part
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
+from automap_models.hlo.unroll import _box
 
 LAYERS, WIDTH, HIDDEN, BATCH = 4, 8, 32, 6
 F32 = 4
@@ -102,11 +106,20 @@ def half(run: Run, *, copied: bool) -> Run:
     return halved
 
 
+def indexed(w: Tree, x: Any) -> Any:
+    """A loop that indexes its parameters itself."""
+    at = jax.lax.dynamic_index_in_dim
+    return jax.lax.fori_loop(0, LAYERS, lambda k, x: layer(jax.tree.map(lambda a: at(a, k, keepdims=False), w), x), x)
+
+
 SAVE_PRODUCTS = jax.checkpoint_policies.dots_saveable
 PAIRS: dict[str, tuple[Run, Run]] = {
     "scan": (scan(), python_loop()),
     "the last layer first": (scan(reverse=True), lambda w, x: python_loop()(w[::-1], x)),
     "two layers a round": (scan(unroll=2), python_loop()),
+    "one layer left over": (scan(unroll=LAYERS - 1), python_loop()),
+    "unrolled as a whole": (scan(unroll=True), python_loop()),
+    "indexed": (indexed, python_loop()),
     "rematerialised": (scan(jax.checkpoint(layer)), python_loop(jax.checkpoint(layer))),
     "products saved": (
         scan(jax.checkpoint(layer, policy=SAVE_PRODUCTS)),
@@ -117,6 +130,11 @@ PAIRS: dict[str, tuple[Run, Run]] = {
     "mixed precision": (half(scan(), copied=True), half(python_loop(), copied=False)),
 }
 """The same model with stacked parameters in loops, and as a Python loop over layers."""
+OTHER_BLOCKS = {
+    *("two layers a round", "one layer left over", "unrolled as a whole"),
+    *("two scans", "a scan in a scan"),
+}
+"""Whose rounds are no layers."""
 
 
 def profile_of(step: TrainingStep) -> tuple[Module, Profile]:
@@ -146,7 +164,7 @@ def test_a_scan_over_layers_costs_what_a_python_loop_costs(name: str) -> None:
     for array, values in sums.items():
         assert values.sum() == pytest.approx(getattr(expected, array).sum(), rel=1e-6), array
     assert profile.shared_parameters == expected.shared_parameters == ()
-    if name not in {"two layers a round", "two scans", "a scan in a scan"}:  # their blocks are others
+    if name not in OTHER_BLOCKS:
         np.testing.assert_allclose(by_block(profile), by_block(expected), rtol=1e-6)
         ends = [p.A[list(block_boundaries(p))] for p in (profile, expected)]
         assert len(ends[0]) == LAYERS
@@ -170,16 +188,10 @@ def carried(w: Tree, x: Any) -> Any:
     return x + means.sum(axis=0)[:, None] + means[-1][:, None] * k
 
 
-def indexed(w: Tree, x: Any) -> Any:
-    """A loop that indexes its parameters itself."""
-    at = jax.lax.dynamic_index_in_dim
-    return jax.lax.fori_loop(0, LAYERS, lambda k, x: layer(jax.tree.map(lambda a: at(a, k, keepdims=False), w), x), x)
-
-
 EXACT = {**{name: pair[0] for name, pair in PAIRS.items() if name != "mixed precision"}, "carried": carried}
 
 
-@pytest.mark.parametrize("run", [*EXACT.values(), indexed], ids=[*EXACT, "indexed"])
+@pytest.mark.parametrize("run", EXACT.values(), ids=EXACT)
 def test_the_unrolled_module_computes_the_same_numbers(run: Run) -> None:
     step = stacked(run)
     module, arguments = trace(step), numbers(step)
@@ -189,6 +201,29 @@ def test_the_unrolled_module_computes_the_same_numbers(run: Run) -> None:
     computed = compiled(part(module, module.outputs))(leaves)
     for ours, theirs in zip(computed, jax.tree.leaves(jax.jit(step.function)(*arguments)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-7)
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_slice_lies_in_the_same_elements_in_another_shape(data: st.DataObject) -> None:
+    """By numpy: the box of the other shape has the elements of the slice, in their order."""
+    whole = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    other = data.draw(st.permutations(whole)) if data.draw(st.booleans()) else [math.prod(whole[:2]), *whole[2:]]
+    starts = [data.draw(st.integers(0, most - 1)) for most in whole]
+    sizes = [data.draw(st.integers(1, most - start)) for most, start in zip(whole, starts, strict=True)]
+    box = _box(starts, sizes, whole, other)
+    numbered = np.arange(math.prod(whole))
+    piece = numbered.reshape(whole)[tuple(map(slice, starts, np.add(starts, sizes)))].ravel()
+    if box is not None:
+        own = numbered.reshape(other)[tuple(map(slice, box[0], np.add(*box)))]
+        assert own.shape == box[1]
+        np.testing.assert_array_equal(own.ravel(), piece)
+
+
+def test_a_row_lies_in_one_box_of_the_stack_split_in_rounds() -> None:
+    assert _box((4, 0), (1, 5), (6, 5), (2, 3, 5)) == ((1, 1, 0), (1, 1, 5))
+    assert _box((1, 1, 0), (1, 2, 5), (2, 3, 5), (6, 5)) == ((4, 0), (2, 5))
+    assert _box((2, 0), (2, 5), (6, 5), (2, 3, 5)) is None
 
 
 def test_each_round_holds_its_layer_of_the_stacked_parameters() -> None:

@@ -1,9 +1,10 @@
-"""Every benchmark has its result and its line in the index, and starts."""
+"""Every benchmark has its result and its line in the index, and starts or says what it lacks."""
 
 from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
+SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "common")
+NEEDS = {
+    "finetune_cnn": "checkpoint",
+    "placement": "graphs",
+    "placement_programs": "graphs",
+    "roofline_accuracy": "profiles",
+}
+"""Script → what it cannot run without, and the repository does not have."""
+SMALL = {
+    "datagen_throughput": "--groups 300",
+    "exact_planner": "--sweep 1",
+    "explorer": "vgg19 --cluster A --budget 1",
+    "hybrid_search": "--problems 1",
+    "large_problems": "--problems 1 --jobs 1 --search 0.1",
+    "online_search": "--models vgg19 --seeds 1",
+    "replanning": "--models vgg19_v100 --seeds 1 --windows 2",
+}
+"""Script → arguments with which it measures little, quickly."""
 
 
 def test_every_benchmark_has_a_result_and_every_result_its_benchmark() -> None:
@@ -41,3 +59,30 @@ def test_a_benchmark_starts_and_explains_itself(
         runpy.run_path(str(file), run_name="__main__")
     assert ending.value.code == 0
     assert "usage:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SMALL)
+def test_a_benchmark_prints_its_table(script: str) -> None:
+    """explorer.py started and explained itself, but read a length that plans no longer had."""
+    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *SMALL[script].split()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"\d", ended.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", NEEDS)
+def test_a_benchmark_that_needs_more_than_the_repository_has_says_so_in_one_sentence(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """roofline_accuracy ended with 0 without its profiles, as if it had measured; the others printed their usage."""
+    file = BENCHMARKS / f"{script}.py"
+    monkeypatch.setattr(sys, "argv", [str(file)])
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    with pytest.raises(SystemExit) as ending:
+        runpy.run_path(str(file), run_name="__main__")
+    assert ending.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.fullmatch(rf"{script}\.py: this needs .*{NEEDS[script]}.*\n", printed.err)

@@ -104,6 +104,12 @@ def _label_search(problem: StagedProblem) -> float:
     return best
 
 
+@pytest.fixture(scope="session", name="every_plan")
+def fixture_every_plan() -> Callable[[StagedProblem], Iterator[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """All coarse cuts with all device cuts of a problem."""
+    return every_plan
+
+
 @pytest.fixture(scope="session")
 def brute_force() -> Solver:
     """The optimum by the cost model over every plan; inf when none fits."""

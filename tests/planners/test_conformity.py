@@ -238,6 +238,7 @@ def solve(kind: str, name: str, problem: Any, **how: Any) -> Result[Any, Any] | 
         return None
 
 
+@cache
 def solved(kind: str, name: str) -> list[tuple[int, Result[Any, Any]]]:
     """Numbers of the small problems that the planner is made for, and its results."""
     results = [(i, solve(kind, name, problem)) for i, problem in enumerate(small(kind))]

@@ -72,7 +72,7 @@ def test_one_constraint_needs_no_collection() -> None:
 )
 def test_what_no_plan_can_be_like_is_refused(options, message) -> None:
     with pytest.raises(BadInput) as refused:
-        asked = ExploreOptions(**options)
-        _ = asked.constraints
-        asked.limited(Cluster(1, 2, 1e9, 1e9, 1e9, name="small"))
+        options_record = ExploreOptions(**options)
+        _ = options_record.constraints
+        options_record.limited(Cluster(1, 2, 1e9, 1e9, 1e9, name="small"))
     assert str(refused.value).startswith(message)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import SCHEDULES, Op, schedule
+from automap_models.core.schedules import WARM_UPS, Action, build_schedule
 from automap_models.cost.overlap import Bucket, exposed_s
 from automap_models.cost.staged import span_and_length
 from automap_models.simulate.batch import simulate_batch
@@ -37,7 +37,8 @@ class Pipeline:
         return self.forward.size
 
     def simulate(self, name: str) -> Timeline:
-        return simulate(self.forward, self.backward, self.transfer, self.all_reduce, self.micro_batches, name)
+        schedule = build_schedule(name, self.stages, self.micro_batches)
+        return simulate(self.forward, self.backward, self.transfer, self.all_reduce, schedule)
 
 
 def _times(size: int) -> st.SearchStrategy[FloatArray]:
@@ -53,7 +54,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     return Pipeline(*(draw(_times(size)) for size in sizes), micro_batches)
 
 
-names = st.sampled_from(sorted(SCHEDULES))
+names = st.sampled_from(sorted(WARM_UPS))
 
 
 @LAW
@@ -114,12 +115,14 @@ def test_every_pass_waits_for_what_it_needs_and_takes_its_time(pipe: Pipeline, n
 @LAW
 @given(pipelines(), names)
 def test_stages_keep_to_their_schedule(pipe: Pipeline, name: str) -> None:
-    started: dict[int, list[tuple[float, float, Op]]] = defaultdict(list)
+    started: dict[int, list[tuple[float, float, Action]]] = defaultdict(list)
     for i in pipe.simulate(name).intervals:
         if i.kind in ("forward", "backward"):
-            started[i.resource].append((i.start_s, i.end_s, Op(i.kind == "backward", i.micro_batch)))
-    for stage, order in enumerate(schedule(name, pipe.stages, pipe.micro_batches)):
-        start_of = {op: (start, end) for start, end, op in started[stage]}
+            started[i.resource].append(
+                (i.start_s, i.end_s, Action("B" if i.kind == "backward" else "F", i.resource, i.micro_batch))
+            )
+    for stage, order in enumerate(build_schedule(name, pipe.stages, pipe.micro_batches).orders):
+        start_of = {action: (start, end) for start, end, action in started[stage]}
         assert all(start_of[a][1] <= start_of[b][0] for a, b in pairwise(order))
 
 
@@ -153,7 +156,9 @@ def test_equal_stages_without_communication_reach_the_span(
     f, b, silent = np.full(stages, forward), np.full(stages, backward), np.zeros(stages)
     span, length, _ = span_and_length(f, b, silent[1:], silent, m)
     assert span == length == pytest.approx((m + stages - 1) * (forward + backward), rel=ROUNDING)
-    assert simulate(f, b, silent[1:], silent, m, name).length_s == pytest.approx(span, rel=ROUNDING)
+    assert simulate(f, b, silent[1:], silent, build_schedule(name, stages, m)).length_s == pytest.approx(
+        span, rel=ROUNDING
+    )
 
 
 @st.composite
@@ -168,7 +173,7 @@ def buckets(draw: st.DrawFn, pipe: Pipeline) -> list[list[Bucket]]:
 
 def _reduced(pipe: Pipeline, name: str, of_stages: list[list[Bucket]], shares: list[bool]) -> float:
     times = (pipe.forward, pipe.backward, pipe.transfer, np.zeros(pipe.stages))
-    return simulate(*times, pipe.micro_batches, name, of_stages, shares).length_s
+    return simulate(*times, build_schedule(name, pipe.stages, pipe.micro_batches), of_stages, shares).length_s
 
 
 @LAW
@@ -210,7 +215,7 @@ def _many(seed: int, plans: int, stages: int) -> tuple[FloatArray, FloatArray, F
     return forward, backward, transfer
 
 
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
+@pytest.mark.parametrize("name", sorted(WARM_UPS))
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 def test_another_micro_batch_never_makes_a_step_shorter(name: str, stages: int) -> None:
     pipes = _many(stages, 1000, stages)
@@ -225,6 +230,6 @@ def test_longer_times_make_a_step_longer_under_gpipe_but_not_always_under_1f1b()
     """
     pipes = _many(0, 5000, 4)
     longer = tuple(times * np.random.default_rng(1).choice([1.0, 1.3], size=times.shape) for times in pipes)
-    shorter = {name: simulate_batch(*longer, 4, name) < simulate_batch(*pipes, 4, name) for name in SCHEDULES}
+    shorter = {name: simulate_batch(*longer, 4, name) < simulate_batch(*pipes, 4, name) for name in WARM_UPS}
     assert not shorter["gpipe"].any()
     assert shorter["1f1b"].any()

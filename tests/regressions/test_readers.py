@@ -21,7 +21,8 @@ from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
 from automap_models.datagen.command import job_from
 from automap_models.errors import AutomapError, BadInput
-from automap_models.formats.dataset import KIND, read_dataset, write_json, write_shard
+from automap_models.formats.atomic import write_json
+from automap_models.formats.dataset import KIND, read_dataset, write_shard
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import write_npz

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS, build_schedule
 from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import simulate
@@ -41,7 +41,7 @@ def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -
         tied_s, holds = times(rng, PLANS, 2), rng.random((PLANS, 2, stages)) < 0.5  # type: ignore[operator]
         holds[:, 0, 0] = holds[:, 1, -1] = True
         given = (forward, backward, transfer, micro_batches)
-        for name in SCHEDULES:
+        for name in WARM_UPS:
             steps = simulate_batch(*given, name, ready, reduce_s, shares, tied_s, holds)
             expected = [
                 simulate(
@@ -49,8 +49,7 @@ def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -
                     backward[p],
                     transfer[p],
                     np.zeros(stages),
-                    micro_batches,
-                    name,
+                    build_schedule(name, stages, micro_batches),
                     [list(map(Bucket, ready[p, s].tolist(), reduce_s[p, s].tolist())) for s in range(stages)],
                     shares[p].tolist(),
                     [TiedSum(tuple(np.flatnonzero(holds[p, t])), float(tied_s[p, t])) for t in range(2)],

@@ -9,7 +9,7 @@ import pytest
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile, SharedParameter
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.simulate.breakdown import breakdown
 from automap_models.simulate.step import step_cost
@@ -17,7 +17,7 @@ from automap_models.simulate.step import step_cost
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=1e12, name="pair")
 
 
-@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("schedule", [None, *WARM_UPS])
 @pytest.mark.parametrize("seed", range(25))
 def test_the_parts_add_up_to_the_step_and_to_the_memory(seed: int, schedule: str | None) -> None:
     rng = np.random.default_rng(seed)
@@ -71,3 +71,12 @@ def test_a_link_that_is_at_work_for_longest_is_the_bottleneck() -> None:
     assert parts.bubble_s == pytest.approx(22.0 - 20.0)
     assert (parts.gradients_s, parts.tied_s) == (pytest.approx(ring_s), pytest.approx(1.0))
     assert parts.last_reduced == 0
+
+
+def test_the_length_ends_with_the_first_stage_s_gradients_where_those_of_others_are_hidden() -> None:
+    """The second stage has twice the gradients, 30 ms, while the first still works backward for 5 s."""
+    profile = Profile.create(C=[40.0, 4.0], C_fwd=[20.0, 2.0], A=[1.0, 0.0], W=[1e9, 2e9])
+    problem, plan = StagedProblem(profile, CLUSTER, 2, 2), StagedPlan((0,), (4,), 2, "test")
+    parts = breakdown(problem, plan, step_cost(problem, plan))
+    assert parts.last_reduced == 0
+    assert parts.gradients_s == pytest.approx(1e9 * 2 * 0.75 / 100e9)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from automap_models.core.schedules import build_schedule
 from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.simulate import engine
 from automap_models.simulate.engine import Timeline, simulate
@@ -73,7 +74,7 @@ def test_tied_sums_wait_for_all_their_stages_and_for_one_another() -> None:
     """Stage 0 has reduced its gradients at second 8, stage 1 at 9 and stage 2 at 5."""
     times = (np.ones(3), np.ones(3), np.zeros(2), np.array([0.0, 2.0, 0.0]))
     tied = [TiedSum((0, 2), 3.0), TiedSum((1, 2), 1.0)]
-    timeline = simulate(*times, 2, "1f1b", tied=tied)
+    timeline = simulate(*times, build_schedule("1f1b", 3, 2), tied=tied)
     assert [line.rstrip() for line in _draw(timeline, "all")] == [
         "F0 F1 .. .. .. B0 .. B1 T1 T1 T1",
         ".. F0 F1 .. B0 .. B1 R1 R1 .. .. T1",
@@ -115,7 +116,7 @@ def test_a_bucket_that_is_ready_when_its_pass_starts_lets_the_message_before_it_
     """(t + 0.7) - 0.7 is less than t for some t: rounding let the bucket overtake a message of the pass before."""
     times = (np.array([0.3, 0.3]), np.array([0.1, 0.7]), np.array([2.0]), np.zeros(2))
     for m in range(2, 12):
-        timeline = simulate(*times, m, "gpipe", [[], [Bucket(-0.7, 1.0)]], [False, True])
+        timeline = simulate(*times, build_schedule("gpipe", 2, m), [[], [Bucket(-0.7, 1.0)]], [False, True])
         back = [(i.kind, i.micro_batch) for i in timeline.intervals if i.kind in ("send-backward", "all-reduce")]
         sends = [("send-backward", k) for k in range(m)]
         assert back == [*sends[:-1], ("all-reduce", m - 1), sends[-1]]
@@ -125,7 +126,7 @@ def _simulate(
     forward: list[int], backward: list[int], transfer: list[int], reduce: list[int], m: int, name: str
 ) -> Timeline:
     times = (np.array(values, dtype=np.float64) for values in (forward, backward, transfer, reduce))
-    return simulate(*times, m, name)
+    return simulate(*times, build_schedule(name, len(forward), m))
 
 
 def _draw(timeline: Timeline, what: str) -> list[str]:

@@ -77,8 +77,8 @@ class Ran(NamedTuple):
         value = self.recorder.value_of(output)
         for one, use in zip(self.recorder.instructions, self.sharding.rules.uses, strict=True):
             if value in one.results:
-                made = use.values[len(one.operands) + one.results.index(value)]
-                first, end = self.sharding.rules.dim_offsets[made : made + 2]
+                at = use.values[len(one.operands) + one.results.index(value)]
+                first, end = self.sharding.rules.dim_offsets[at : at + 2]
                 (parts,) = np.nonzero(self.sharding.dim_classes[first:end] == number)
                 assert parts.size <= 1
                 return int(parts[0]) if parts.size else None
@@ -108,8 +108,8 @@ def check(function: Function, inputs: Sequence[Tensor], combine: Function = torc
             ]
             for half in (0, 1)
         ]
-        made = [tensors_of(function(*half)) for half in halves]
-        for whole, first, second in zip(ran.outputs, *made, strict=True):
+        outputs = [tensors_of(function(*half)) for half in halves]
+        for whole, first, second in zip(ran.outputs, *outputs, strict=True):
             part = ran.sharded_part(whole, number)
             if part is not None:
                 parts = list(flat(ran.recorder.value_of(whole).parts))
@@ -277,8 +277,8 @@ def looked_up(index: Tensor, rows: Tensor, lookup: Function, half: int) -> Tenso
     """What one of two devices looks up: zeros where the row is the other's."""
     first = half * rows.shape[0]
     own = (index >= first) & (index < first + rows.shape[0])
-    found = lookup(rows, torch.where(own, index - first, 0))
-    return torch.where(own.reshape(own.shape + (1,) * (found.dim() - own.dim())), found, 0)
+    rows_of_index = lookup(rows, torch.where(own, index - first, 0))
+    return torch.where(own.reshape(own.shape + (1,) * (rows_of_index.dim() - own.dim())), rows_of_index, 0)
 
 
 @pytest.mark.parametrize(

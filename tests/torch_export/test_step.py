@@ -174,8 +174,8 @@ def test_running_averages_are_kept_and_views_that_nobody_reads_are_not(in_torch:
     module = step_module(model, (torch.empty(4, 8),))
     assert [op.name.split(".")[0] for op in module.operations].count("copy") == 2  # mean and variance
     read = {value for op in in_torch.module.operations for value in op.operands} | set(in_torch.module.outputs)
-    made = in_torch.graph.result_offsets
-    assert all(not read.isdisjoint(range(*made[i : i + 2].tolist())) for i in range(len(in_torch.graph)))
+    offsets = in_torch.graph.result_offsets
+    assert all(not read.isdisjoint(range(*offsets[i : i + 2].tolist())) for i in range(len(in_torch.graph)))
 
 
 def test_layers_are_the_models_modules_in_the_order_in_which_they_run(in_torch: Traced) -> None:
@@ -190,7 +190,7 @@ def test_layers_are_the_models_modules_in_the_order_in_which_they_run(in_torch: 
 
 def test_the_phases_that_the_marks_and_the_dataflow_tell_are_those_that_ran(in_torch: Traced) -> None:
     operations = in_torch.module.operations
-    told = phases(operations, in_torch.module.arguments)
+    names = phases(operations, in_torch.module.arguments)
     ran = [
         Phase.UPDATE
         if op.path.startswith("optimizer/")
@@ -199,9 +199,9 @@ def test_the_phases_that_the_marks_and_the_dataflow_tell_are_those_that_ran(in_t
         else Phase.FORWARD
         if op.path.startswith("jvp(")
         else phase
-        for op, phase in zip(operations, told, strict=True)
+        for op, phase in zip(operations, names, strict=True)
     ]
-    assert told.tolist() == ran
+    assert names.tolist() == ran
 
 
 def test_fused_attention_has_the_same_classes_of_parameters(in_torch: Traced) -> None:

@@ -132,7 +132,7 @@ def finish_stage(
     both = (place.compute_s - before.compute_s) / replicas
     backward = both - (place.forward_s - before.forward_s) / replicas
     x = before.crossing_bytes * transfer_s_per_byte
-    weights = place.weights_bytes - before.weights_bytes
+    weights = place.weights_bytes - before.weights_bytes + copies_bytes(problems, before, place)
     all_reduce = weights * all_reduce_s_per_byte
     arrived, hidden = behind.busy_s + 2 * x, behind.hidden_s + x
     span = span_after(behind.span_s, behind.busy_s, x, both, micro)
@@ -151,6 +151,15 @@ def finish_stage(
         all_reduce_s=torch.maximum(behind.all_reduce_s, all_reduce),
         fits=behind.fits * (held <= problems.memory * (1 + ROUNDING)),
     )
+
+
+def copies_bytes(problems: Pivots, before: Place, place: Place) -> Tensor:
+    """What a stage between two places holds of parameters that instructions before it use, too (cost.staged)."""
+    copies = torch.zeros(())
+    for uses, nbytes in zip(problems.uses, problems.copy_bytes, strict=True):
+        earlier, by_then = (uses[at.instructions.long()] for at in (before, place))
+        copies = copies + nbytes * ((earlier > 0) & (by_then > earlier))
+    return copies
 
 
 def pivot_costs(problems: Pivots, states: Chosen) -> PivotCosts:

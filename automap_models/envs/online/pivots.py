@@ -2,7 +2,8 @@
 
 A pivot is an instruction cut with a device cut. Device cuts lie within a radius of the centre solution, whose cuts are
 node boundaries. Instruction cuts are single instructions, not points of a grid: of neighbouring ones between which
-there is nothing to compute, keep or train, the one that the fewest bytes cross stands for all, for it is never worse.
+there is nothing to compute, keep, train or use again, the one that the fewest bytes cross stands for all, for it is
+never worse.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def candidate_device_cuts(cluster: Cluster, stages: int, radius: int) -> tuple[I
 def distinct_cuts(profile: Profile) -> IntArray:
     """Instructions to cut after, ascending: of equivalent ones that with the least A, the first of several."""
     something = (profile.C > 0) | (profile.C_fwd > 0) | (profile.W > 0) | (profile.stash > 0)
+    for parameter in profile.shared_parameters:
+        something[list(parameter.instructions)] = True
     begins = something[:-1].copy()
     begins[0] = True
     group = np.cumsum(begins)

@@ -18,7 +18,7 @@ class Place(NamedTuple):
     """Places between instructions, tensors of one shape: prefix sums up to there, and what crosses.
 
     compute_s, forward_s, weights_bytes, stash_bytes: Σ C, F, W, H; variables: number of instructions with W > 0;
-    crossing_bytes: A.
+    crossing_bytes: A; instructions: how many there are.
     """
 
     compute_s: Tensor
@@ -27,6 +27,7 @@ class Place(NamedTuple):
     stash_bytes: Tensor
     variables: Tensor
     crossing_bytes: Tensor
+    instructions: Tensor
 
 
 class Behind(NamedTuple):
@@ -57,9 +58,10 @@ class Pivots(NamedTuple):
     """The candidate pivots of one problem; all episodes of a batch share them. P pivots a cut, at most J device cuts.
 
     cut, slot: int64 [S-1, P] instruction, and which of the candidate device cuts; exists: bool [S-1, P]; place: float64
-    [S-1, 6, P], the parts of Place; device: float64 [S-1, J], the last one repeated where there are fewer; end: float64
-    [6], the place after the last instruction. The scalars are those of problem and cluster; known_s: length by which
-    the pivots were pruned, inf where they were not; reward_s: what a plan of 1 s would earn.
+    [S-1, 7, P], the parts of Place; device: float64 [S-1, J], the last one repeated where there are fewer; end: float64
+    [7], the place after the last instruction; uses: int64 [T, n+1], how many of the first instructions use each shared
+    parameter; copy_bytes: float64 [T] of a copy of each. The scalars are those of problem and cluster; known_s: length
+    by which the pivots were pruned, inf where they were not; reward_s: what a plan of 1 s would earn.
     """
 
     cut: Tensor
@@ -68,6 +70,8 @@ class Pivots(NamedTuple):
     place: Tensor
     device: Tensor
     end: Tensor
+    uses: Tensor
+    copy_bytes: Tensor
     stages: int
     micro_batches: int
     devices: int
@@ -85,9 +89,14 @@ class Pivots(NamedTuple):
         problem, cuts = candidates.problem, torch.from_numpy(candidates.cuts)
         profile, cluster = problem.profile, problem.cluster
         sums = (profile.C, profile.C_fwd, profile.W, profile.stash, (profile.W > 0).astype(np.float64))
-        through = torch.from_numpy(np.stack([*(np.cumsum(array) for array in sums), profile.A]))
+        counted = np.arange(1.0, len(profile) + 1)
+        through = torch.from_numpy(np.stack([*(np.cumsum(array) for array in sums), profile.A, counted]))
         end = through[:, -1].clone()
-        end[-1] = 0.0
+        end[Place._fields.index("crossing_bytes")] = 0.0
+        shared = profile.shared_parameters
+        uses = np.zeros((len(shared), len(profile) + 1), dtype=np.int64)
+        for own, parameter in zip(uses, shared, strict=True):
+            own[np.array(parameter.instructions) + 1] = 1
         most = max(devices.size for devices in candidates.device_cuts)
         slot = torch.arange(most).repeat_interleave(len(cuts)).expand(problem.stages - 1, -1)
         number = torch.tensor([devices.size for devices in candidates.device_cuts])
@@ -99,6 +108,8 @@ class Pivots(NamedTuple):
             place=through[:, cuts].repeat(1, most).expand(problem.stages - 1, -1, -1),
             device=torch.from_numpy(np.stack(padded)).double(),
             end=end,
+            uses=torch.from_numpy(uses.cumsum(axis=1)),
+            copy_bytes=torch.tensor([parameter.nbytes for parameter in shared], dtype=torch.float64),
             stages=problem.stages,
             micro_batches=problem.micro_batches,
             devices=cluster.devices,
@@ -147,7 +158,7 @@ class Pivots(NamedTuple):
 
 class Chosen(NamedTuple):
     """B states: pivots int64 [B, S-1, 2], instruction and device cuts, -1 where not chosen yet; step int64 [B]; place
-    float64 [B, 6], the parts of Place at the last cut; behind float64 [B, 11], the parts of Behind.
+    float64 [B, 7], the parts of Place at the last cut; behind float64 [B, 11], the parts of Behind.
     """
 
     pivots: Tensor

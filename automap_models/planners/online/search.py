@@ -175,8 +175,8 @@ def bounds_s(problems: Pivots, states: Chosen) -> Tensor:
     return torch.where(legal_pivots(problems, states), bound, torch.inf)
 
 
-def first_plans(problems: Pivots, width: int = WIDTH) -> Chosen:
-    """Ends of episodes: of each state and candidate device cut the pivot with the least bound, then the `width` best.
+def first_plans(problems: Pivots) -> Chosen:
+    """Ends of episodes: of each state and candidate device cut the pivot with the least bound, then the WIDTH best.
 
     That many, because a bound does not see all that a device cut brings about; and one for each device cut, because
     neighbouring instructions would fill the places of all others.
@@ -186,7 +186,7 @@ def first_plans(problems: Pivots, width: int = WIDTH) -> Chosen:
     for step in range(problems.stages - 1):
         least, pivot = _least_of_each_device_cut(problems, step, bounds_s(problems, states))
         _, best = least.flatten().sort(stable=True)
-        best = best[: min(width, max(1, int(least.isfinite().sum())))]
+        best = best[: min(WIDTH, max(1, int(least.isfinite().sum())))]
         states, _, _ = env.step(problems, states.take(best // least.shape[1]), pivot.flatten()[best])
     return states
 

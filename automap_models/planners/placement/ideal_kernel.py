@@ -116,8 +116,8 @@ def advance(begin: int, end: int, steps: Steps, loads: UnitLoads, rules: Rules, 
     (`closed`) in what comes later at that depth. One that does not fit would not fit into a larger set either, and is
     left out likewise.
 
-    One long function with arrays of its own, for speed: split into functions that share these arrays it was measured
-    to take ten times as long, since compiled calls count references to each.
+    One long function with arrays of its own, for speed: functions that share these arrays would count references to
+    each of them in every compiled call.
     """
     m, width = loads.memory_bytes.size, rules.accelerators + 1
     at, next_step, added = np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64), np.zeros(m + 1, np.int64)

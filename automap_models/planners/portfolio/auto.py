@@ -17,6 +17,7 @@ import numpy as np
 
 from automap_models.core.schedules import DEFAULT_MIN_GAIN, require_gain
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.units import counted
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
@@ -33,9 +34,9 @@ class AutoConfig:
     Attributes:
         policy: policy file; None is the shipped one.
         beam: first decisions from which the policy goes on greedily; 1 is plain greedy.
-        certify_s: how long it may take to prove a plan of one problem optimal, or to correct it, seconds; several
-            problems share a few times as much.
-        refine_s: how long it may take to move the cuts of one plan by single instructions; 0 leaves them on the grid.
+        certify_s: processor time to prove a plan of one problem optimal, or to correct it, seconds; under a schedule as
+            much goes to finding good plans before, for each problem. Several problems share a few times as much.
+        refine_s: processor time to move the cuts of one plan by single instructions; 0 leaves them on the grid.
         min_gain: how much shorter, relatively, a further stage has to make the step under a schedule.
 
     Raises:
@@ -94,8 +95,8 @@ class AutoPlanner(Planner[StagedProblem | PlanningSpace, StagedPlan, AutoConfig]
         result = compete(problems, self._makers, budget, deadline, watch, min_gain)
         notes = result.notes
         if competition.left_out:
-            note = f"{competition.left_out} combination(s) of stages and micro-batches not tried: {competition.why}"
-            notes = (*notes, note)
+            left = counted(competition.left_out, "combination")
+            notes = (*notes, f"{left} of stages and micro-batches not tried: {competition.why}")
         if min_gain and len(space.stage_numbers) == 1:
             notes = (*notes, *which_stage_gains_nothing(result, self._makers, budget, deadline, min_gain))
         return replace(result, notes=notes, taken_s=time.perf_counter() - begun_s)

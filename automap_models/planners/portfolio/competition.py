@@ -24,12 +24,13 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, solve_each
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.portfolio.descent import between_blocks, descend
+from automap_models.planners.portfolio.descent import CLOSE, between_blocks, descend
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult
+from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.exact import ExactPlanner, certify
+from automap_models.planners.staged.frameworks import block_ends
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.refine import refine
 from automap_models.planners.staged.relaxation import lower_bound_s, out_of_reach
@@ -39,18 +40,18 @@ StagedPlanner = Planner[StagedProblem, StagedPlan, Any]
 
 SEARCH_S = 5.0
 """How long the exact search may take in all for problems without a plan of the policy, where there are several."""
-NEAR = 0.02
+NEAR = 0.05
 """How much longer than the best, relatively, a plan may be to be refined."""
 SHARES = (0.8, 0.9, 0.95)
-"""Of the best step, that is proven of all problems before the first one is searched to its end."""
-PROMISING, CORRECTION = 0.15, 0.6
-"""How much longer than the best, relatively, plans are that are corrected first, fewest stages first, and what share of
-the time that takes at most."""
+"""Of the best step, that is proven of all problems one after the other."""
 AT_MOST = 6
-"""Several problems share so many times the time that one of them may take to be proven, and to be refined."""
-DESCENTS = 4
-"""So many times the time of a proof is what finding good plans for several problems may take (portfolio.descent), and
-so many times that of a refinement what finding plans between blocks may."""
+"""Several problems share so many times the time that one of them may take to be proven."""
+RAISES = 1
+"""So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
+OTHERS = 12
+"""So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
+BLOCKS = 4
+"""So many times the time of a refinement is what finding a plan between blocks may take."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,7 @@ class Makers:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long the parts of a portfolio may take for one problem; several share AT_MOST times as much.
-
-    Each is a part of the deadline, too.
+    """How long the parts of a portfolio may take for one problem, in processor time; each is a part of the deadline.
 
     Attributes:
         prove_s: to prove that no plan is shorter, or to correct that; with 0 there are only relaxations.
@@ -106,7 +105,7 @@ def compete(
     watch(Progress(f"planning {len(problems)} combination(s) of stages and micro-batches", 0, len(problems)))
     baselines: list[StagedResult] = []
     contenders = [Contender(problem) for problem in problems]
-    left = _begin(contenders, makers, baselines, budget, deadline)
+    left = _begin(contenders, makers, baselines, budget, deadline, min_gain)
     if left:
         watch(Progress(f"searching {len(left)} combination(s) that the policy has no plan for", 0, len(left)))
         _search(left, contenders, makers.exact, deadline)
@@ -145,6 +144,7 @@ def _begin(
     baselines: list[StagedResult],
     budget: Budget,
     deadline: Deadline,
+    min_gain: float,
 ) -> list[Contender]:
     """The best of uniform cuts, data parallelism and the policy's plan for every problem.
 
@@ -174,7 +174,7 @@ def _begin(
             contender.close("proven" if contender.plan else "does not fit", contender.step_s)
     if not several or several[0].problem.schedule is None:
         return ask(several)
-    stuck = descend(contenders, ask, budget.prove_s, DESCENTS * budget.prove_s, deadline)
+    stuck = descend(contenders, ask, budget.prove_s, OTHERS * budget.prove_s, deadline, min_gain)
     without_plan = all(contender.plan is None for contender in several)
     return several if without_plan else stuck
 
@@ -194,8 +194,10 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
         if isinstance(result, Result) and result.plan is not None:
             contender.take(result)
             continue
-        reason = "the policy found no plan that fits the memory" if why is None else why
-        contender.notes.append(f"{reason.rstrip('.')}: the exact planner took its place")
+        restrictions = contender.problem.constraints.in_words
+        reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
+        reason = f"the policy {reason}" if why is None else why.rstrip(".")
+        contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)
     return left
 
@@ -210,14 +212,16 @@ def _search(
     if len(left) == 1:
         (contender,) = left
         scheduled = contender.problem.schedule is not None
-        result = exact.solve(contender.problem, deadline=deadline.part(SEARCH_S) if scheduled else deadline)
+        result = exact.solve(
+            contender.problem, deadline=deadline.part(SEARCH_S, time.process_time) if scheduled else deadline
+        )
         contender.take(result)
         if result.status == "infeasible":
             contender.close("does not fit", np.inf)
         elif result.bound is not None and result.bound.proof == "exact":
             contender.close("proven", result.bound.value)
         return
-    together = deadline.part(SEARCH_S)
+    together = deadline.part(SEARCH_S, time.process_time)
     for k, contender in enumerate(left):
         _search_below(contender, best_of(contenders).step_s, together.part(together.left_s / (len(left) - k)))
 
@@ -250,27 +254,17 @@ def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline,
         deadline: when to stop in any case.
         min_gain: see `compete`.
     """
-    together = deadline.part(AT_MOST * budget_s)
-
-    def prove(some: Sequence[Contender], time: Deadline) -> None:
-        for contender in some:
-            if not contender.closed:
-                best = best_of(contenders)
-                fewer = contender.problem.stages < best.problem.stages
-                limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
-                _prove_one(contender, limit_s, time.part(budget_s) if budget_s else None)
-
     for contender in contenders:
         contender.first = contender.plan
+    together = deadline.part(AT_MOST * budget_s, time.process_time)
+    for contender in sorted(contenders, key=lambda contender: contender.step_s):
+        if not contender.closed:
+            best = best_of(contenders)
+            fewer = contender.problem.stages < best.problem.stages
+            limit_s = best.step_s * (1.0 + min_gain) if fewer else best.step_s
+            _prove_one(contender, limit_s, together.part(budget_s) if budget_s else None)
     if budget_s and len(contenders) > 1:
-        near_s = best_of(contenders).step_s * (1.0 + PROMISING)
-        promising = [contender for contender in contenders if contender.step_s <= near_s]
-        prove(
-            sorted(promising, key=lambda contender: contender.problem.stages),
-            together.part(CORRECTION * AT_MOST * budget_s),
-        )
-        _raise_bounds(contenders, together)
-    prove(sorted(contenders, key=lambda contender: contender.step_s), together)
+        _raise_bounds(contenders, deadline.part(RAISES * budget_s, time.process_time))
     return bound_of(contenders)
 
 
@@ -307,6 +301,17 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
             contender.bound_s = max(contender.bound_s, lower_bound_s(contender.problem, deadline))
         except Infeasible:
             contender.close("does not fit", np.inf)
+    elif contender.problem.schedule is not None and deadline is not None:  # good plans were looked for before
+        if not contender.bound_s:
+            contender.bound_s = lower_bound_s(contender.problem, deadline)
+        contender.bound_s = min(contender.bound_s, best_s)
+        limit_s = min(contender.step_s, best_s)
+        search = search_below(contender.problem, deadline, limit_s, contender.costs, whole=True)
+        contender.bound_s = max(contender.bound_s, search.bound_s)
+        if search.plan is not None and search.cost is not None:
+            contender.offer(search.plan, search.cost)
+        if search.finished:
+            contender.outcome = "proven"
     else:
         certificate = certify(contender.problem, contender.plan, deadline, best_s, contender.costs)
         contender.bound_s = max(contender.bound_s, certificate.bound.value)
@@ -323,22 +328,25 @@ Rated = tuple[float, Contender, StagedPlan]
 def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadline) -> list[Rated]:
     """All plans, the best ones once more with their cuts moved off the grid, and under a schedule between blocks."""
     rated = [(contender.step_s, contender, contender.plan) for contender in contenders if contender.plan is not None]
-    if refine_s and contenders[0].problem.schedule is not None:
-        blocks = between_blocks(contenders, deadline.part(DESCENTS * refine_s, time.process_time))
-        rated += [(contender.costs(plan).step_s, contender, plan) for contender, plan in blocks]
-    limit_s = min(step_s for step_s, _, _ in rated) * (1.0 + NEAR)
-    near = [(step_s, contender, plan) for step_s, contender, plan in rated if plan.stages > 1 and step_s <= limit_s]
-    together = deadline.part(AT_MOST * refine_s)
-    for _, contender, plan in sorted(near, key=lambda entry: entry[0]) if refine_s else ():
-        moved = refine(
-            contender.problem,
-            plan,
-            together.part(refine_s),
-            proven=contender.outcome == "proven",
-            costs=contender.costs,
-        )
-        if moved.check_valid(contender.problem)[0]:
-            rated.append((contender.costs(moved).step_s, contender, moved))
+    best_s = min(step_s for step_s, _, _ in rated)
+    ends = block_ends(contenders[0].problem.profile) if refine_s and contenders[0].problem.schedule is not None else ()
+    for contender in sorted(contenders, key=lambda contender: contender.step_s) if refine_s else ():
+        plans = [] if contender.plan is None else [contender.plan]
+        many = contender.problem.stages > 2 * contender.problem.cluster.nodes
+        far = contender.step_s > best_s * (1.0 + CLOSE) if plans else many
+        if ends and not far and contender.outcome != "discarded":
+            blocks = between_blocks(contender, ends, best_s, deadline.part(BLOCKS * refine_s, time.process_time))
+            plans += [] if blocks is None else [blocks]
+        for plan in plans:
+            if plan.stages > 1 and contender.costs(plan).step_s <= best_s * (1.0 + NEAR):
+                part, proven = deadline.part(refine_s, time.process_time), contender.outcome == "proven"
+                moved = refine(contender.problem, plan, part, proven=proven, costs=contender.costs)
+                rated += [
+                    (contender.costs(shorter).step_s, contender, shorter)
+                    for shorter in (plan, moved)
+                    if shorter.check_valid(contender.problem)[0]
+                ]
+                best_s = min(best_s, rated[-1][0])
     return rated
 
 
@@ -377,7 +385,7 @@ def _what_was_corrected(winner: Contender, plan: StagedPlan) -> Iterator[str]:
     first = winner.first
     if first is not None and plan.planner == "exact" != first.planner:
         shorter = 100 * (1 - winner.step_s / winner.costs(first).step_s)
-        yield f"the exact search corrected the plan of planner {first.planner}: {shorter:.2g} % shorter"
+        yield f"the exact search corrected the plan of {maker_in_words(first.planner)}: {shorter:.2g} % shorter"
 
 
 def _what_was_refined(winner: Contender, after: StagedPlan) -> Iterator[str]:
@@ -417,7 +425,7 @@ def _nothing_fits(contenders: Sequence[Contender], makers: Makers) -> StagedResu
         what = f"no plan {'' if proven else 'that was found '}fits in any of {len(contenders)} combinations tried"
         least = f"with {last.problem.stages} stages and {last.problem.micro_batches} micro-batches {nothing.what}"
         nothing = Infeasible(f"{what}; {least}", where="planner auto", do=nothing.do)
-    elif uniform is not None and last.problem.stages > 1 and uniform.what != nothing.what:
+    elif uniform is not None and is_plain(last.problem) and last.problem.stages > 1 and uniform.what != nothing.what:
         nothing = Infeasible(f"{nothing.what}; with uniform cuts {uniform.what}", where=nothing.where, do=nothing.do)
     known = {contender.problem.stages for contender in contenders}
     most = min(last.problem.cluster.devices, last.problem.grid.cut_points.size + 1)

@@ -5,11 +5,15 @@ it begins decides how long that takes, and plans of neighbouring problems are al
 
     S stages  ── a stage split in two ──►  S + 1 stages        M micro-batches  ── the same cuts ──►  other M
 
+Every problem is searched in the same way, whether it is alone or one of many: from the policy's plan and uniform cuts,
+from the best of equal stages, from stages of even work that fit the memory, and from the best on coarser grids. Others
+only add beginnings. So a number of stages that is given cannot lead further than the same number among others does.
+
+The numbers of stages are gone through upwards, in one number of micro-batches; then these plans are tried in the other
+numbers, and the problems that look best there are searched in the same way.
+
 The ends of blocks, where little crosses a cut, are seldom on the grid. `between_blocks` begins at the plans that
 frameworks make by default and moves their cuts by whole blocks.
-
-So the numbers of stages are gone through upwards, in one number of micro-batches; then the best of these plans are
-tried in the other numbers. What the policy and uniform cuts have to offer are further beginnings.
 """
 
 from __future__ import annotations
@@ -21,22 +25,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from automap_models.core.constraints import UNCONSTRAINED, Constraints
+from automap_models.core.constraints import BLOCKS, UNCONSTRAINED, Constraints
 from automap_models.core.staged import DEFAULT_MICRO_BATCHES, StagedPlan, StagedProblem
+from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.staged.frameworks import block_ends, framework_plans
+from automap_models.planners.staged.feasibility import even_plan, stages_exist
+from automap_models.planners.staged.frameworks import framework_plans
+from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.problem_tables import tables_of
+from automap_models.planners.staged.relaxation import least_length_s, out_of_reach
 from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
+from automap_models.planners.staged.stage_tables import StageTables
 
-PATIENCE = 3
-"""Numbers of stages in a row that may be no better than the best before the others are left alone."""
 CLOSE = 0.15
-"""How much longer than the best, relatively, a plan may be for its problem to be looked at in other micro-batches."""
-EQUAL_SHARE = 0.3
-"""Of the time for one beginning: what the search among plans of equal stages may take."""
+"""How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
 SPLITS = 2
-"""So many plans that come of splitting a stage are improved."""
+"""So many plans that come of splitting a stage are beginnings."""
+FAR = 1.5
+"""So many times the time for one beginning is what the coarser grids may take."""
+EVEN = 1.002
+"""How much longer than the relaxation's bound, relatively, the stages of even work may be."""
 COARSE_MOVES = (np.array([8]), np.array([2]))
 """How far a cut moves at first, in boundaries."""
 BLOCK_MOVES = np.array([1, 2])
@@ -48,16 +57,22 @@ AskPolicy = Callable[[Sequence[Contender]], object]
 
 
 def descend(
-    contenders: Sequence[Contender], ask: AskPolicy, one_s: float, all_s: float, deadline: Deadline
+    contenders: Sequence[Contender],
+    ask: AskPolicy,
+    one_s: float,
+    others_s: float,
+    deadline: Deadline,
+    min_gain: float = 0.0,
 ) -> list[Contender]:
-    """Give contenders of several stages good plans, the best of them first.
+    """Give contenders of several stages good plans.
 
     Args:
         contenders: all that compete, those of one stage with their plans.
         ask: gives some of them the policy's plans and uniform cuts; it is asked for at most two stages a node.
-        one_s, all_s: processor time for one beginning, for all numbers of stages together, and once more for all other
-            numbers of micro-batches, so that plans do not depend on what else the machine does.
+        one_s, others_s: processor time for one beginning, and for all of the other numbers of micro-batches together,
+            so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
+        min_gain: how much longer, relatively, plans of fewer stages may be.
 
     Returns:
         Contenders without a plan that fits, for which a search has to find one.
@@ -70,14 +85,10 @@ def descend(
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
     most = 2 * several[0].problem.cluster.nodes
     ask([contender for contender in ladder if contender.problem.stages <= most] or ladder[:1])
-    stuck = _climb(ladder, contenders, one_s, deadline.part(all_s, time.process_time))
-    deadline = deadline.part(all_s, time.process_time)
-    for counts_on_a_side in ([M for M in counts if middle < M], [M for M in counts if middle > M][::-1]):
-        before = ladder
-        for micro_batches in counts_on_a_side:
-            if deadline.passed:
-                return stuck
-            before = _carry_over(before, _of_count(several, micro_batches), contenders, one_s, deadline)
+    stuck = _climb(ladder, contenders, one_s, deadline, min_gain)
+    if len(counts) > 1:
+        others = [contender for contender in several if contender.problem.micro_batches != middle]
+        _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, time.process_time), min_gain)
     return stuck
 
 
@@ -86,59 +97,93 @@ def _of_count(contenders: Sequence[Contender], micro_batches: int) -> list[Conte
 
 
 def _climb(
-    ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline
+    ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline, min_gain: float
 ) -> list[Contender]:
     """From few stages to many, each beginning at the best of its own and of what splitting the last one gives.
 
+    Numbers of more than two stages a node are gone through as long as they get better.
+
     Returns:
-        Those of at most two stages a node that have no plan, as nothing fits that they could begin at.
+        Those of at most two stages a node that have no plan.
     """
-    worse, last, stuck = 0, None, []
+    last, stuck = None, []
     for contender in ladder:
-        if deadline.passed or worse >= PATIENCE:
-            break
+        few = contender.problem.stages <= 2 * contender.problem.cluster.nodes
         best_s = best_of(contenders).step_s
-        starts = [] if contender.plan is None else [contender.plan]
-        starts += _best(contender, [equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))])
-        if last is not None and last.plan is not None:
-            starts += _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
-        if not starts:
-            if contender.problem.stages <= 2 * contender.problem.cluster.nodes:
-                stuck.append(contender)
+        if deadline.passed:
+            break
+        if discarded(contender, best_s, min_gain):
             continue
-        for start in starts:
-            improve(contender, start, deadline.part(one_s))
-        worse = 0 if contender.step_s < best_s else worse + 1
+        look_around(contender, one_s, deadline)
+        if last is not None and last.plan is not None:
+            splits = _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
+            improve(contender, splits, deadline.part(one_s, time.process_time))
+        if few and contender.plan is None and not contender.closed:
+            stuck.append(contender)
+        if not few and contender.step_s >= best_s:
+            break
         last = contender
     return stuck
 
 
+def discarded(contender: Contender, best_s: float, min_gain: float) -> bool:
+    """Whether the relaxation proves that no plan of a problem can become the one that is chosen; it is closed then.
+
+    Args:
+        contender: the problem.
+        best_s: the shortest step so far.
+        min_gain: how much longer, relatively, plans of fewer stages may be.
+    """
+    limit_s = best_s * (1.0 + min_gain)
+    if contender.step_s > limit_s and out_of_reach(contender.problem, limit_s):
+        contender.close("does not fit" if np.isinf(limit_s) else "discarded", limit_s)
+    return contender.closed
+
+
+def look_around(contender: Contender, one_s: float, deadline: Deadline) -> None:
+    """Improve what a problem can begin at by itself, and look for better beginnings on coarser grids.
+
+    Args:
+        contender: the problem, with the shortest of its uniform cuts and the policy's plan.
+        one_s: processor time for the beginnings; the coarser grids may take FAR times as much.
+        deadline: when to stop in any case.
+    """
+    own = [] if contender.plan is None else [contender.plan]
+    part = deadline.part(one_s, time.process_time)
+    made = [equal_stages(contender, part), *_even_stages(contender, part)]
+    improve(contender, [*own, *_best(contender, made)], deadline.part(one_s, time.process_time))
+    part = deadline.part(FAR * one_s, time.process_time)
+    search = StagedSearch(contender.problem, part, contender.step_s, contender.costs)
+    with suppress(OutOfTime):
+        search.improve_on_coarser_grids(tables_of(contender.problem))
+    if search.best is not None and search.best_cost is not None:
+        contender.offer(search.best, search.best_cost)
+
+
 def _carry_over(
     before: Sequence[Contender],
-    now: Sequence[Contender],
+    others: Sequence[Contender],
     contenders: Sequence[Contender],
     one_s: float,
     deadline: Deadline,
-) -> list[Contender]:
-    """Begin with the same cuts in another number of micro-batches; only the problems that looked good are taken on."""
-    of_stages = {contender.problem.stages: contender for contender in now}
-    limit_s = best_of(before).step_s * (1.0 + CLOSE)
-    chosen = []
-    for former in before:
-        contender = of_stages.get(former.problem.stages)
-        if contender is None or former.plan is None or former.step_s > limit_s:
+    min_gain: float,
+) -> None:
+    """Begin with the same cuts in other numbers of micro-batches; those that look best are searched, the best first."""
+    former = {contender.problem.stages: contender for contender in before}
+    for contender in others:
+        plan = former[contender.problem.stages].plan
+        if deadline.passed:
+            return
+        if plan is None or discarded(contender, best_of(contenders).step_s, min_gain):
             continue
-        for plan in _best(contender, [replace(former.plan, micro_batches=contender.problem.micro_batches)]):
-            contender.offer(plan, contender.costs(plan))
-            chosen.append(contender)
-    best_s = best_of(contenders).step_s
-    for contender in sorted(chosen, key=lambda contender: contender.step_s):
+        carried = [replace(plan, micro_batches=contender.problem.micro_batches)]
+        for start in [*_best(contender, carried), *_even_stages(contender, deadline)][:1]:
+            contender.offer(start, contender.costs(start))
+    for contender in sorted(others, key=lambda contender: contender.step_s):
+        best_s = best_of(contenders).step_s
         if contender.plan is None or deadline.passed or contender.step_s > best_s * (1.0 + CLOSE):
             continue
-        equal = equal_stages(contender, deadline.part(EQUAL_SHARE * one_s))
-        for start in [contender.plan, *_best(contender, [equal])]:
-            improve(contender, start, deadline.part(one_s))
-    return chosen or list(before)
+        look_around(contender, one_s, deadline)
 
 
 def _best(contender: Contender, plans: Iterable[StagedPlan]) -> list[StagedPlan]:
@@ -171,14 +216,30 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
 
 
 def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
-    """The best plan found whose stages have equally many devices: these are few plans. Else the one of even work."""
-    problem = contender.problem
-    even = _even_work(problem)
+    """A good plan whose stages have equally many devices: these are few plans. Else the one of even work."""
+    problem, even = contender.problem, _even_work(contender.problem)
     if problem.constraints != UNCONSTRAINED or problem.cluster.devices % problem.stages:
         return even
     equal = replace(problem, constraints=Constraints(equal_replicas=True))
-    best = anytime_search(equal, deadline, start=even, costs=contender.costs).plan
-    return even if best is None else replace(best, planner=PLANNER)
+    tables, search = tables_of(equal), StagedSearch(equal, deadline, np.inf, contender.costs)
+    with suppress(OutOfTime):
+        search.offer(even)
+        search.improve_by_moves(tables, even, MOVES)
+        search.improve_on_coarser_grids(tables)
+    return even if search.best is None else replace(search.best, planner=PLANNER)
+
+
+def _even_stages(contender: Contender, deadline: Deadline) -> Iterator[StagedPlan]:
+    """The plan of stages of even work that fit the memory, on as many devices as that takes; closed if nothing fits."""
+    problem, tables = contender.problem, tables_of(contender.problem)
+    if not stages_exist(tables, np.inf, tables.memory):
+        contender.close("does not fit", np.inf)
+        return
+    contender.bound_s = max(contender.bound_s, least_length_s(tables, deadline))
+    even = even_plan(tables, EVEN * contender.bound_s, tables.memory)
+    plan = None if even is None else even.plan(tables, 0, PLANNER)
+    if plan is not None and plan.check_valid(problem)[0] and contender.costs(plan).feasible:
+        yield replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts))
 
 
 def _even_work(problem: StagedProblem) -> StagedPlan:
@@ -195,53 +256,72 @@ def _even_work(problem: StagedProblem) -> StagedPlan:
     return StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
 
-def improve(contender: Contender, start: StagedPlan, deadline: Deadline) -> None:
-    """Move the cuts of a plan on the grid as long as that makes the step shorter, and offer what comes of it.
+def improve(contender: Contender, starts: Sequence[StagedPlan], deadline: Deadline) -> None:
+    """Move the cuts of plans on the grid as long as that makes their steps shorter, and offer what comes of it.
 
-    Coarse moves alone come first: they are few.
-    """
-    problem, near = contender.problem, start
-    search = StagedSearch(problem, deadline, contender.costs(start).step_s, contender.costs)
-    with suppress(OutOfTime):
-        tables = tables_of(problem)
-        for offsets in (*COARSE_MOVES, MOVES):
-            search.improve_by_moves(tables, near, offsets)
-            near = search.best or near
-    contender.offer(replace(near, planner=start.planner), contender.costs(near))
-
-
-def between_blocks(contenders: Sequence[Contender], deadline: Deadline) -> Iterator[tuple[Contender, StagedPlan]]:
-    """Plans that cut between blocks, or between layers where no blocks repeat, for the contenders that may win.
-
-    Each is the best that moves come to from what frameworks do by default, and from the contender's own plan with its
-    cuts at the ends of blocks. Contenders that no plan on the grid can make the best are left out.
+    Coarse moves come first: they are few. The best that they lead to is moved on.
 
     Args:
-        contenders: of one model, one of which has a plan.
+        contender: the problem.
+        starts: plans of it that fit.
         deadline: when to stop.
     """
-    ends = block_ends(contenders[0].problem.profile)
-    limit_s = best_of(contenders).step_s * (1.0 + CLOSE)
-    several = [contender for contender in contenders if 1 < contender.problem.stages <= len(ends) + 1]
-    for contender in sorted(several, key=lambda contender: contender.step_s):
-        problem, own = contender.problem, contender.plan
-        if deadline.passed or contender.outcome == "discarded":
-            continue
-        if own is not None and contender.step_s > limit_s:
-            continue
-        plans = [plan for _, plan in framework_plans(problem, ends)]
-        if own is not None:
-            at = np.abs(np.subtract.outer(own.cuts, ends)).argmin(axis=1)
-            plans.append(replace(own, cuts=tuple(ends[j] for j in at.tolist()), coarse_cuts=None, planner=PLANNER))
-        starts = _best(contender, plans)
-        if not starts or contender.costs(starts[0]).step_s > limit_s * (1.0 + CLOSE):
-            continue
-        tables, best = tables_of(problem, cut=np.array(ends)), starts[0]
-        with suppress(OutOfTime):
-            for start in dict.fromkeys(starts):
-                search = StagedSearch(problem, deadline, contender.costs(start).step_s, contender.costs)
-                search.improve_by_moves(tables, start, BLOCK_MOVES)
-                moved = start if search.best is None else replace(search.best, planner=start.planner)
-                if contender.costs(moved).step_s < contender.costs(best).step_s:
-                    best = moved
-        yield contender, best
+    tables, ends = tables_of(contender.problem), []
+    for start in starts:
+        ends.append(_moved(contender, tables, start, deadline, *COARSE_MOVES))
+    for end in sorted(ends, key=lambda plan: contender.costs(plan).step_s)[:2]:
+        _moved(contender, tables, end, deadline, MOVES)
+
+
+def _moved(
+    contender: Contender, tables: StageTables, start: StagedPlan, deadline: Deadline, *moves: IntArray
+) -> StagedPlan:
+    """Where moves of a plan's cuts lead, of the maker of the plan; it is offered where it is on the grid."""
+    search = StagedSearch(contender.problem, deadline, contender.costs(start).step_s, contender.costs)
+    with suppress(OutOfTime):
+        search.improve_by_moves(tables, start, *moves)
+    best = start if search.best is None else replace(search.best, planner=start.planner)
+    if best.coarse_cuts is not None:
+        contender.offer(best, contender.costs(best))
+    return best
+
+
+def between_blocks(contender: Contender, ends: Sequence[int], limit_s: float, deadline: Deadline) -> StagedPlan | None:
+    """The best plan that cuts between blocks, or between layers where no blocks repeat, as far as moves come.
+
+    They begin at what frameworks do by default, at the best of equal stages, and at the contender's own plan with its
+    cuts at the ends of blocks.
+
+    Args:
+        contender: of several stages.
+        ends: where blocks end (frameworks.block_ends).
+        limit_s: longer plans are not improved, relatively by more than CLOSE.
+        deadline: when to stop.
+    """
+    problem, own = contender.problem, contender.plan
+    if not 1 < problem.stages <= len(ends) + 1:
+        return None
+    plans = [plan for _, plan in framework_plans(problem, ends)]
+    if own is not None:
+        at = np.abs(np.subtract.outer(own.cuts, ends)).argmin(axis=1)
+        plans.append(replace(own, cuts=tuple(ends[j] for j in at.tolist()), coarse_cuts=None, planner=PLANNER))
+    plans += _equal_blocks(contender, deadline.part(deadline.left_s / 2))
+    starts = _best(contender, plans)
+    if not starts or contender.costs(starts[0]).step_s > limit_s * (1.0 + CLOSE):
+        return None
+    tables = tables_of(problem, cut=np.array(ends))
+    moved = [_moved(contender, tables, start, deadline, BLOCK_MOVES) for start in dict.fromkeys(starts)]
+    return min(moved, key=lambda plan: contender.costs(plan).step_s)
+
+
+def _equal_blocks(contender: Contender, deadline: Deadline) -> list[StagedPlan]:
+    """The best plan found that has equally many devices in each stage and cuts between blocks, where there is any."""
+    problem, constraints = contender.problem, Constraints(equal_replicas=True, cut_at=BLOCKS)
+    if problem.constraints != UNCONSTRAINED or problem.cluster.devices % problem.stages:
+        return []
+    try:
+        restricted = replace(problem, constraints=constraints)
+        best = anytime_search(restricted, deadline, costs=contender.costs).plan
+    except BadInput:  # no blocks repeat, or too few
+        return []
+    return [] if best is None else [replace(best, planner=PLANNER)]

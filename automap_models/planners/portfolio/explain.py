@@ -42,7 +42,7 @@ _TECHNIQUES: dict[PlanKind, tuple[str, ...]] = {
     "hybrid": ("operator", "pipeline"),
 }
 """What a kind of plan cannot do without."""
-_STAGES_ASKED = "ruled out by what is asked of the stages"
+_RULED_OUT = "ruled out by what is asked of the stages"
 
 
 def why_it_loses(loser: Candidate, best: Candidate) -> str:
@@ -148,7 +148,7 @@ def _why_not_in_several(kind: PlanKind, space: PlanningSpace, searched: SpaceSea
     if not space.several:
         return "ruled out by `max_stages`" if space.constraints.max_stages == 1 else "there is nowhere to cut"
     if searched is None or not searched.problems:
-        return _STAGES_ASKED
+        return _RULED_OUT
     if kind == "hybrid":
         left = f"{searched.unfinished} of {searched.problems} combinations not searched to the end"
         return f"none is shorter than the best: {left if searched.unfinished else 'proven'}"
@@ -159,7 +159,7 @@ def _why_not_in_one_stage(space: PlanningSpace) -> str:
     constraints = space.constraints
     devices = space.cluster.devices
     if not space.allows(1):
-        return _STAGES_ASKED
+        return _RULED_OUT
     if "data" in constraints.forbidden:
         return f"no dimension divides by all {devices} devices, and `forbidden='data'` allows no replicas"
     return f"{space.global_batch} samples do not give each of {devices} devices one"
@@ -172,7 +172,9 @@ def _why_no_pipeline(space: PlanningSpace, searched: SpaceSearch) -> str:
     needed = least_memory(replace(space, constraints=constraints), staged_only=True)
     if math.isinf(needed):
         return "stages cannot share out the devices with as few replicas as they may have"
-    return f"does not fit: each needs {needed / 1e9:.4g} GB or more on its fullest device"
+    restrictions = space.constraints.in_words
+    subject = f"each with {restrictions}" if restrictions else "each"
+    return f"does not fit: {subject} needs {needed / 1e9:.4g} GB or more on its fullest device"
 
 
 def least_memory(space: PlanningSpace, *, staged_only: bool = False) -> float:

@@ -26,8 +26,8 @@ from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import cluster_document
 from automap_models.formats.npz import model_from_npz, model_to_npz
-from automap_models.formats.plan_json import cluster_document
 from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of

@@ -86,9 +86,8 @@ def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
 
 def restriction(constraints: Constraints) -> tuple[str, Constraints]:
     """What restricts the cuts and the devices of stages, as text, empty where nothing does; and the same without it."""
-    named = [f"`cut_at='{constraints.cut_at}'`"] if constraints.cut_at is not None else []
-    named += ["`equal_replicas`"] if constraints.equal_replicas else []
-    return " and ".join(named), replace(constraints, cut_at=None, equal_replicas=False)
+    of_stages = Constraints(cut_at=constraints.cut_at, equal_replicas=constraints.equal_replicas)
+    return of_stages.in_words, replace(constraints, cut_at=None, equal_replicas=False)
 
 
 def restriction_note(what: str, restricted_s: float, free_s: float | None) -> str:

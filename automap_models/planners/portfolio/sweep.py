@@ -22,7 +22,7 @@ from automap_models.formats.sweep_yaml import SweepSpec, require_few
 from automap_models.planners.base import NEVER, Deadline, Planner
 from automap_models.planners.portfolio.auto import AutoPlanner
 from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import EQUAL_SHARE, equal_stages, improve
+from automap_models.planners.portfolio.descent import equal_stages, improve
 from automap_models.planners.portfolio.space import OutOfRange, PlanningSpace, default_stages, stage_numbers
 from automap_models.planners.staged.batch import Outcome, plan_batch
 from automap_models.planners.staged.plan_batch import PlanBatch
@@ -253,7 +253,7 @@ def _shared(outcomes: Iterable[Outcome], improve_s: float) -> Iterator[Outcome]:
                 _begin(contender, Deadline(improve_s / 2, time.process_time))
             for contender in _take_shared(family):
                 if contender.plan is not None:
-                    improve(contender, contender.plan, Deadline(improve_s / 2, time.process_time))
+                    improve(contender, [contender.plan], Deadline(improve_s / 2, time.process_time))
         _take_shared(family)
     for outcome, own in zip(outcomes, contenders, strict=True):
         if own is None or own.plan is None or own.cost is None or own.plan is outcome.plan:
@@ -288,10 +288,9 @@ def _families(contenders: Sequence[Contender]) -> list[list[Contender]]:
 def _begin(contender: Contender, deadline: Deadline) -> None:
     """Move the plan that a contender has, and the best one of equal stages, to where no neighbour is shorter."""
     starts = [] if contender.plan is None else [contender.plan]
-    starts.append(equal_stages(contender, deadline.part(EQUAL_SHARE * deadline.left_s)))
-    for number, start in enumerate(starts):
-        if start.check_valid(contender.problem)[0] and contender.costs(start).feasible:
-            improve(contender, start, deadline.part(deadline.left_s / (len(starts) - number)))
+    starts.append(equal_stages(contender, deadline.part(deadline.left_s / 3)))
+    valid = [start for start in starts if start.check_valid(contender.problem)[0]]
+    improve(contender, [start for start in valid if contender.costs(start).feasible], deadline)
 
 
 def _take_shared(family: Sequence[Contender]) -> list[Contender]:

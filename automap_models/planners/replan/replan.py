@@ -24,9 +24,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
-from automap_models.planners.replan.search import search_orders
+from automap_models.planners.replan.search import placed_cost, search_orders
 from automap_models.planners.replan.speeds import Speeds, fit_speeds
-from automap_models.simulate.step import step_cost
 
 BoolArray = NDArray[np.bool_]
 
@@ -103,9 +102,9 @@ class ReplanConfig:
     """How to look for a new plan.
 
     Attributes:
-        starts: planners for equal devices; the search sets out from the device cuts of their plans, too, and not only
-            from those of the running plan.
-        most_orders: orders of devices for which device cuts are searched, the most promising ones.
+        starts: planners for equal devices; the search sets out from their plans, too, and not only from the running
+            one.
+        most_orders: orders of devices that are searched, the most promising ones.
         worth: another plan must be shorter than the running one by more than this share to be preferred.
     """
 
@@ -241,17 +240,6 @@ def attribution(profile: Profile, plan: StagedPlan) -> Attribution:
     if under is None:
         return "instructions"
     return "devices" if under == list(plan.cuts) else "either"
-
-
-def placed_cost(problem: StagedProblem, placed: PlacedPlan, slowdown: FloatArray) -> StagedCost:
-    """Cost of a plan on its devices, those that stand idle left out.
-
-    Args:
-        problem: with times of healthy devices.
-        placed: the plan with its devices.
-        slowdown: [D] of every device.
-    """
-    return step_cost(problem, placed.plan, slowdown[list(placed.device_order)], placed.idle_positions())
 
 
 def _does_not_fit(problem: StagedProblem, cost: StagedCost) -> Infeasible:

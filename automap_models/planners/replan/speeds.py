@@ -1,6 +1,4 @@
-"""What measured stage times say about the profile and about each device, and which devices should stand idle.
-
-The first is a robust regression.
+"""What measured stage times say about the profile and about each device: a robust regression.
 
 A device d of stage s needs for its part of a micro-batch, in pass p (forward or backward),
 
@@ -30,7 +28,6 @@ import numpy as np
 
 from automap_models.core.observed import Attribution, Observed
 from automap_models.core.profile import FloatArray
-from automap_models.core.staged import StagedPlan
 from automap_models.errors import BadInput
 from automap_models.planners.staged.pareto import IntArray
 
@@ -235,54 +232,3 @@ def _per_device(
         own = stage_of_device == unit if observed.unit == "stage" else unit
         by_device[own], its_error[own] = slow, spread
     return Speeds(scale[0], scale[1], by_device, its_error)
-
-
-@dataclass(frozen=True, eq=False)
-class StagePaces:
-    """How fast a stage on positions a … q-1 works, for every a < q.
-
-    Attributes:
-        pace: [D+1, D+1] its seconds per second of profile; inf for a ≥ q.
-        replicas: [D+1, D+1] how many of its devices work; 1 for a ≥ q.
-    """
-
-    pace: FloatArray
-    replicas: IntArray
-
-
-def stage_paces(slowdown: FloatArray) -> StagePaces:
-    """The paces of all stages on devices in that order, which follow from which of their devices stand idle.
-
-    The cost model splits every micro-batch evenly over a stage's replicas, so that a stage waits for its slowest
-    replica. It works with the j fastest of its devices, j chosen so that it is done first, and the others stand idle:
-
-        seconds per second of profile on a stage = min over j of (j-th smallest slowdown) / j
-
-        slowdowns 1, 1, 1, 1.5    j = 3: 1/3      j = 4: 1.5/4 = 3/8     the slow device stands idle
-        slowdowns 1, 1, 1, 1.2    j = 3: 1/3      j = 4: 1.2/4 = 3/10    it works
-
-    Transfers and all-reduces are those of all its devices, idle ones included. Memory is that of the replicas that
-    work (`cost.staged.plan_cost`).
-
-    Args:
-        slowdown: [D] time of the device at each position over that of a healthy one.
-    """
-    size = slowdown.size + 1
-    pace, replicas = np.full((size, size), np.inf), np.ones((size, size), dtype=np.int64)
-    for slowest in np.unique(slowdown):
-        before = np.concatenate(([0], np.cumsum(slowdown <= slowest)))
-        count = before[None, :] - before[:, None]
-        with np.errstate(divide="ignore"):
-            candidate = np.where(count > 0, slowest / count, np.inf)
-        better = candidate < pace
-        pace[better], replicas[better] = candidate[better], count[better]
-    return StagePaces(pace, replicas)
-
-
-def idle_positions(plan: StagedPlan, slowdown: FloatArray) -> tuple[int, ...]:
-    """Positions whose devices would hold up their stage more than they help it."""
-    replicas, idle = stage_paces(slowdown).replicas, []
-    for first, last in plan.stage_devices(slowdown.size):
-        fastest_first = np.argsort(slowdown[first : last + 1], kind="stable")
-        idle += (first + fastest_first[replicas[first, last + 1] :]).tolist()
-    return tuple(sorted(idle))

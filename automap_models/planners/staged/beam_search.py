@@ -79,13 +79,13 @@ def _prefixes(tables: StageTables, route: Route) -> list[_Prefix]:
     """[S] of a route's stages."""
     k, d, rounds, prefixes = route.boundary, route.device, tables.micro_batches, [_Prefix()]
     for s in range(tables.stages - 1):
-        was, replicas = prefixes[-1], d[s + 1] - d[s]
+        was, rate = prefixes[-1], tables.shardings[0].paces.rate[d[s], d[s + 1]]
         if s:
             x = tables.A[k[s]] * tables.devices.transfer[d[s]][was.sender, d[s + 1] - d[s] - 1]
             span = max(was.span, was.busy + 2.0 * rounds * x)
             was = _Prefix(was.busy + 2.0 * x, span, was.hidden + x, was.exposed, was.sender)
-        u = (tables.C[k[s + 1]] - tables.C[k[s]]) / replicas
-        backward = u - (tables.F[k[s + 1]] - tables.F[k[s]]) / replicas
+        u = (tables.C[k[s + 1]] - tables.C[k[s]]) / rate
+        backward = u - (tables.F[k[s + 1]] - tables.F[k[s]]) / rate
         reduce = tables.devices.all_reduce[d[s], d[s + 1]] * tables.shardings[0].weights_bytes(k[s], k[s + 1])
         prefixes.append(
             _Prefix(
@@ -157,11 +157,12 @@ def shortest_through(tables: StageTables, known: Route, places: Sequence[Places]
 
 
 def _within_reach(tables: StageTables, device: IntArray, boundary: IntArray, limit_s: float) -> Places:
-    """Those places before and after which the devices can compute all there is in time: M·ΣC / r ≤ L."""
+    """Those places before and after which the devices can compute all there is in time: M·ΣC / rate ≤ L."""
     before = tables.micro_batches * tables.C[boundary]
     after = tables.micro_batches * tables.C[-1] - before
     most = limit_s * (1.0 + SLACK)
-    ok = (before <= most * device) & (after <= most * (tables.replicas_in_all - device))
+    capacity = tables.capacity[device]
+    ok = (before <= most * capacity) & (after <= most * (tables.capacity[-1] - capacity))
     return device[ok], boundary[ok]
 
 
@@ -171,8 +172,8 @@ def _before(
     """The best suffixes from each place where the stage may begin, before those of the next stage."""
     rounds, last = tables.micro_batches, stage == tables.stages - 1
     a, row_of_place = np.unique(begin[0], return_inverse=True)
-    replicas = rest.q - a[:, None]
-    share = np.where(replicas > 0, 1.0 / np.maximum(replicas, 1), np.nan)
+    paces, on = tables.shardings[0].paces, (a[:, None], rest.q)
+    share = np.where(rest.q > on[0], 1.0 / paces.rate[on], np.nan)
     x = np.zeros(share.shape) if last else _into(tables, a, rest) * tables.A[rest.k]
     after, exposed_after = before_transfer(x, rest.span, rest.exposed, rounds)
     u = (tables.C[rest.k] - tables.C[begin[1]][:, None]) * share[row_of_place]
@@ -184,7 +185,8 @@ def _before(
     backward = u - (tables.F[k] - tables.F[i]) * share[row, j]
     ring = tables.devices.all_reduce[a[:, None], rest.q]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)
-    held = tables.state_factor * weights + tables.in_flight(stage) * (tables.H[k] - tables.H[i]) * share[row, j]
+    stash = (tables.H[k] - tables.H[i]) / paces.parts[on][row, j]
+    held = tables.state_factor * weights + tables.in_flight(stage) * stash
     in_x = _from(tables, prefix.sender, a, rest.q)[row, j] * tables.A[i] if stage else np.zeros(i.size)
     whole, uncovered = before_transfer(in_x, span, exposed, rounds)
     least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else np.zeros(i.size)

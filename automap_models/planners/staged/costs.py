@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from automap_models.core.constraints import UNCONSTRAINED
@@ -38,11 +37,13 @@ class Costs:
     Attributes:
         problem: of the plans.
         stages: what was worked out about their stages.
+        passed: where moves went on from: places of cuts, moves and plan (planners.staged.search).
     """
 
     def __init__(self, problem: StagedProblem) -> None:
         self.problem = problem
         self.stages = StageFacts()
+        self.passed: set[tuple[bytes, bytes, bytes]] = set()
         self._known: dict[tuple[tuple[int, ...], ...], StagedCost] = {}
 
     def __call__(self, plan: StagedPlan) -> StagedCost:
@@ -65,7 +66,6 @@ def result_of(
     begun_s: float,
     status: Status = "feasible",
     bound: Bound | None = None,
-    notes: Sequence[str] = (),
 ) -> StagedResult:
     """A planner's plan with its cost; without a plan where the plan is not valid for the problem, or does not fit.
 
@@ -76,7 +76,6 @@ def result_of(
         begun_s: `time.perf_counter()` when planning began.
         status: of a plan that fits.
         bound: what is proven.
-        notes: sentences for people.
     """
     valid, objection = plan.check_valid(problem)
     reason: Infeasible | None
@@ -91,8 +90,8 @@ def result_of(
         )
     taken_s = time.perf_counter() - begun_s
     if reason is not None:
-        return Result(problem, None, None, "stopped", notes=tuple(notes), taken_s=taken_s, reason=reason)
-    return Result(problem, plan, cost, status, bound, tuple(notes), taken_s=taken_s)
+        return Result(problem, None, None, "stopped", taken_s=taken_s, reason=reason)
+    return Result(problem, plan, cost, status, bound, taken_s=taken_s)
 
 
 def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Infeasible:

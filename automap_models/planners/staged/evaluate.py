@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from automap_models.core.result import PlanReport
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
-from automap_models.planners.staged.costs import Costs, StagedResult, plain
+from automap_models.planners.staged.costs import Costs, StagedResult, is_plain, plain
 from automap_models.planners.staged.exact import certify
 from automap_models.simulate.step import timeline
 
@@ -32,7 +32,8 @@ def baseline_s(problem: StagedProblem, known: Sequence[StagedResult] = ()) -> fl
 
 
 def _shape(problem: StagedProblem) -> tuple[object, ...]:
-    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule
+    """What the plan of a baseline depends on beside the profile and the cluster, and whether it is allowed."""
+    return problem.stages, problem.micro_batches, problem.state_factor, problem.schedule, is_plain(problem)
 
 
 def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> float | None:
@@ -42,9 +43,9 @@ def _data_parallel_s(problem: StagedProblem, known: Sequence[StagedResult]) -> f
         problem: of one stage, in as many micro-batches as the plan.
         known: results of baselines, for the same global batch.
     """
-    tried = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
+    known_s = [result.cost.step_s for result in known if result.plan is not None and result.problem.stages == 1]
     own_s = baseline_s(problem, known)
-    return min([*tried, *([] if own_s is None else [own_s])], default=None)
+    return min([*known_s, *([] if own_s is None else [own_s])], default=None)
 
 
 def evaluate(
@@ -82,7 +83,7 @@ def evaluate(
         known = (*known, result)
     return PlanReport(
         result=replace(result, bound=bound, notes=(*result.notes, *notes)),
-        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in SCHEDULES},
+        simulated_length_s={name: timeline(cost, plan.micro_batches, name).length_s for name in WARM_UPS},
         single_device_s=problem.micro_batches * float(problem.profile.C.sum()),
         data_parallel_s=_data_parallel_s(replace(pipeline, stages=1), known),
         uniform_s=baseline_s(replace(pipeline, stages=uniform_stages or problem.stages), known),

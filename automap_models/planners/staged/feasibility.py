@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.planners.staged.pareto import IntArray
+from automap_models.planners.staged.plan_batch import PlanBatch
 from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
 
 _LARGEST = float(np.finfo(np.float64).max)
@@ -21,6 +22,46 @@ def stages_exist(tables: StageTables, length_s: float, memory: float) -> bool:
     """Whether the relaxation of `lower_bound_s` has S successive stages of that length and memory."""
     furthest = _reached(tables, length_s, memory)[-1]
     return any(_last_stage_fits(tables, sharding, furthest, length_s, memory) for sharding in tables.shardings)
+
+
+def even_plan(tables: StageTables, length_s: float, memory: float) -> PlanBatch | None:
+    """The plan whose stages stay within that length and memory, as far as the relaxation goes; None if there is none.
+
+    It is found from the back: the last stage begins where the stages before it get to, and so on. A stage that none of
+    the instructions is left for takes one from the stage before it.
+    """
+    reached = _reached(tables, length_s, memory)
+    k, q = np.full((2, 1, tables.stages), tables.end)
+    sharding = np.zeros_like(k)
+    q[0, -1] = tables.replicas_in_all
+    for s in range(tables.stages - 1, -1, -1):
+        place = _least_busy(tables, s, reached[s], int(k[0, s]), int(q[0, s]), length_s, memory)
+        if place is None:
+            return None
+        sharding[0, s], i, a = place
+        if s:
+            k[0, s - 1], q[0, s - 1] = i, a
+    for s in range(tables.stages - 2, -1, -1):
+        k[0, s] = min(k[0, s], k[0, s + 1] - 1)
+    return PlanBatch(k, q, sharding) if k[0, 0] > 0 else None
+
+
+def _least_busy(
+    tables: StageTables, stage: int, begin: IntArray, k: int, q: int, length_s: float, memory: float
+) -> tuple[int, int, int] | None:
+    """Sharding, boundary and first device of the shortest stage up to k on devices … q-1 that is within both."""
+    best: tuple[float, int, int, int] | None = None
+    for index, sharding in enumerate(tables.shardings):
+        a = np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q])
+        if not stage:
+            a = a[a == 0]
+        i, end, stop = begin[a], np.full_like(a, k), np.full_like(a, q)
+        within = _within(tables, sharding, stage, i, end, a, stop, length_s, memory)
+        busy = sharding.work_s(i, end, sharding.paces.rate[a, q])
+        for row in np.flatnonzero(within).tolist():
+            choice = (float(busy[row]), index, int(i[row]), int(a[row]))
+            best = choice if best is None else min(best, choice)
+    return None if best is None else best[1:]
 
 
 def least_memory_bytes(tables: StageTables) -> float:
@@ -73,8 +114,7 @@ def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: i
             i = int(begin[a])
             held = sharding.H[k] - sharding.H[i]
             nbytes = tables.state_factor * sharding.weights_bytes(i, k)
-            parts = tables.parts[(q - a) // sharding.degree]
-            choices.append((nbytes + tables.in_flight(stage) * held / parts, i, a))
+            choices.append((nbytes + tables.in_flight(stage) * held / sharding.paces.parts[a, q], i, a))
     nbytes, i, a = min(choices)
     return i, a, float(nbytes)
 
@@ -159,8 +199,8 @@ def _within(
 
     Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
     """
-    parts, weights = tables.parts[(q - a) // sharding.degree], sharding.weights_bytes(i, k)
-    busy, reduce = sharding.work_s(i, k, parts), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
+    parts, weights = sharding.paces.parts[a, q], sharding.weights_bytes(i, k)
+    busy, reduce = sharding.work_s(i, k, sharding.paces.rate[a, q]), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
     if tables.suffixes.overlap:
         reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts

@@ -211,7 +211,7 @@ class _Search:
             if stage == 1:
                 least = np.maximum(least, self._complete(a, i, q, numbers))
             labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers, least)
-            fits = tables.fits(stage, i, k, (devices - a) // sharding.degree, index)
+            fits = tables.fits(stage, (i, k), (a, devices), index)
             blocks.append(labels.take((least <= self.limit_s) & fits))
         return blocks[0] if len(blocks) == 1 else self._undominated(blocks)
 
@@ -315,13 +315,13 @@ class _Search:
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
-        replicas, ring = (q - a) // sharding.degree, sharding.all_reduce[a, q]
+        rate, ring = sharding.paces.rate[a, q], sharding.all_reduce[a, q]
         before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
         trip_s = arriving.numbers[0].min(initial=np.inf)
         room_s = self.limit_s - before.busy - 2.0 * before.arrives
-        latest = self._latest_end(stage, sharding, before, i, replicas, ring, room_s, trip_s)
-        beside_s, parts = room_s - before.excess, tables.parts[replicas]
+        latest = self._latest_end(stage, sharding, before, i, rate, ring, room_s, trip_s)
+        beside_s = room_s - before.excess
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
         limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
@@ -329,7 +329,7 @@ class _Search:
             owner, j = ragged_ranges(start[some], stop[some])
             at, trip = some[owner], arriving.numbers[0, j]
             most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s[at], trip), beside_s[at] - trip)
-            work_s = sharding.work_s(i[at], arriving.k[j], parts[at])
+            work_s = sharding.work_s(i[at], arriving.k[j], rate[at])
             light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
             at, j = at[light], j[light]
             begin, end = (i[at], arriving.k[j]), (a[at], np.full_like(at, q))
@@ -342,7 +342,7 @@ class _Search:
                 least[short] = np.maximum(least[short], whole)
                 short = short[whole <= self.limit_s]
             place, k = at[short], arriving.k[j[short]]
-            fit = np.flatnonzero(tables.fits(stage, i[place], k, replicas[place], through.sharding))
+            fit = np.flatnonzero(tables.fits(stage, (i[place], k), (a[place], q), through.sharding))
             place, short = place[fit], short[fit]
             front, numbers = self._front(place, numbers[:, short], least[short])
             place, kept = place[front], short[front]
@@ -389,14 +389,14 @@ class _Search:
         sharding: ShardingTables,
         before: _Before,
         i: IntArray,
-        replicas: IntArray,
+        rate: FloatArray,
         ring: FloatArray,
         room_s: FloatArray,
         trip_s: float,
     ) -> IntArray:
         """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits."""
         tables, C, W = self.tables, sharding.C, sharding.W
-        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * tables.parts[replicas]
+        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * rate
         with np.errstate(divide="ignore"):
             reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
         weights = np.minimum(reduced, tables.memory / tables.state_factor)

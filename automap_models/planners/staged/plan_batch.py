@@ -59,6 +59,11 @@ class PlanBatch:
     def __len__(self) -> int:
         return len(self.k)
 
+    @property
+    def key(self) -> bytes:
+        """What tells these plans from others in the same tables."""
+        return self.k.tobytes() + self.q.tobytes() + self.sharding.tobytes()
+
     def take(self, index: IntArray | slice) -> PlanBatch:
         """Some of the plans."""
         return PlanBatch(*(getattr(self, of_plans.name)[index] for of_plans in fields(self)))
@@ -127,9 +132,9 @@ def batch_costs(tables: StageTables, batch: PlanBatch, known: StageFacts | None 
             row = np.flatnonzero(batch.sharding[:, s] == index)
             boundaries, devices = (i[row, s], batch.k[row, s]), (a[row, s], batch.q[row, s])
             both[row, s], forward[row, s], reduce[row, s] = tables.stage_times(index, boundaries, devices)
-            replicas = (devices[1] - devices[0]) // tables.shardings[index].degree
-            padding[row, s] = replicas / tables.parts[replicas]
-            fits[row] &= tables.fits(s, *boundaries, replicas, index)
+            paces = tables.shardings[index].paces
+            padding[row, s] = paces.replicas[devices] / paces.parts[devices]
+            fits[row] &= tables.fits(s, boundaries, devices, index)
     rate = _transfer_s_per_byte(tables, a, batch.q, padding, (known or StageFacts()).rates)
     return BatchCosts(forward, both - forward, tables.A[batch.k[:, :-1]] * rate, reduce, fits)
 

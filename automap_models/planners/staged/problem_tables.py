@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
+from automap_models.core.paces import equal_paces
 from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
-from automap_models.cost.staged import all_reduce_start_s, stage_rates
+from automap_models.cost.collectives import all_reduce_start_s
+from automap_models.cost.staged import stage_rates
 from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
@@ -92,6 +94,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         H=prefix_at(at, sharding.stash),
         all_reduce=all_reduce,
         degree=sharding.degree,
+        paces=equal_paces(problem.shares, sharding.degree),
         allowed=allowed,
         copies=copies_at(at, problem.profile.shared_parameters, sharding),
         shared=SharedWork(

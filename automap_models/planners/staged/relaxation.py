@@ -13,6 +13,7 @@ import numpy as np
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
+from automap_models.core.units import counted
 from automap_models.errors import Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
@@ -89,7 +90,7 @@ def least_excess(tables: StageTables) -> FloatArray:
             a, q = np.nonzero(sharding.allowed & ((np.arange(devices + 1) == 0)[:, None] | (s > 0)))
             if not a.size:
                 continue
-            own = _own_sums(tables, sharding, s, tables.parts[(q - a) // sharding.degree])
+            own = _own_sums(tables, sharding, s, sharding.paces.rate[a, q])
             row, before = np.arange(a.size)[:, None], excess[s, a]
             low, high = np.zeros((a.size, end + 1), dtype=np.int64), np.tile(boundary, (a.size, 1))
             if s:
@@ -106,10 +107,10 @@ def least_excess(tables: StageTables) -> FloatArray:
     return excess
 
 
-def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, parts: FloatArray) -> FloatArray:
+def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, rate: FloatArray) -> FloatArray:
     """[n, m+1] prefix sums of what stages in that sharding add to a round trip at least; they never fall."""
     of_both, of_forward = tables.suffixes.own_weights(stage)
-    sums: FloatArray = (of_both * sharding.C + of_forward * sharding.F) / parts[:, None]
+    sums: FloatArray = (of_both * sharding.C + of_forward * sharding.F) / rate[:, None]
     if sharding.shared:
         sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
     return sums
@@ -151,11 +152,11 @@ def through_shardings(
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        parts = tables.parts[(q - a[rows]) // sharding.degree][:, None]
+        rate, parts = (pace[a[rows], q][:, None] for pace in (sharding.paces.rate, sharding.paces.parts))
         ring = sharding.all_reduce[a[rows], q][:, None]
-        entering, leaving = sharding.potentials(parts, ring)
+        entering, leaving = sharding.potentials(rate, ring)
         least = window_minima(
-            before[:, rows] - entering, _earliest_start(tables, sharding, stage, parts, ring, length_s)
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (rate, parts), ring, length_s)
         )
         hidden, after, unhidden = least + leaving
         # What overlaps the last backward pass is not added to the stage's time.
@@ -176,14 +177,20 @@ def least_through(through: list[Through], first_devices: int, end: int) -> tuple
 
 
 def _earliest_start(
-    tables: StageTables, sharding: ShardingTables, stage: int, parts: FloatArray, ring: FloatArray, length_s: float
+    tables: StageTables,
+    sharding: ShardingTables,
+    stage: int,
+    paces: tuple[FloatArray, FloatArray],
+    ring: FloatArray,
+    length_s: float,
 ) -> IntArray:
-    """[a, m+1] first i from which the stage may reach k: M·u ≤ L, AR ≤ L, and its bytes fit."""
+    """[a, m+1] first i from which the stage may reach k at that rate and in so many parts: M·u, AR ≤ L, bytes fit."""
+    rate, parts = paces
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
     state = np.minimum(reduced, tables.memory / tables.state_factor)
     kept = tables.memory * parts / tables.in_flight(stage)
-    windows = ((sharding.C, length_s / tables.micro_batches * parts), (sharding.W, state), (sharding.H, kept))
+    windows = ((sharding.C, length_s / tables.micro_batches * rate), (sharding.W, state), (sharding.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
     return earliest
@@ -212,7 +219,7 @@ def lower_bound_s(problem: StagedProblem, deadline: Deadline | None = None) -> f
 
 def least_length_s(tables: StageTables, deadline: Deadline) -> float:
     """The bound of `lower_bound_s` for tables that have successive stages of some length within the memory."""
-    low = tables.micro_batches * _least_work_s(tables) / tables.replicas_in_all
+    low = tables.micro_batches * _least_work_s(tables) / float(tables.capacity[-1])
     if stages_exist(tables, low, tables.memory):
         return low * (1.0 - ROUNDING)
     high = 1.1 * low
@@ -239,12 +246,14 @@ def out_of_reach(problem: StagedProblem, length_s: float) -> bool:
 
 def out_of_memory(problem: StagedProblem) -> Infeasible:
     """The error for a problem none of whose plans fits: what the fullest stage of the best-packed one needs."""
-    fullest = best_packed(tables_of(problem))
+    fullest, restrictions = best_packed(tables_of(problem)), problem.constraints.in_words
+    plans = counted(problem.stages, "stage") + (f" with {restrictions}" if restrictions else "")
     return Infeasible(
-        f"none of the plans of {problem.stages} stage(s) fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
+        f"none of the plans of {plans} fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
         f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
         f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",
         do="try more stages, a finer `granularity`, smaller micro-batches, a smaller `state_factor`"
-        f"{', more shardings' if problem.shardings else ''} or devices with more memory",
+        f"{', more shardings' if problem.shardings else ''}{', fewer restrictions' if restrictions else ''} "
+        "or devices with more memory",
     )

@@ -104,16 +104,22 @@ def anytime_search(
     return SearchResult(search.best, search.best_cost, search.step_s, finished=True)
 
 
-def search_below(problem: StagedProblem, deadline: Deadline, limit_s: float, costs: Costs) -> SearchResult:
-    """Whether any plan costs less than the limit, as far as its undominated plans tell; without a search for good ones.
+def search_below(
+    problem: StagedProblem, deadline: Deadline, limit_s: float, costs: Costs, *, whole: bool = False
+) -> SearchResult:
+    """Whether any plan costs less than the limit, without a search for good ones before.
 
     Args:
         problem, deadline, costs: as in `anytime_search`.
         limit_s: a step, or without a schedule a length.
+        whole: whether all plans are looked at; else only those that no other dominates by what they cost at least.
     """
     search = StagedSearch(problem, deadline, limit_s, costs)
     try:
-        bound_s = search.undominated(tables_of(problem))
+        tables = tables_of(problem)
+        if whole:
+            search.whole(tables)
+        bound_s = search.step_s if whole else search.undominated(tables)
     except OutOfTime as stopped:
         return SearchResult(search.best, search.best_cost, min(stopped.bound_s, search.step_s), finished=False)
     except BadInput:  # the stages cannot share out the devices
@@ -195,9 +201,22 @@ class StagedSearch:
                 self.offer(even)
         elif start.check_valid(self.problem)[0]:
             self.improve_by_moves(finest, start, MOVES)
-        for stride in _coarser_strides(self.problem) if far or start is None or np.isinf(self.step_s) else ():
+        if far or start is None or np.isinf(self.step_s):
+            self.improve_on_coarser_grids(finest, Keep.BEST)
+
+    def improve_on_coarser_grids(self, finest: StageTables, keep: Keep = Keep.UNDOMINATED) -> None:
+        """Take the best plans that labels on coarser grids lead to, and go on from them by moves.
+
+        Args:
+            finest: tables of the problem.
+            keep: which labels.
+
+        Raises:
+            OutOfTime: the deadline has passed; nothing is proven.
+        """
+        for stride in _coarser_strides(self.problem):
             tables, before = tables_of(self.problem, stride), self.best
-            self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
+            self._simulate(tables, self._ranked(tables, self.step_s, keep))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
 
@@ -297,15 +316,17 @@ class StagedSearch:
         order = order[steps[order] < limit_s * (1.0 - LENGTH_ROUNDING)]
         return rows[order], steps[order]
 
-    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, offsets: IntArray) -> StagedPlan | None:
+    def improve_by_moves(self, tables: StageTables, near: StagedPlan | None, *offsets: IntArray) -> StagedPlan | None:
         """Go from plan to better plan as long as one of its neighbours is better (plan_batch.neighbours).
 
-        Where that leads does not depend on the upper bound.
+        Where that leads does not depend on the upper bound. It ends early at a plan that the same moves went on from
+        before: what they come to is known.
 
         Args:
             tables: places where plans may cut, those of the plan among them.
             near: where to begin; without a plan nothing happens.
-            offsets: how far a cut may move, ascending, in boundaries.
+            offsets: how far a cut may move, ascending, in boundaries; of several the first as far as they lead, then
+                the next.
 
         Returns:
             Where it ended.
@@ -317,15 +338,21 @@ class StagedSearch:
             return None
         cost, path = self.costs(near), [PlanBatch.from_plan(tables, near)]
         step_s = cost.step_s if cost.feasible else np.inf
+        places = tables.boundary.tobytes()
         try:
-            while True:
-                self.deadline.check()
-                batch = neighbours(tables, path[-1], offsets)
-                rows, steps = self._shorter(tables, batch, step_s)
-                if not rows.size:
-                    break
-                path.append(batch.take(rows[:1]))
-                step_s = float(steps[0])
+            for moves in offsets:
+                while True:
+                    self.deadline.check()
+                    key = (places, moves.tobytes(), path[-1].key)
+                    if key in self.costs.passed:
+                        break
+                    self.costs.passed.add(key)
+                    batch = neighbours(tables, path[-1], moves)
+                    rows, steps = self._shorter(tables, batch, step_s)
+                    if not rows.size:
+                        break
+                    path.append(batch.take(rows[:1]))
+                    step_s = float(steps[0])
         finally:
             for passed in path[:0:-1]:  # the last, unless rounding makes it one that does not fit
                 plan = passed.plan(tables, 0, PLANNER)

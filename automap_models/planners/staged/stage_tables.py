@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.paces import StagePaces
 from automap_models.core.profile import FloatArray, SharedParameter
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
@@ -56,8 +57,7 @@ class Copies:
 class ShardingTables:
     """One sharding in which a stage may run: what it costs between boundaries i < k, all but transfers.
 
-    Its replicas split a micro-batch into so many equal parts (core.staged.StagedProblem.shares). For fixed devices all
-    of it splits into a part of the boundary where the stage begins and a part of the one where it ends.
+    For fixed devices all of it splits into a part of the boundary where the stage begins and one of where it ends.
 
     Attributes:
         sharding: the instructions one by one, on each device that shares them.
@@ -65,6 +65,7 @@ class ShardingTables:
         C, F, W, H: [m+1] prefix sums of time, forward time (s), parameters and stash (bytes).
         all_reduce: [D+1, D+1] seconds per byte of parameters on devices a … q-1.
         degree: devices that share a replica.
+        paces: how fast a stage on devices a … q-1 works, and into how many parts it splits a micro-batch.
         allowed: [D+1, D+1] whether a stage may run in this sharding on devices a … q-1.
         copies: of tied weights.
         shared: None where devices share nothing.
@@ -78,30 +79,31 @@ class ShardingTables:
     H: FloatArray
     all_reduce: FloatArray
     degree: int
+    paces: StagePaces
     allowed: NDArray[np.bool_]
     copies: Copies
     shared: SharedWork | None = None
 
-    def work_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
+    def work_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
         """[n] forward and backward time of one micro-batch but for what is gathered: never more for a smaller stage."""
-        work: FloatArray = (self.C[k] - self.C[i]) / parts
+        work: FloatArray = (self.C[k] - self.C[i]) / rate
         if self.shared:
             work += self.shared.start_s[k] - self.shared.start_s[i]
         return work
 
-    def busy_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
+    def busy_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
         """[n] forward and backward time of one micro-batch, u."""
-        both = self.work_s(i, k, parts)
+        both = self.work_s(i, k, rate)
         if self.shared:
-            both += (self.shared.gather_s[i] + self.shared.gather_s[k]) / parts
+            both += (self.shared.gather_s[i] + self.shared.gather_s[k]) / rate
         return both
 
-    def forward_s(self, i: IntArray, k: IntArray, parts: FloatArray) -> FloatArray:
+    def forward_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
         """[n] the forward part of it, f."""
-        forward: FloatArray = (self.F[k] - self.F[i]) / parts
+        forward: FloatArray = (self.F[k] - self.F[i]) / rate
         if self.shared:
             start = self.shared.start_forward_s
-            forward += self.shared.gather_s[i] / parts + (start[k] - start[i])
+            forward += self.shared.gather_s[i] / rate + (start[k] - start[i])
         return forward
 
     def reduce_s(self, i: IntArray, k: IntArray, ring: FloatArray) -> FloatArray:
@@ -116,22 +118,22 @@ class ShardingTables:
         weights: FloatArray = self.W[k] - self.W[i] + self.copies.between(i, k)
         return weights
 
-    def potentials(self, parts: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def potentials(self, rate: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
 
         AR is without the copies of tied weights: these differences are lower bounds where there are any.
 
         Args:
-            parts, ring: [a, 1] of several stages.
+            rate, ring: [a, 1] of several stages.
 
         Returns:
             entering, leaving: [3, a, m+1].
         """
-        compute, forward, reduce = self.C / parts, self.F / parts, ring * self.W
+        compute, forward, reduce = self.C / rate, self.F / rate, ring * self.W
         if not self.shared:
             same = np.stack([compute, forward, compute + reduce])
             return same, same
-        gather = self.shared.gather_s / parts
+        gather = self.shared.gather_s / rate
         compute, forward = compute + self.shared.start_s, forward + self.shared.start_forward_s
         both = compute + reduce + self.shared.gradient_s
         return (
@@ -262,7 +264,7 @@ class StageTables:
         devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
         memory: bytes a device may hold.
-        parts: [D+1] into how many equal parts so many replicas split a micro-batch.
+        capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
     """
@@ -278,7 +280,7 @@ class StageTables:
     replicas_in_all: int
     state_factor: float
     memory: float
-    parts: FloatArray
+    capacity: FloatArray
     held: tuple[int, ...]
     suffixes: Suffixes
 
@@ -358,25 +360,32 @@ class StageTables:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[n] each of u, f and AR of stages in that sharding; see `stage_numbers`."""
         own, ((i, k), (a, q)) = self.shardings[sharding], (boundaries, devices)
-        parts = self.parts[(q - a) // own.degree]
-        return own.busy_s(i, k, parts), own.forward_s(i, k, parts), own.reduce_s(i, k, own.all_reduce[a, q])
+        rate = own.paces.rate[a, q]
+        return own.busy_s(i, k, rate), own.forward_s(i, k, rate), own.reduce_s(i, k, own.all_reduce[a, q])
 
-    def fits(self, stage: int, i: IntArray, k: IntArray, replicas: IntArray, sharding: int = 0) -> NDArray[np.bool_]:
-        """[n] whether a stage over i … k on so many replicas fits the memory, to the last bit as the cost model has it.
+    def fits(
+        self,
+        stage: int,
+        boundaries: tuple[IntArray, IntArray],
+        devices: tuple[IntArray, IntArray | int],
+        sharding: int = 0,
+    ) -> NDArray[np.bool_]:
+        """[n] whether stages fit the memory, to the last bit as the cost model has it; arguments as in `stage_numbers`.
 
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
         flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
-        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / self.parts[replicas]
+        (i, k), parts = boundaries, own.paces.parts[devices]
+        held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / parts
         ok: NDArray[np.bool_] = held <= self.memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
         close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
         if close.size:
-            keys, same = np.unique(np.stack((i[close], k[close], replicas[close])), axis=1, return_inverse=True)
+            spans = self.boundary[np.stack((i[close], k[close]))].astype(np.float64)
+            keys, same = np.unique(np.stack((*spans, parts[close])), axis=1, return_inverse=True)
             exactly = [
-                own.bytes_held(slice(self.boundary[i], self.boundary[k]), float(self.parts[r]), flight, factor)
-                <= self.memory
-                for i, k, r in keys.T
+                own.bytes_held(slice(int(begin), int(end)), split, flight, factor) <= self.memory
+                for begin, end, split in keys.T.tolist()
             ]
             ok[close] = np.array(exactly)[same.ravel()]
         return ok
@@ -407,6 +416,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         H=prefix_at(boundary, profile.stash),
         all_reduce=devices.all_reduce,
         degree=1,
+        paces=problem.paces,
         allowed=np.triu(np.ones_like(devices.all_reduce, dtype=bool), 1),
         copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0]),
     )
@@ -423,10 +433,15 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         replicas_in_all=problem.cluster.devices,
         state_factor=problem.state_factor,
         memory=problem.cluster.memory,
-        parts=problem.shares,
+        capacity=_capacity(problem),
         held=tuple(problem.in_flight(s) for s in range(problem.stages)),
         suffixes=suffixes_of(problem),
     )
+
+
+def _capacity(problem: StagedProblem) -> FloatArray:
+    speeds = np.ones(problem.cluster.devices) if problem.slowdown is None else 1.0 / np.array(problem.slowdown)
+    return np.concatenate(([0.0], np.cumsum(speeds)))
 
 
 def suffixes_of(problem: StagedProblem) -> Suffixes:

@@ -12,13 +12,13 @@ from automap_models.datagen.binning import Bins
 from automap_models.datagen.distributions import Exponential
 
 
-def cells_for(n: int, points: int) -> Bins:
+def bins_of(n: int, points: int) -> Bins:
     return Bins.create(np.array([n], dtype=np.int32), 2 * points)
 
 
 @given(n=st.integers(2, 5000), points=st.integers(2, 200))
-def test_the_cells_up_to_a_point_hold_the_instructions_up_to_it(n: int, points: int) -> None:
-    bins = cells_for(n, points)
+def test_the_bins_up_to_a_point_hold_the_instructions_up_to_it(n: int, points: int) -> None:
+    bins = bins_of(n, points)
     point_bins = bins.point_bins(points)[0]
     covered = np.cumsum(bins.span[0])[point_bins]
     np.testing.assert_array_equal(covered - 1, Grid(n, points).instruction_of_point)
@@ -26,7 +26,7 @@ def test_the_cells_up_to_a_point_hold_the_instructions_up_to_it(n: int, points: 
 
 @given(n=st.integers(2, 5000), points=st.integers(2, 200))
 def test_every_instruction_is_in_one_bin(n: int, points: int) -> None:
-    bins = cells_for(n, points)
+    bins = bins_of(n, points)
     assert bins.span.sum() == n
     np.testing.assert_array_equal(bins.first[0, 1:], bins.first[0, :-1] + bins.span[0, :-1])
     assert bins.span[0, bins.last[0]] >= 1

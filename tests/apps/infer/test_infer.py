@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.infer.app import infer as main
 from automap_models.plots import figures
 
@@ -131,7 +131,7 @@ def test_the_default_is_refined_off_the_grid_and_a_plan_says_so(
     assert named["coarse_cuts"] is not None
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 def test_with_a_schedule_its_step_is_what_gets_shorter(
     schedule: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_plot_is_the_same_every_time(
 ) -> None:
     pytest.importorskip("matplotlib")
     for name in ("one", "two"):
-        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "300")
+        printed(capsys, "graph.txt", "--topo", "tiny.yaml", "--plot", f"{name}.{ending}", "--micro-batches", "30")
     drawn = (folder / f"one.{ending}").read_bytes()
     assert drawn.startswith(magic)
     assert drawn == (folder / f"two.{ending}").read_bytes()

@@ -10,12 +10,20 @@ import pytest
 from rich.console import Console
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.result import Bound, Result
-from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.schedules import build_schedule
+from automap_models.core.staged import SearchLogEntry, StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.formats.plan_json import PlanReport
-from automap_models.infer.reports.pipeline import bottleneck_in_words, facts, optimality_in_words, stage_table
+from automap_models.infer.reports.pipeline import (
+    bottleneck_in_words,
+    facts,
+    optimality_in_words,
+    search_log_table,
+    stage_table,
+    tied_facts,
+)
 from automap_models.plots.pipeline import windows as shown_windows
 from automap_models.simulate.engine import simulate
 
@@ -82,6 +90,34 @@ def test_the_table_of_stages_fits_and_keeps_every_number_whole(width: int) -> No
     assert "layer_0" in text
 
 
+def test_what_was_tried_is_whole_at_80_columns() -> None:
+    """Steps were cut to `1.0…` and outcomes to `longer, proven by a bou…`."""
+    entries = [
+        SearchLogEntry(1, 256, 1, None, None, None, "does not fit", False),
+        SearchLogEntry(16, 128, 2, "data-parallel", 12.34e-3, 10.1e-3, "discarded", False),
+        SearchLogEntry(16, 64, 4, "policy", 123e-6, 120e-6, "proven", True),
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(search_log_table(entries, 80))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "…" not in text
+    for cell in ("data-parallel", "12.3 ms", "does not fit the memory", "proven longer by bound", "chosen", "256"):
+        assert cell in text
+
+
+def test_tied_parameters_are_named_with_their_copies_and_what_their_sum_takes() -> None:
+    """400 MB in two stages on nodes of their own: 2·½·400e6 bytes over 10 GB/s are 40 ms."""
+    profile = Profile.create(C=[1.0, 1.0], A=[0.0, 0.0], W=[4e8, 0.0])
+    tied = replace(profile, shared_parameters=(SharedParameter("embedding", 4e8, (0, 1)),))
+    problem = StagedProblem(tied, Cluster(2, 4, 100e9, 10e9, 32e9), 2, 4, schedule="1f1b")
+    plan = StagedPlan((0,), (4,), 4, "policy")
+    (fact,) = tied_facts(problem, plan)
+    words = "embedding, 400 MB, has copies in stages 0 and 1: summing their gradients takes 40.0 ms a step"
+    assert fact == ("tied", words)
+    assert not list(tied_facts(replace(problem, profile=profile), plan))
+
+
 def test_layer_names_are_text_and_never_markup() -> None:
     console = Console(file=io.StringIO(), width=120)
     console.print(stage_table(report(layers=("[red]a[/red]", *"bcdefgh")), 120))
@@ -92,7 +128,7 @@ def test_layer_names_are_text_and_never_markup() -> None:
 @pytest.mark.parametrize(("micro_batches", "parts"), [(4, 1), (16, 1), (500, 2)])
 def test_a_long_steady_phase_is_shown_by_its_two_ends(micro_batches: int, parts: int) -> None:
     shown = report(micro_batches=micro_batches)
-    timeline = simulate(*shown.cost.as_tuple(), micro_batches, "1f1b")
+    timeline = simulate(*shown.cost.as_tuple(), build_schedule("1f1b", shown.plan.stages, micro_batches))
     windows = shown_windows(shown, timeline)
     assert len(windows) == parts
     assert windows[0][0] == 0.0

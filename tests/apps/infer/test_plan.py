@@ -344,11 +344,11 @@ def test_a_second_run_takes_its_plans_from_the_cache(profile: str, topo: str, pl
 
 
 def test_another_question_is_another_entry(profile: str, topo: str, planned: Run) -> None:
-    own = ["--topo", topo]
+    own = ["--topo", topo, "--max-stages", "2"]
     questions = [
         own,
-        ["--topo", "dgx-1"],
-        [*own, "--max-stages", "2"],
+        ["--topo", "dgx-1", "--max-stages", "2"],
+        ["--topo", topo, "--max-stages", "1"],
         [*own, "--seed", "1"],
         [*own, "--memory", "9e8"],
     ]
@@ -360,12 +360,13 @@ def test_another_question_is_another_entry(profile: str, topo: str, planned: Run
 def test_a_damaged_entry_is_ignored_and_written_again(
     damage: bytes, profile: str, topo: str, planned: Run, cache: Path
 ) -> None:
-    planned(profile, "--topo", topo)
+    arguments = [profile, "--topo", topo, "--max-stages", "1"]
+    planned(*arguments)
     (entry,) = cache.iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[: len(whole) // 2] if damage == b"truncated" else damage)
-    assert not planned(profile, "--topo", topo)["cached"]
-    assert planned(profile, "--topo", topo)["cached"]
+    assert not planned(*arguments)["cached"]
+    assert planned(*arguments)["cached"]
 
 
 def test_an_entry_of_another_question_under_this_name_is_ignored(
@@ -395,9 +396,10 @@ def test_a_changed_profile_is_planned_again(profile: str, topo: str, planned: Ru
 
 def test_a_factory_is_known_by_what_it_makes(model: str, topo: str, tmp_path: Path, planned: Run) -> None:
     """The module is traced again; its profile and plans are not made again unless its operations are others."""
-    assert not planned(model, "--topo", topo)["cached"]
-    assert planned(model, "--topo", topo)["cached"]
-    assert not planned(model, "--topo", topo, "--batch", "16")["cached"]
+    arguments = [model, "--topo", topo, "--max-stages", "1"]
+    assert not planned(*arguments)["cached"]
+    assert planned(*arguments)["cached"]
+    assert not planned(*arguments, "--batch", "16")["cached"]
 
 
 # --- starting ----------------------------------------------------------------------------------------------------

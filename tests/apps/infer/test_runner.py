@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from automap_models.errors import AutomapError, BadInput, Infeasible
-from automap_models.formats.plan_json import write_json
+from automap_models.formats.atomic import write_json
 from automap_models.infer import app
 from automap_models.infer.runner import Command, CommandParser, Output, Report, run_command
 

@@ -114,9 +114,9 @@ WRONG = {
     "an unknown model": (["opp", "vgg91", "--topo", "A"], "did you mean vgg19"),
     "no number": (["opp", "vgg19", "--topo", "A", "--mesh", "x"], "neither a number"),
     "a mesh of none": (["opp", "vgg19", "--topo", "A", "--mesh", "0"], "neither a number"),
-    "a mesh of one": (["opp", "vgg19", "--topo", "A", "--mesh", "1"], "give 2 to 16"),
-    "a mesh beyond the cluster": (["opp", "vgg19", "--topo", "A", "--mesh", "17"], "give 2 to 16"),
-    "a mesh that divides nothing": (["opp", "vgg19", "--topo", "A", "--mesh", "7"], "by a divisor of"),
+    "a mesh of one": (["opp", "MODEL", "--topo", "A", "--mesh", "1"], "give 2 to 16"),
+    "a mesh beyond the cluster": (["opp", "MODEL", "--topo", "A", "--mesh", "17"], "give 2 to 16"),
+    "a mesh that divides nothing": (["opp", "MODEL", "--topo", "A", "--mesh", "7"], "by a divisor of"),
     "unknown rules": (["opp", "vgg19", "--topo", "A", "--rules", "strict"], "paper, shardy"),
     "an unknown planner": (["opp", "vgg19", "--topo", "A", "--planner", "magic"], "choose from"),
     "tokens of images": (["opp", "vgg19", "--topo", "A", "--sequence", "9"], "reads images"),
@@ -127,9 +127,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_mistake_costs_one_line(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_costs_one_line(wrong: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, message = WRONG[wrong]
-    assert main(arguments) == 2
+    assert main([model if argument == "MODEL" else argument for argument in arguments]) == 2
     out, err = capsys.readouterr()
     assert message in err
     assert (out, err.count("\n")) == ("", 1)

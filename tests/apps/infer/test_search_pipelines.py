@@ -125,7 +125,7 @@ def test_training_is_drawn(tmp_path: Path) -> None:
         (("--stages", "1"), 2, "'1' is no whole number ≥ 2"),
         (("--stages", "99"), 2, "99 stages on the 24 device(s)"),
         (("--episodes", "0"), 2, "'0' is no whole number ≥ 1"),
-        (("--state-factor", "1000"), 3, "none of the plans of 3 stage(s) fits"),
+        (("--state-factor", "1000"), 3, "none of the plans of 3 stages fits"),
         (("--warm-start", "missing.json"), 2, "missing.json: cannot be read"),
         (("--out", VGG), 2, "is an input, too"),
         (("--plot", "training.gif"), 2, "no kind of picture ends in '.gif'"),

@@ -41,8 +41,8 @@ def test_a_run_tells_its_gap_at_once_and_then_every_ten_seconds(
     assert capsys.readouterr().out == "300 of 1,000 episodes (30.0 %), 25 episodes/s, 0:00:28 to go\n"
     clock[0], module.episodes = 13, 325
     lines.on_validation_end(trainer, module)
-    told = "325 of 1,000 episodes (32.5 %), gap to the optimum 25.0 %, 25 episodes/s, 0:00:27 to go\n"
-    assert capsys.readouterr().out == told
+    line = "325 of 1,000 episodes (32.5 %), gap to the optimum 25.0 %, 25 episodes/s, 0:00:27 to go\n"
+    assert capsys.readouterr().out == line
     clock[0] = 14
     lines.on_validation_end(trainer, module)
     assert capsys.readouterr().out == ""

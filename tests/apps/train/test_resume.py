@@ -127,14 +127,14 @@ def test_the_tables_of_replayed_problems_are_not_saved_but_made_again(
     saved = last(tmp_path / "run")["rainbow"]["processes"][0]["replay"]["items"]
     assert set(saved) == set(before.items) - names
     restored: dict[str, Any] = {}
-    start = RainbowModule.on_train_epoch_start
 
     def look(self: RainbowModule) -> None:
         restored.update({name: column.copy() for name, column in self.replay.items.items()})
-        start(self)
+        raise RuntimeError("seen enough")
 
     monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
-    train(tiny(*settings, f"episodes={128 * branches}", "ckpt_path=last"))
+    with pytest.raises(RuntimeError, match="seen enough"):
+        train(tiny(*settings, f"episodes={128 * branches}", "ckpt_path=last"))
     assert len(before) > 0
     for name, column in before.items.items():
         np.testing.assert_array_equal(restored[name][: len(before)], column[: len(before)], err_msg=name)
@@ -198,28 +198,30 @@ def test_a_resumed_run_keeps_the_old_curve_and_the_best_checkpoint(tiny: MakeCon
     assert float(trainer.checkpoint_callback.best_model_score) == pytest.approx(min(scores))  # type: ignore[union-attr]
 
 
-def test_a_finished_run_resumed_does_nothing_more(tiny: MakeConfig, tmp_path: Path) -> None:
-    train(tiny("episodes=64"))
-    weights = last(tmp_path / "run")["state_dict"]
+def test_a_finished_run_resumed_in_another_folder_does_nothing_more(
+    finished: Path, tiny: MakeConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a TypeError: Lightning forgets the score of the best checkpoint where the folder is another."""
+    weights = torch.load(finished, weights_only=True)["state_dict"]
     trainer = train(tiny("episodes=64", "ckpt_path=last"))
     assert differences(dict(trainer.lightning_module.state_dict()), dict(weights)) == []
+    assert f"best: {finished.with_name('best.ckpt')}" in capsys.readouterr().out
 
 
-def test_fine_tuning_takes_the_weights_and_nothing_else(tiny: MakeConfig, tmp_path: Path) -> None:
-    train(tiny("episodes=128", out="first"))
-    first = tmp_path / "first" / "checkpoints" / "last.ckpt"
+def test_fine_tuning_takes_the_weights_and_nothing_else(
+    finished: Path, tiny: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, Any] = {}
-    start = RainbowModule.on_train_epoch_start
 
     def look(self: RainbowModule) -> None:
         seen.update(weights={k: v.clone() for k, v in self.state_dict().items()}, replay=len(self.replay))
         seen.update(episodes=self.episodes, step=self.global_step)
-        start(self)
+        raise RuntimeError("seen enough")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RainbowModule, "on_train_epoch_start", look)
-        train(tiny(f"init_from={first}", "episodes=64", "agent.learner.replay=300"))
-    assert differences(seen["weights"], dict(last(tmp_path / "first")["state_dict"])) == []
+    monkeypatch.setattr(RainbowModule, "on_train_epoch_start", look)
+    with pytest.raises(RuntimeError, match="seen enough"):
+        train(tiny(f"init_from={finished}", "episodes=64", "agent.learner.replay=300", out="fine_tuned"))
+    assert differences(seen["weights"], dict(torch.load(finished, weights_only=True)["state_dict"])) == []
     assert (seen["replay"], seen["episodes"], seen["step"]) == (0, 0, 0)
 
 
@@ -237,11 +239,9 @@ def test_weights_serve_other_numbers_of_stages_and_devices_where_candidates_shar
         load_weights(build_module(tiny(*paper, *larger)), finished.parents[2] / "paper" / "checkpoints" / "last.ckpt")
 
 
-def test_a_checkpoint_is_a_module_without_any_trainer(tiny: MakeConfig, tmp_path: Path) -> None:
-    train(tiny("episodes=64"))
-    path = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    module = RainbowModule.load_from_checkpoint(path, weights_only=True)
-    assert differences(dict(module.state_dict()), dict(last(tmp_path / "run")["state_dict"])) == []
+def test_a_checkpoint_is_a_module_without_any_trainer(finished: Path) -> None:
+    module = RainbowModule.load_from_checkpoint(finished, weights_only=True)
+    assert differences(dict(module.state_dict()), dict(torch.load(finished, weights_only=True)["state_dict"])) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.profile import Profile
+from automap_models.core.profile import Profile, SharedParameter
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.envs.online.env import OnlinePipelineEnv, chosen, final_length_s, legal_pivots, pivot_costs
@@ -27,7 +27,7 @@ from automap_models.errors import BadInput, Infeasible
 
 
 def problem(seed: int, stages: int = 3, n: int = 12) -> StagedProblem:
-    """Sparse arrays on 2 to 4 nodes; memory that some plans exceed."""
+    """Sparse arrays on 2 to 4 nodes; memory that some plans exceed. Every other one has tied weights."""
     rng = np.random.default_rng(seed)
 
     def sparse(scale: float) -> np.ndarray:
@@ -37,8 +37,18 @@ def problem(seed: int, stages: int = 3, n: int = 12) -> StagedProblem:
     C[0], W[[0, n // 2, n - 1]] = 0.3, 1e8
     memory = float(rng.choice([3e9, 1e18]))
     nodes = int(rng.integers(2, 5))
+    shared: list[SharedParameter] = []
+    if seed % 2:
+        uses = [sorted(rng.choice(n, size=size, replace=False).tolist()) for size in (2, 3)]
+        shared = [SharedParameter(f"tied_{j}", 5e7, tuple(own)) for j, own in enumerate(uses)]
+        for parameter in shared:
+            W[parameter.instructions[0]] += parameter.nbytes
     return StagedProblem(
-        Profile.create(C, sparse(2e8), W, stash=stash), Cluster(nodes, 3, 5e10, 1e9, memory), stages, 4, granularity=n
+        Profile.create(C, sparse(2e8), W, stash=stash, shared_parameters=shared),
+        Cluster(nodes, 3, 5e10, 1e9, memory),
+        stages,
+        4,
+        granularity=n,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from automap_models.core.constraints import Constraints
 from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.planners.base import Deadline
@@ -44,7 +44,7 @@ def all_plans(problem: StagedProblem) -> list[StagedPlan]:
     ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", WARM_UPS)
 @pytest.mark.parametrize("seed", range(6))
 def test_without_limits_the_plan_is_the_shortest_step_of_all_numbers_of_stages(
     seed: int, schedule: str, make_problem: MakeProblem
@@ -73,6 +73,32 @@ def test_without_limits_the_plan_is_the_shortest_step_of_all_numbers_of_stages(
     assert modest.cost.step_s <= 1.1 * expected_s * (1.0 + 1e-9)
 
 
+@pytest.mark.parametrize("schedule", WARM_UPS)
+@pytest.mark.parametrize("seed", range(8))
+def test_no_fixed_number_of_stages_or_micro_batches_beats_the_default(
+    seed: int, schedule: str, make_problem: MakeProblem
+) -> None:
+    """What a fixed choice comes to is one of all plans, and the models are small enough to look at all of them.
+
+    A plan of more stages may be shorter by the gain that a stage has to bring.
+    """
+    problem = small(make_problem, 100 + seed, schedule)
+    profile = with_microbatch_size(problem.profile, 2)
+    space = PlanningSpace(ProfiledModel(profile), problem.cluster, global_batch=8, granularity=128, schedule=schedule)
+    planner = AutoPlanner()
+    result = planner.solve(space)
+    for micro_batches in space.counts:
+        for stages in space.stage_numbers:
+            fixed = replace(space.split(stages, micro_batches), shardings=())
+            costs = [step_cost(fixed, plan) for plan in all_plans(fixed)]
+            best_s = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
+            if result.plan is None:
+                assert np.isinf(best_s)
+                continue
+            tolerance = planner.config.min_gain if stages > result.plan.stages else 0.0
+            assert result.cost.step_s <= best_s * (1.0 + tolerance) * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_moves_never_make_a_step_longer(seed: int, make_problem: MakeProblem) -> None:
     problem = small(make_problem, seed, "1f1b")
@@ -81,7 +107,7 @@ def test_moves_never_make_a_step_longer(seed: int, make_problem: MakeProblem) ->
         return
     contender = Contender(problem)
     contender.take(start)
-    improve(contender, start.plan, Deadline())
+    improve(contender, [start.plan], Deadline())
     assert contender.plan is not None
     assert contender.plan.check_valid(problem) == (True, "")
     assert contender.step_s <= start.cost.step_s

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import with_microbatch_size
 from automap_models.core.observed import Attribution, Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.profiled_model import whole
 from automap_models.core.result import Result
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.files import read_profile
 from automap_models.planners.base import Deadline
@@ -31,19 +32,11 @@ from automap_models.planners.replan.replan import (
     corrected_profile,
     healthy_times,
     migration,
-    placed_cost,
 )
-from automap_models.planners.replan.search import best_cuts, device_orders, node_orders, search, search_orders
-from automap_models.planners.replan.speeds import (
-    HUBER,
-    Speeds,
-    fit_speeds,
-    huber_locations,
-    idle_positions,
-    stage_paces,
-)
+from automap_models.planners.replan.search import device_orders, node_orders, placed_cost, search, search_orders
+from automap_models.planners.replan.speeds import HUBER, Speeds, fit_speeds, huber_locations
 from automap_models.planners.staged.search import exact_search
-from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.simulate.step import step_cost
 
 Draw = Callable[..., list[StagedProblem]]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -159,15 +152,24 @@ def test_times_that_can_only_be_a_mistake_are_refused(time_s: float) -> None:
         fit_speeds(seen(times), *predicted(), STAGE, "instructions")
 
 
-@given(slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=1, max_size=7))
+@given(
+    slow=st.lists(st.sampled_from([1.0, 1.1, 1.4, 2.0, 5.0]), min_size=2, max_size=7),
+    samples=st.integers(1, 12) | st.none(),
+)
 @settings(max_examples=60, deadline=None)
-def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float]) -> None:
-    paces = stage_paces(np.array(slow))
+def test_a_stage_works_with_the_best_of_all_subsets_of_its_devices(slow: list[float], samples: int | None) -> None:
+    """Its fullest replica has a whole number of samples, where their number is known."""
+    problem = replace(small_problem(), cluster=Cluster(1, len(slow), 1e9, 1e9, 1e9), slowdown=tuple(slow), stages=1)
+    if samples is not None:
+        profile = with_microbatch_size(problem.profile, samples)
+        problem = replace(problem, profile=profile, schedule="1f1b")
+    share = (lambda r: math.ceil(samples / r) / samples) if samples else (lambda r: 1 / r)
     for a, q in itertools.combinations(range(len(slow) + 1), 2):
         subsets = (s for size in range(1, q - a + 1) for s in itertools.combinations(slow[a:q], size))
-        assert paces.pace[a, q] == pytest.approx(min(max(s) / len(s) for s in subsets))
-    one_stage = StagedPlan((), (), 1, "")
-    assert len(slow) - len(idle_positions(one_stage, np.array(slow))) == paces.replicas[0, len(slow)]
+        assert 1 / problem.paces.rate[a, q] == pytest.approx(min(max(s) * share(len(s)) for s in subsets))
+    idle = problem.idle_positions(StagedPlan((), (), 1, ""))
+    assert len(slow) - len(idle) == problem.paces.replicas[0, len(slow)]
+    assert all(slow[i] >= slow[d] for i in idle for d in set(range(len(slow))) - set(idle))
 
 
 def test_the_cost_on_unequal_devices_is_that_of_their_slowest_working_replicas_summed_by_hand(
@@ -180,7 +182,8 @@ def test_the_cost_on_unequal_devices_is_that_of_their_slowest_working_replicas_s
         slowdown = random.uniform(1.0, 3.0, problem.cluster.devices)
         bounds = plan.stage_devices(problem.cluster.devices)
         idle = {first for first, last in bounds if last > first and random.random() < 0.5}
-        cost, equal, p = plan_cost(problem, plan, slowdown, idle), plan_cost(problem, plan), problem.profile
+        unequal = replace(problem, slowdown=tuple(slowdown))
+        cost, equal, p = plan_cost(unequal, plan, idle), plan_cost(problem, plan), problem.profile
         for s, (first, last) in enumerate(plan.stage_instructions(len(p))):
             own, working = slice(first, last + 1), [d for d in range(bounds[s][0], bounds[s][1] + 1) if d not in idle]
             slowest = max(slowdown[d] for d in working)
@@ -192,56 +195,64 @@ def test_the_cost_on_unequal_devices_is_that_of_their_slowest_working_replicas_s
         np.testing.assert_array_equal(cost.all_reduce_s, equal.all_reduce_s)
 
 
-def cost_without_idle_devices(problem: StagedProblem, plan: StagedPlan, slowdown: FloatArray) -> StagedCost:
-    return plan_cost(problem, plan, slowdown, idle_positions(plan, slowdown))
+def steps_of_all_plans(problem: StagedProblem) -> list[float]:
+    n, devices, steps = len(problem.profile), problem.cluster.devices, []
+    for device_cuts in itertools.combinations(range(1, devices), problem.stages - 1):
+        for cuts in itertools.combinations(range(n - 1), problem.stages - 1):
+            cost = step_cost(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, ""))
+            if cost.feasible:
+                steps.append(cost.step_s)
+    return steps
 
 
-def _all_lengths(problem: StagedProblem, device_cuts: tuple[int, ...], slowdown: FloatArray) -> dict[object, float]:
-    n, lengths = len(problem.profile), {}
-    for cuts in itertools.combinations(range(n - 1), problem.stages - 1):
-        cost = cost_without_idle_devices(problem, StagedPlan(cuts, device_cuts, problem.micro_batches, ""), slowdown)
-        if cost.feasible:
-            lengths[cuts] = cost.length_s
-    return lengths
-
-
-def test_cuts_for_given_devices_are_the_best_by_brute_force(random_problems: Draw) -> None:
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", None])
+def test_the_exact_search_for_unequal_devices_is_the_best_by_brute_force(
+    schedule: str | None, random_problems: Draw
+) -> None:
     random = np.random.default_rng(1)
-    for problem in random_problems(seed=11, count=40, instructions=(5, 9)):
-        devices = problem.cluster.devices
-        slowdown = np.where(random.random(devices) < 0.3, random.uniform(1.0, 3.0, devices), 1.0)
-        device_cuts = tuple(sorted(1 + random.choice(devices - 1, problem.stages - 1, replace=False)))
-        lengths = _all_lengths(problem, device_cuts, slowdown)
-        tables = stage_tables(problem, np.arange(len(problem.profile) - 1))
-        shortest = best_cuts(tables, stage_paces(slowdown), device_cuts)
-        if not lengths:
-            assert shortest is None
+    for seed, healthy in enumerate(random_problems(seed=11, count=12, instructions=(5, 8), stages=(2, 3))):
+        devices = healthy.cluster.devices
+        slowdown = np.where(random.random(devices) < 0.5, random.uniform(0.5, 3.0, devices), 1.0)
+        problem = replace(
+            healthy,
+            profile=with_microbatch_size(healthy.profile, 1 + seed),
+            schedule=schedule,
+            slowdown=tuple(slowdown.tolist()),
+            granularity=len(healthy.profile),
+        )
+        steps, plan = steps_of_all_plans(problem), exact_search(problem)
+        if not steps:
+            assert plan is None
             continue
-        assert shortest is not None
-        assert shortest[0] == pytest.approx(min(lengths.values()), rel=1e-9)
-        assert lengths[shortest[1]] == pytest.approx(shortest[0], rel=1e-9)
-        assert best_cuts(tables, stage_paces(slowdown), device_cuts, shortest[0] * (1.0 - 1e-9)) is None
+        assert plan is not None
+        assert step_cost(problem, plan).step_s == pytest.approx(min(steps), rel=1e-9)
 
 
-def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plans(random_problems: Draw) -> None:
-    for problem in random_problems(seed=3, count=15, instructions=(5, 8), stages=(2, 3)):
-        plan = exact_search(problem)
+@pytest.mark.parametrize("schedule", ["1f1b", None])
+def test_the_search_is_never_worse_than_its_start_and_never_better_than_all_plans(
+    schedule: str | None, random_problems: Draw
+) -> None:
+    for drawn in random_problems(seed=3, count=8, instructions=(5, 8), stages=(2, 3)):
+        healthy = replace(drawn, schedule=schedule)
+        plan = exact_search(healthy)
         if plan is None:
             continue
-        slowdown = np.ones(problem.cluster.devices)
-        slowdown[0] = 1.8
-        shortest = search(problem, slowdown, [plan], "replan")
+        problem = replace(healthy, slowdown=(1.8, *[1.0] * (healthy.cluster.devices - 1)))
+        shortest = search(problem, [plan])
         assert shortest is not None
-        lengths = [
-            length
-            for device_cuts in itertools.combinations(range(1, problem.cluster.devices), problem.stages - 1)
-            for length in _all_lengths(problem, device_cuts, slowdown).values()
-        ]
-        start = cost_without_idle_devices(problem, plan, slowdown)
-        assert shortest[1] >= min(lengths) * (1.0 - 1e-9)
+        start, best_s = step_cost(problem, plan), shortest[1].step_s
+        assert best_s >= min(steps_of_all_plans(problem)) * (1.0 - 1e-9)
         if start.feasible:
-            assert shortest[1] <= start.length_s * (1.0 + 1e-9)
+            assert best_s <= start.step_s * (1.0 + 1e-9)
         assert shortest[0].check_valid(problem) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "words"), [((1.0,), "1 numbers"), ((0.0,) * 8, "8 numbers"), ((math.nan,) * 8, "8 positive numbers")]
+)
+def test_speeds_that_are_none_are_refused(slowdown: tuple[float, ...], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        replace(small_problem(), slowdown=slowdown)
 
 
 def test_distinct_orders_of_nodes_are_as_many_as_patterns_of_their_speeds() -> None:
@@ -340,8 +351,7 @@ def test_that_no_plan_fits_is_a_result() -> None:
         result.required_plan()
 
 
-def test_a_start_gives_the_search_further_device_cuts() -> None:
-    """From the worst cuts alone the search ends where no single move helps; the exact plan's cuts it only keeps."""
+def test_a_start_is_kept_where_the_search_knows_no_shorter_plan() -> None:
     problem = small_problem()
     worst = PlacedPlan(StagedPlan((0,), (1,), problem.micro_batches, "worst"), tuple(range(8)))
     exact = exact_search(problem)
@@ -431,12 +441,14 @@ def test_moved_bytes_are_those_counted_one_by_one(seed: int) -> None:
     assert migration(problem, before, before).migration_s == 0.0
 
 
-def test_a_new_plan_on_a_real_profile_for_a_slow_node() -> None:
-    cluster = Cluster(4, 8, 130e9, 3.125e9, 32e9)
-    problem = StagedProblem(read_profile(EXAMPLES / "vgg19_v100.npz"), cluster, stages=4)
-    job, slowdown = PlacedPlan(make_planner("uniform").plan(problem), tuple(range(32))), np.ones(32)
+@pytest.mark.parametrize("schedule", ["1f1b", None])
+def test_a_new_plan_on_a_real_profile_for_a_slow_node(schedule: str | None) -> None:
+    """By the step under a schedule: whole samples, and all-reduces that the backward pass hides."""
+    cluster = Cluster(2, 8, 130e9, 3.125e9, 32e9)
+    problem = StagedProblem(read_profile(EXAMPLES / "vgg19_v100.npz"), cluster, stages=2, schedule=schedule)
+    job, slowdown = PlacedPlan(make_planner("uniform").plan(problem), tuple(range(16))), np.ones(16)
     slowdown[8:16] = 1.5
-    after = search_orders(problem, job, slowdown).plan
-    assert placed_cost(problem, after, slowdown).length_s < placed_cost(problem, job, slowdown).length_s
+    after = search_orders(problem, job, slowdown, most_orders=2).plan
+    assert placed_cost(problem, after, slowdown).step_s < placed_cost(problem, job, slowdown).step_s
     assert after.plan.check_valid(problem) == (True, "")
     assert placed_cost(problem, after, slowdown).feasible

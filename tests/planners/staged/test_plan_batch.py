@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.profile import SharedParameter
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
@@ -41,7 +41,7 @@ def random_batch(problem: StagedProblem, seed: int) -> PlanBatch:
     return PlanBatch.of(tables, draw(tables.end), draw(problem.cluster.devices))
 
 
-@pytest.mark.parametrize("schedule", (None, *SCHEDULES))
+@pytest.mark.parametrize("schedule", (None, *WARM_UPS))
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_at_once_cost_what_the_cost_model_says(
     seed: int, schedule: str | None, make_problem: MakeProblem

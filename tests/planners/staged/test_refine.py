@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import SCHEDULES
+from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import Infeasible
@@ -19,7 +19,7 @@ from automap_models.planners.staged.search import exact_search
 from automap_models.simulate.step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
-OBJECTIVES = (None, *SCHEDULES)
+OBJECTIVES = (None, *WARM_UPS)
 
 
 def rated(problem: StagedProblem, plan: StagedPlan) -> float:

@@ -37,9 +37,9 @@ def test_copies_of_tied_weights_count_in_the_memory_to_the_last_bit_and_in_the_a
             for memory, fits in ((cost.memory_bytes[s], True), (np.nextafter(cost.memory_bytes[s], 0.0), False)):
                 tables = tables_of(replace(problem, cluster=replace(CLUSTER, memory=float(memory))))
                 i, k = (np.searchsorted(tables.boundary, [at]) for at in (begin, end))
-                replicas = np.array([devices // (2 if index else 1)])
-                assert tables.fits(s, i, k, replicas, index).tolist() == [fits]
+                first = (0, 2, 4)[s]
+                on = (np.array([first]), np.array([first + devices]))
+                assert tables.fits(s, (i, k), on, index).tolist() == [fits]
             sharding = tables.shardings[index]
-            first = (0, 2, 4)[s]
             ring = sharding.all_reduce[first, first + devices]
             assert sharding.reduce_s(i, k, ring)[0] == pytest.approx(cost.all_reduce_s[s], rel=1e-9)

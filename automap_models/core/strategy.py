@@ -1,0 +1,210 @@
+"""A strategy: how a model is trained on a cluster, in the words of Megatron, torchtitan and DeepSpeed.
+
+    devices        = tp · cp · dp · pp
+    micro-batches  = global batch / (dp · micro-batch)
+
+A strategy is uniform: every stage has as many devices as the others. Its stages may differ in their layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule, require_runnable
+from automap_models.errors import BadInput
+
+Recompute = Literal["none", "selective", "full"]
+"""What the backward pass computes again: nothing, the attention core, or the whole forward pass of a layer."""
+Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+"""Of weights and activations; all but fp32 have master weights in fp32."""
+ZERO_STAGES = (0, 1, 2, 3)
+"""What the ranks of data parallelism share: nothing, the optimiser's state, gradients too, weights too (FSDP)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape:
+    """The sizes of a transformer that a strategy divides.
+
+    Attributes:
+        name: what people call it.
+        layers: blocks, of which stages hold whole ones.
+        hidden: width of a token.
+        heads, kv_heads: of attention; of its keys and values, where they are fewer.
+        ffn: width inside the multi-layer perceptron.
+        sequence: tokens in a sample.
+        vocabulary: rows of the embedding.
+        experts: in a layer; None where there are none.
+
+    Raises:
+        BadInput: a size that is no positive whole number, or heads that are no multiple of `kv_heads`.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    sequence: int
+    vocabulary: int
+    experts: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "name" and not (field.name == "experts" and value is None):
+                _require_count(field.name, value)
+        if self.heads % self.kv_heads:
+            what = f"{self.heads} heads share {self.kv_heads} of keys and values unevenly"
+            raise BadInput(what, where="`kv_heads`", do="give a divisor of the heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """How a model is trained: into what it is divided, in which order it runs, and what is kept.
+
+    Attributes:
+        micro_batch: samples of a micro-batch on one rank of data parallelism.
+        global_batch: samples of a step.
+        tp: devices that share every operator.
+        pp: ranks of the pipeline, S.
+        dp: ranks of data parallelism.
+        vp: virtual stages a rank of the pipeline.
+        cp: devices that share every sequence.
+        ep: ranks of data parallelism that share the experts of a layer.
+        schedule: a key of `core.schedules.SCHEDULES`.
+        recompute: what the backward pass computes again.
+        zero: which of ZERO_STAGES.
+        sequence_parallel: whether the devices of tp share what is between their operators, too.
+        precision: of weights and activations.
+        layers: [pp·vp] of each virtual stage in the order of the model; None for equally many.
+
+    Raises:
+        BadInput: a number that is not positive, a name that is unknown, a global batch that dp · micro_batch does not
+            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide dp.
+    """
+
+    micro_batch: int
+    global_batch: int
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    vp: int = 1
+    cp: int = 1
+    ep: int = 1
+    schedule: str = DEFAULT_SCHEDULE
+    recompute: Recompute = "none"
+    zero: int = 0
+    sequence_parallel: bool = False
+    precision: Precision = "bf16"
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep"):
+            _require_count(key, getattr(self, key))
+        for key, values in (
+            ("recompute", get_args(Recompute)),
+            ("zero", ZERO_STAGES),
+            ("precision", get_args(Precision)),
+        ):
+            if getattr(self, key) not in values:
+                do = f"choose from {', '.join(map(str, values))}"
+                raise BadInput(f"{getattr(self, key)!r} is none of them", where=f"`{key}`", do=do)
+        samples = self.dp * self.micro_batch
+        if self.global_batch % samples:
+            what = f"{self.dp} × {self.micro_batch} samples (dp × micro-batch) do not divide {self.global_batch}"
+            raise BadInput(what, where="`global_batch`", do=f"give a multiple of {samples}")
+        if self.dp % self.ep:
+            what = f"{self.ep} ranks do not divide {self.dp} of data parallelism"
+            raise BadInput(what, where="`ep`", do="give a divisor of dp")
+        require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
+        if self.layers is not None and (
+            len(self.layers) != self.stages or any(not _is_count(count, 0) for count in self.layers)
+        ):
+            what = f"{len(self.layers)} numbers of layers for {self.pp} × {self.vp} stages (pp × vp)"
+            raise BadInput(what, where="`layers`", do="give one whole number of 0 or more for each stage")
+
+    @property
+    def devices(self) -> int:
+        """tp · cp · dp · pp."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages pp · vp."""
+        return self.pp * self.vp
+
+    @property
+    def micro_batches(self) -> int:
+        """M, that a step takes through the pipeline."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    def build_schedule(self) -> Schedule:
+        """The order of passes of every rank of the pipeline."""
+        return build_schedule(self.schedule, self.pp, self.micro_batches, self.vp)
+
+    def stage_layers(self, shape: TransformerShape) -> tuple[int, ...]:
+        """[pp·vp] layers of each virtual stage, in the order of the model.
+
+        Raises:
+            BadInput: the layers do not make equally large stages, or are others than the model's.
+        """
+        if self.layers is not None:
+            if sum(self.layers) != shape.layers:
+                what = f"they hold {sum(self.layers)} layers, {shape.name} has {shape.layers}"
+                raise BadInput(what, where="`layers`", do="let them add up to the model's")
+            return self.layers
+        count, rest = divmod(shape.layers, self.stages)
+        if rest:
+            what = f"{shape.layers} layers of {shape.name} do not make {self.pp} × {self.vp} equal stages (pp × vp)"
+            raise BadInput(what, where="`pp`", do="give divisors of the layers, or `layers` for each stage")
+        return (count,) * self.stages
+
+    def require_cluster(self, cluster: Cluster) -> None:
+        """Refuse a cluster of another number of devices.
+
+        Raises:
+            BadInput: it has.
+        """
+        if self.devices != cluster.devices:
+            parts = f"tp {self.tp} × cp {self.cp} × dp {self.dp} × pp {self.pp}"
+            what = f"{parts} are {self.devices} devices, cluster {cluster.name} has {cluster.devices}"
+            raise BadInput(what, where="`dp`", do="let their product be the number of devices")
+
+    def require_model(self, shape: TransformerShape) -> None:
+        """Refuse a model that cannot be divided like this.
+
+        Raises:
+            BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided
+                by it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts;
+                or see `stage_layers`.
+        """
+        self.stage_layers(shape)
+        tokens = self.tp * self.cp if self.sequence_parallel else self.cp
+        experts = shape.experts or 1
+        for key, parts, what, whole in (
+            ("tp", self.tp, "heads", shape.heads),
+            ("tp", self.tp, "columns of the perceptron", shape.ffn),
+            ("cp" if tokens == self.cp else "sequence_parallel", tokens, "tokens of a sample", shape.sequence),
+            ("ep", self.ep, "expert(s) of a layer", experts),
+        ):
+            if whole % parts:
+                raise BadInput(
+                    f"{parts} does not divide the {whole} {what} of {shape.name}", where=f"`{key}`", do="give a divisor"
+                )
+        if shape.kv_heads % self.tp and self.tp % shape.kv_heads:
+            what = (
+                f"{self.tp} and the {shape.kv_heads} heads of keys and values of {shape.name} do not divide each other"
+            )
+            raise BadInput(what, where="`tp`", do=f"give a divisor or a multiple of {shape.kv_heads}")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _require_count(key: str, value: object) -> None:
+    if not _is_count(value, 1):
+        raise BadInput(f"{value!r} is no number of them", where=f"`{key}`", do="give a whole number from 1 on")

@@ -1,0 +1,124 @@
+"""What several benchmarks share: files that are not in the repository, clocks, random problems, and their optima.
+
+Some benchmarks need files that are not part of the repository. Without them they print one sentence and end with exit
+code 2, so that `make bench` goes on with the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.staged import StagedProblem
+from automap_models.cost.staged import plan_cost
+from automap_models.datagen.command import job_from
+from automap_models.datagen.generate import draw_groups
+from automap_models.envs.pipeline.encoding import EncodedProblems, decode
+from automap_models.errors import Infeasible
+from automap_models.planners.base import Deadline
+from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.resources import conf_dir
+
+T = TypeVar("T")
+Drawn = tuple[list[StagedProblem], NDArray[np.int16], tuple[str, ...]]
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+MEASURED_PROFILES = "profiles measured on V100 by PipeDream and DAPPLE (NAME.txt)"
+PLACEMENT_GRAPHS = "graphs of the dnn-partitioning artifact"
+INSTRUCTIONS = 3000
+COMPUTE_S = 0.1
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say in one sentence what is missing, and end with exit code 2."""
+    print(f"{Path(sys.argv[0]).name}: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def files_of(folder: Path | None, option: str, what: str, patterns: Iterable[str]) -> list[Path]:
+    """Files of a folder that is not part of the repository, pattern by pattern; each has to match some."""
+    if folder is None:
+        refuse(f"this needs {what}, which are not part of the repository: give {option}")
+    paths: list[Path] = []
+    for pattern in patterns:
+        matches = sorted(folder.glob(pattern))
+        if not matches:
+            refuse(f"this needs {what}, and {folder} holds no {pattern}: give {option}")
+        paths += matches
+    return paths
+
+
+def add_profiles(parser: argparse.ArgumentParser) -> None:
+    """The option for profiles beside those in examples/."""
+    parser.add_argument("--profiles", type=Path, default=None, help=f"folder of further {MEASURED_PROFILES}")
+
+
+def profile_files(folder: Path | None) -> list[Path]:
+    """The profiles in examples/, and those of a further folder where one is given."""
+    further = files_of(folder, "--profiles FOLDER", MEASURED_PROFILES, ("*.txt",)) if folder else []
+    return [*sorted(EXAMPLES.glob("*.npz")), *further]
+
+
+def run_program(program: str, *overrides: str) -> None:
+    """Run one of the repository's programs, `datagen` or `train`."""
+    subprocess.run([sys.executable, ROOT / program / "run.py", *overrides], check=True, stdout=subprocess.DEVNULL)
+
+
+def processor_time(budget_s: float = float("inf")) -> Deadline:
+    """A deadline by processor time, its parts included: what else runs on the machine does not count."""
+    return Deadline(budget_s, time.process_time)
+
+
+def timed(run: Callable[[], T]) -> tuple[T, float]:
+    """What a call returns, and its processor time in seconds."""
+    start = time.process_time()
+    result = run()
+    return result, time.process_time() - start
+
+
+def optimum_s(problem: StagedProblem) -> float:
+    """L*, the exact planner's on the grid; NaN where nothing fits."""
+    try:
+        return plan_cost(problem, ExactPlanner().plan(problem)).length_s
+    except Infeasible:
+        return float("nan")
+
+
+def random_problem(
+    cluster: Cluster, stages: int, micro_batches: int, kind: tuple[float, float], seed: int
+) -> StagedProblem:
+    """A model whose transfers and all-reduces take 10^kind of its computation, one device's share of each."""
+    rng = np.random.default_rng(seed)
+    C, A, W = rng.uniform(size=(3, INSTRUCTIONS))
+    share_s = COMPUTE_S / cluster.devices
+    C *= COMPUTE_S / C.sum()
+    A *= cluster.inter * share_s * 10 ** kind[0]
+    W *= cluster.inter * share_s * micro_batches * 10 ** kind[1] / W.sum()
+    return StagedProblem(Profile.create(C, A, W), cluster, stages, micro_batches)
+
+
+def drawn(count: int, seed: int, *overrides: str, dist: str = "mixed") -> Drawn:
+    """Problems drawn as data sets are, with the index of each one's distribution, and the names of those."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("datagen", [f"dist={dist}", "out=unused", f"seed={seed}", *overrides])
+    job = job_from(config)
+    fields = draw_groups(job.recipe, np.random.default_rng(seed), count)
+    encoded = EncodedProblems.from_mapping(fields)
+    return [decode(encoded, i) for i in range(count)], fields["distribution"], job.recipe.mixture.names
+
+
+def fresh_problems(count: int, seed: int) -> Drawn:
+    """Problems of the training mix on A, B and C."""
+    return drawn(count, seed, "problem.cluster.fixed_share=1")

@@ -1,0 +1,122 @@
+"""What a strategy is, and which ones are refused for which model and cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.schedules import build_schedule
+from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.errors import BadInput
+
+GPT3 = TransformerShape(
+    name="gpt3-175B",
+    layers=96,
+    hidden=12288,
+    heads=96,
+    kv_heads=96,
+    ffn=49152,
+    sequence=2048,
+    vocabulary=51200,
+)
+MEGATRON = Strategy(micro_batch=1, global_batch=1536, tp=8, pp=16, dp=12, vp=6, schedule="interleaved")
+"""Of GPT-3 on 1,536 devices: 128 micro-batches, 96 virtual stages of one layer."""
+
+
+def test_a_strategy_counts_its_devices_stages_and_micro_batches() -> None:
+    assert (MEGATRON.devices, MEGATRON.stages, MEGATRON.micro_batches) == (1536, 96, 128)
+    assert MEGATRON.build_schedule() == build_schedule("interleaved", 16, 128, 6)
+    assert replace(MEGATRON, cp=2).devices == 3072
+
+
+def test_stages_have_equally_many_layers_or_those_that_are_given() -> None:
+    assert MEGATRON.stage_layers(GPT3) == (1,) * 96
+    uneven = Strategy(micro_batch=1, global_batch=8, pp=4, layers=(23, 25, 25, 23))
+    assert uneven.stage_layers(GPT3) == (23, 25, 25, 23)
+
+
+def test_a_strategy_that_fits_its_model_and_cluster_is_taken() -> None:
+    MEGATRON.require_model(GPT3)
+    MEGATRON.require_cluster(Cluster(192, 8, intra=300e9, inter=200e9, memory=80e9))
+
+
+@pytest.mark.parametrize("key", ["micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "2", None])
+def test_sizes_that_are_no_positive_whole_numbers_are_refused(key: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"`{key}`: .* is no number of them; give a whole number from 1 on"):
+        Strategy(**{"micro_batch": 1, "global_batch": 8, key: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"recompute": "some"}, "`recompute`: 'some' is none of them; choose from none, selective, full"),
+        ({"zero": 4}, "`zero`: 4 is none of them; choose from 0, 1, 2, 3"),
+        ({"precision": "int4"}, "`precision`: 'int4' is none of them; choose from fp32, fp16, bf16, fp8"),
+        ({"dp": 3}, "`global_batch`: 3 × 1 samples (dp × micro-batch) do not divide 8; give a multiple of 3"),
+        ({"dp": 4, "ep": 3}, "`ep`: 3 ranks do not divide 4 of data parallelism; give a divisor of dp"),
+        ({"schedule": "1f2b"}, "`schedule`: unknown schedule '1f2b'"),
+        ({"pp": 2, "vp": 2}, "`virtual`: schedule 1f1b with 2 virtual stage(s) a rank; give 1"),
+        (
+            {"pp": 5, "vp": 2, "schedule": "dualpipev"},
+            "`micro_batches`: schedule dualpipev with 8 micro-batches on 5 ranks",
+        ),
+        (
+            {"pp": 3, "vp": 2, "schedule": "interleaved", "global_batch": 7},
+            "`micro_batches`: 7 micro-batches do not make 2",
+        ),
+        ({"pp": 2, "layers": (1, 2, 3)}, "`layers`: 3 numbers of layers for 2 × 1 stages (pp × vp)"),
+        ({"pp": 2, "layers": (1, -1)}, "`layers`: 2 numbers of layers for 2 × 1 stages (pp × vp)"),
+    ],
+)
+def test_what_no_strategy_is_is_refused(changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        Strategy(**{"micro_batch": 1, "global_batch": 8, **changed})
+    assert str(refusal.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "sentence"),
+    [
+        ({"tp": 5}, {}, "`tp`: 5 does not divide the 96 heads of gpt3-175B; give a divisor"),
+        ({"tp": 3}, {"ffn": 49153}, "`tp`: 3 does not divide the 49153 columns of the perceptron"),
+        (
+            {"tp": 8},
+            {"kv_heads": 12},
+            "`tp`: 8 and the 12 heads of keys and values of gpt3-175B do not divide each other",
+        ),
+        ({"cp": 3}, {}, "`cp`: 3 does not divide the 2048 tokens of a sample"),
+        (
+            {"tp": 3, "sequence_parallel": True},
+            {},
+            "`sequence_parallel`: 3 does not divide the 2048 tokens of a sample",
+        ),
+        ({"dp": 2, "ep": 2}, {}, "`ep`: 2 does not divide the 1 expert(s) of a layer"),
+        ({"pp": 5}, {}, "`pp`: 96 layers of gpt3-175B do not make 5 × 1 equal stages (pp × vp)"),
+        ({"pp": 2, "layers": (48, 47)}, {}, "`layers`: they hold 95 layers, gpt3-175B has 96"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(
+    strategy: dict[str, Any], model: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        Strategy(**{"micro_batch": 1, "global_batch": 8, **strategy}).require_model(replace(GPT3, **model))
+    assert str(refusal.value).startswith(sentence)
+
+
+def test_few_heads_of_keys_and_values_may_be_copied() -> None:
+    Strategy(micro_batch=1, global_batch=8, tp=16).require_model(replace(GPT3, kv_heads=8))
+
+
+def test_a_cluster_of_another_size_is_refused() -> None:
+    with pytest.raises(BadInput, match="`dp`: tp 8 × cp 1 × dp 12 × pp 16 are 1536 devices, cluster small has 16"):
+        MEGATRON.require_cluster(Cluster(2, 8, intra=300e9, inter=200e9, memory=80e9, name="small"))
+
+
+@pytest.mark.parametrize(("key", "value"), [("layers", 0), ("heads", 1.5), ("experts", 0), ("kv_heads", 36)])
+def test_a_model_without_sizes_is_refused(key: str, value: object) -> None:
+    with pytest.raises(BadInput, match=f"`{key}`"):
+        replace(GPT3, **{key: value})
