@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.workloads.blocks import Attention, FeedForward, token_shapes
-
-gelu = partial(nn.gelu, approximate=False)
+from automap_models.hlo.repetition import BlockStack
+from automap_models.workloads.blocks import ACTIVATIONS, Activation, Attention, FeedForward, norm, token_shapes
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Sizes of a BERT; its feed-forward layers are four times as wide as its hidden states."""
+    """Sizes of a BERT.
+
+    Attributes:
+        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+    """
 
     width: int
     heads: int
@@ -24,10 +28,22 @@ class BertConfig:
     vocabulary: int = 30522
     positions: int = 512
     types: int = 2
+    feed_forward: int | None = None
+    activation: Activation = "gelu"
+    epsilon: float = 1e-12
 
     def module(self, dtype: jnp.dtype) -> Bert:
         """See training.Architecture."""
         return Bert(self, dtype)
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See training.RepeatingArchitecture."""
+        return (BlockStack("block_", self.layers),)
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
+        """See training.RepeatingArchitecture."""
+        return replace(self, layers=blocks["block_"])
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; labels are negative where no token was masked."""
@@ -51,11 +67,11 @@ class Bert(nn.Module):
         embedding = embed(c.vocabulary, name="embedding")
         x = embedding(ids) + embed(c.types, name="type_embedding")(types)
         x = x + embed(c.positions, name="position_embedding")(jnp.arange(ids.shape[1]))
-        x = layer_norm("embedding_layer_norm", self.dtype)(x)
+        x = norm("embedding_layer_norm", False, c.epsilon, self.dtype)(x)
         for i in range(c.layers):
             x = Block(c, self.dtype, name=f"block_{i}")(x)
-        x = gelu(nn.Dense(c.width, dtype=self.dtype, name="masked_lm")(x))
-        x = layer_norm("masked_lm_layer_norm", self.dtype)(x)
+        x = ACTIVATIONS[c.activation](nn.Dense(c.width, dtype=self.dtype, name="masked_lm")(x))
+        x = norm("masked_lm_layer_norm", False, c.epsilon, self.dtype)(x)
         bias = self.param("masked_lm_bias", nn.initializers.zeros, (c.vocabulary,))
         logits: jax.Array = embedding.attend(x) + bias.astype(self.dtype)
         return logits
@@ -72,12 +88,7 @@ class Block(nn.Module):
         """[batch, n, width] → the same shape."""
         c = self.config
         attention = Attention(c.heads, c.width // c.heads, True, True, self.dtype, name="attention")
-        x = layer_norm("attention_layer_norm", self.dtype)(x + attention(x))
-        feed_forward = FeedForward(4 * c.width, True, gelu, self.dtype, name="feed_forward")
-        normed: jax.Array = layer_norm("feed_forward_layer_norm", self.dtype)(x + feed_forward(x))
+        x = norm("attention_layer_norm", False, c.epsilon, self.dtype)(x + attention(x))
+        feed_forward = FeedForward(c.feed_forward or 4 * c.width, True, c.activation, self.dtype, name="feed_forward")
+        normed: jax.Array = norm("feed_forward_layer_norm", False, c.epsilon, self.dtype)(x + feed_forward(x))
         return normed
-
-
-def layer_norm(name: str, dtype: jnp.dtype) -> nn.LayerNorm:
-    """BERT's: the ε is its own."""
-    return nn.LayerNorm(epsilon=1e-12, dtype=dtype, name=name)

@@ -3,10 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+    "gelu": partial(nn.gelu, approximate=False),
+    "gelu_tanh": nn.gelu,
+    "relu": nn.relu,
+    "silu": nn.silu,
+}
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (arXiv 2104.09864).
+
+    Attributes:
+        width: numbers of a head that are turned, an even number; the others stay.
+        base: of the frequencies.
+    """
+
+    width: int
+    base: float = 10000.0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention whose queries, keys and values are made of narrow latents (arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        query_rank: width of the latent of the queries; None: they are made of the hidden states.
+        rank: width of the latent of keys and values.
+        plain_width: numbers of a head of queries and keys without a position.
+        rotary: those with one; the keys' are the same for all heads.
+        value_width: numbers of a head of values.
+    """
+
+    query_rank: int | None
+    rank: int
+    plain_width: int
+    rotary: Rotary
+    value_width: int
 
 
 class Attention(nn.Module):
@@ -16,6 +59,10 @@ class Attention(nn.Module):
         heads, head_width: the projections have heads · head_width columns, head by head.
         use_bias: whether they have biases.
         scaled: whether scores are divided by the root of head_width (T5 leaves that out).
+        kv_heads: heads of k and v, each of which several heads of q share (arXiv 2305.13245); None: as many as of q.
+        output_bias: whether o has a bias; None: where the others have.
+        rotary: how q and k are turned by their positions; None: not at all.
+        query_norm: ε of a root-mean-square norm of each head of q and k; None: they have none.
     """
 
     heads: int
@@ -23,6 +70,10 @@ class Attention(nn.Module):
     use_bias: bool
     scaled: bool
     dtype: jnp.dtype
+    kv_heads: int | None = None
+    output_bias: bool | None = None
+    rotary: Rotary | None = None
+    query_norm: float | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array | None = None, bias: jax.Array | None = None) -> jax.Array:
@@ -31,34 +82,117 @@ class Attention(nn.Module):
         Without memory, x attends to itself. The softmax is taken in float32.
         """
 
-        def project(name: str, y: jax.Array) -> jax.Array:  # a method would add its name to the module path
-            columns = nn.Dense(self.heads * self.head_width, self.use_bias, self.dtype, name=name)(y)
-            return columns.reshape(*y.shape[:2], self.heads, self.head_width)
+        def project(name: str, y: jax.Array, heads: int) -> jax.Array:  # a method would add its name to the module path
+            columns = nn.Dense(heads * self.head_width, self.use_bias, self.dtype, name=name)(y)
+            return columns.reshape(*y.shape[:2], heads, self.head_width)
 
         memory = x if memory is None else memory
-        q, k, v = project("q", x), project("k", memory), project("v", memory)
+        shared = self.kv_heads or self.heads
+        q, k, v = project("q", x, self.heads), project("k", memory, shared), project("v", memory, shared)
+        if self.query_norm is not None:
+            q = norm("q_norm", True, self.query_norm, self.dtype)(q)
+            k = norm("k_norm", True, self.query_norm, self.dtype)(k)
+        if self.rotary is not None:
+            q, k = turned((q, k), self.rotary)
         if self.scaled:
             q = q * self.head_width**-0.5
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
-        if bias is not None:
-            scores = scores + bias
-        weights = nn.softmax(scores.astype(jnp.float32)).astype(self.dtype)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+        groups = self.heads // shared
+        if groups > 1:
+            q = q.reshape(*q.shape[:2], shared, groups, self.head_width)
+            bias = None if bias is None else bias[:, :, None]
+        scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
+        weights = attention_weights(scores, bias, self.dtype)
+        mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
+        output_bias = self.use_bias if self.output_bias is None else self.output_bias
+        return nn.Dense(x.shape[-1], output_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
+
+
+class LatentAttention(nn.Module):
+    """Attention through latents, with matrices from hidden states down to them and up again.
+
+    Attributes:
+        use_bias: whether the matrices down, and o, have biases.
+        epsilon: of the norms of the latents.
+    """
+
+    heads: int
+    latent: Latent
+    use_bias: bool
+    epsilon: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, bias: jax.Array) -> jax.Array:
+        """[batch, n, width], bias [1, 1, n, n] → like x."""
+        c = self.latent
+        plain, rotary = c.plain_width, c.rotary.width
+
+        def up(name: str, y: jax.Array, width: int) -> jax.Array:
+            columns = nn.Dense(self.heads * width, False, self.dtype, name=name)(y)
+            return columns.reshape(*y.shape[:2], self.heads, width)
+
+        queries = x
+        if c.query_rank is not None:
+            queries = nn.Dense(c.query_rank, self.use_bias, self.dtype, name="q_down")(x)
+            queries = norm("q_norm", True, self.epsilon, self.dtype)(queries)
+        q = up("q", queries, plain + rotary)
+        down = nn.Dense(c.rank + rotary, self.use_bias, self.dtype, name="kv_down")(x)
+        kv = up("kv", norm("kv_norm", True, self.epsilon, self.dtype)(down[..., : c.rank]), plain + c.value_width)
+        turned_q, turned_k = turned((q[..., plain:], down[..., None, c.rank :]), c.rotary)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q[..., :plain], kv[..., :plain])
+        scores = scores + jnp.einsum("bqhd,bkd->bhqk", turned_q, turned_k[:, :, 0])
+        weights = attention_weights(scores * (plain + rotary) ** -0.5, bias, self.dtype)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, kv[..., plain:])
         return nn.Dense(x.shape[-1], self.use_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
 
 
+def attention_weights(scores: jax.Array, bias: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
+    """[…, queries, keys] → softmax of the biased scores over the keys, taken in float32."""
+    if bias is not None:
+        scores = scores + bias
+    return nn.softmax(scores.astype(jnp.float32)).astype(dtype)
+
+
+def turned(heads: tuple[jax.Array, ...], rotary: Rotary) -> tuple[jax.Array, ...]:
+    """Arrays [batch, n, heads, head_width] with pairs of numbers, half of `width` apart, turned by their positions."""
+    half = rotary.width // 2
+    frequency = rotary.base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = (jnp.arange(heads[0].shape[1])[:, None] * frequency)[None, :, None]
+    cos, sin = jnp.cos(angle).astype(heads[0].dtype), jnp.sin(angle).astype(heads[0].dtype)
+
+    def turn(x: jax.Array) -> jax.Array:
+        first, second = x[..., :half], x[..., half : rotary.width]
+        parts = [first * cos - second * sin, second * cos + first * sin, x[..., rotary.width :]]
+        return jnp.concatenate(parts if x.shape[-1] > rotary.width else parts[:2], axis=-1)
+
+    return tuple(turn(x) for x in heads)
+
+
+def norm(name: str, root_mean_square: bool, epsilon: float, dtype: jnp.dtype) -> nn.Module:
+    """A layer norm, or one without mean and bias (arXiv 1910.07467)."""
+    if root_mean_square:
+        return nn.RMSNorm(epsilon=epsilon, dtype=dtype, name=name)
+    return nn.LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
+
+
 class FeedForward(nn.Module):
-    """Two matrices, wi and wo, with an activation between them."""
+    """Two matrices, wi and wo, with an activation between them; or three, where the activation of one gates wi's."""
 
     width: int
     use_bias: bool
-    activation: Callable[[jax.Array], jax.Array]
+    activation: Activation
     dtype: jnp.dtype
+    gated: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., w] → [..., w], through [..., width]."""
-        inner = self.activation(nn.Dense(self.width, self.use_bias, self.dtype, name="wi")(x))
+        activation = ACTIVATIONS[self.activation]
+        inner = nn.Dense(self.width, self.use_bias, self.dtype, name="wi")(x)
+        if self.gated:
+            inner = activation(nn.Dense(self.width, self.use_bias, self.dtype, name="gate")(x)) * inner
+        else:
+            inner = activation(inner)
         return nn.Dense(x.shape[-1], self.use_bias, self.dtype, name="wo")(inner)
 
 

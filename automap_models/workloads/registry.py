@@ -11,7 +11,9 @@ from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
 
 if TYPE_CHECKING:
+    from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
+    from automap_models.workloads.training import Architecture
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -67,7 +69,7 @@ WORKLOADS: dict[str, Workload] = {
     "gpt2_medium": Workload(
         "GPT-2 medium (Radford et al. 2019)",
         354_823_168,
-        "automap_models.workloads.gpt2:GPT2_MEDIUM",
+        "automap_models.workloads.decoder:GPT2_MEDIUM",
         batch=16,
         sequence=512,
         longest=1024,
@@ -75,7 +77,7 @@ WORKLOADS: dict[str, Workload] = {
     "gpt2_xl": Workload(
         "GPT-2 XL (Radford et al. 2019)",
         1_557_611_200,
-        "automap_models.workloads.gpt2:GPT2_XL",
+        "automap_models.workloads.decoder:GPT2_XL",
         batch=16,
         sequence=512,
         longest=1024,
@@ -83,7 +85,7 @@ WORKLOADS: dict[str, Workload] = {
     "gpt3_7b": Workload(
         "GPT-3 6.7B (arXiv 2005.14165), attention dense in all layers",
         6_658_404_352,
-        "automap_models.workloads.gpt2:GPT3_7B",
+        "automap_models.workloads.decoder:GPT3_7B",
         batch=16,
         sequence=512,
         longest=2048,
@@ -91,7 +93,7 @@ WORKLOADS: dict[str, Workload] = {
     "gpt3_13b": Workload(
         "GPT-3 13B (arXiv 2005.14165), attention dense in all layers",
         12_853_386_240,
-        "automap_models.workloads.gpt2:GPT3_13B",
+        "automap_models.workloads.decoder:GPT3_13B",
         batch=16,
         sequence=512,
         longest=2048,
@@ -136,19 +138,81 @@ def build(
     Raises:
         BadInput: an unknown name, an option out of range or one that the model does not have, jax is not installed.
     """
+    return sized(name, batch=batch, sequence=sequence, dtype=dtype).step()
+
+
+@dataclass(frozen=True)
+class SizedModel:
+    """A model and the batch that a step of it reads.
+
+    Attributes:
+        name: for people.
+        architecture: its sizes.
+        labels: shape of the labels, see training.Architecture.
+        dtype: what the layers compute in.
+    """
+
+    name: str
+    architecture: Architecture
+    labels: tuple[int, ...]
+    dtype: str
+
+    def step(self) -> TrainingStep:
+        """Its training step."""
+        from .training import training_step
+
+        return training_step(self.name, self.architecture, self.labels, self.dtype)
+
+    def module(self) -> Module:
+        """Its traced training step; of a model with many blocks, a few are traced and repeated.
+
+        Raises:
+            BadInput: XLA refuses the step.
+        """
+        from .training import step_module
+
+        return step_module(self.name, self.architecture, self.labels, self.dtype)
+
+
+def sized(name: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None) -> SizedModel:
+    """A workload with its sizes; arguments and errors are those of `build`."""
     workload = _workload(name)
-    batch, dtype = workload.batch if batch is None else batch, dtype or "float32"
+    batch, dtype = _checked(workload.batch if batch is None else batch, dtype or "float32")
+    length = _sequence(name, workload.sequence, workload.longest, sequence)
+    labels = (batch,) if length is None else (batch, length)
+    _require_jax(name)
+    module, _, constant = workload.architecture.partition(":")
+    return SizedModel(name, getattr(import_module(module), constant), labels, dtype)
+
+
+def configured(
+    path: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+) -> SizedModel:
+    """The model of a Hugging Face config.json.
+
+    Args:
+        batch: samples in a micro-batch; 1 unless another number is given.
+        sequence: tokens of a sample; see config_json.py for how many there are unless another number is given.
+        dtype: what the layers compute in; what the file says unless another is given.
+
+    Raises:
+        BadInput: the file cannot be used, an option is out of range, jax is not installed.
+    """
+    from .config_json import read_config
+
+    _require_jax(path)
+    model = read_config(path)
+    batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
+    length = _sequence(model.name, model.sequence, model.longest, sequence)
+    return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)
+
+
+def _checked(batch: int, dtype: str) -> tuple[int, str]:
     if batch < 1:
         raise BadInput(f"must be at least 1, is {batch}", where="batch")
     if dtype not in DTYPES:
         raise BadInput(f"unknown dtype {dtype!r}", where="dtype", do=f"choose from {', '.join(DTYPES)}")
-    length = _sequence(name, workload, sequence)
-    labels = (batch,) if length is None else (batch, length)
-    _require_jax(name)
-    from .training import training_step
-
-    module, _, constant = workload.architecture.partition(":")
-    return training_step(name, getattr(import_module(module), constant), labels, dtype)
+    return batch, dtype
 
 
 def from_factory(
@@ -191,15 +255,15 @@ def _workload(name: str) -> Workload:
     return WORKLOADS[name]
 
 
-def _sequence(name: str, workload: Workload, sequence: int | None) -> int | None:
+def _sequence(name: str, default: int | None, longest: int | None, sequence: int | None) -> int | None:
     if sequence is None:
-        return workload.sequence
-    if workload.sequence is None:
+        return default
+    if default is None:
         raise BadInput(f"{name} reads images", where="sequence", do="leave the sequence length out")
     if sequence < 1:
         raise BadInput(f"must be at least 1, is {sequence}", where="sequence")
-    if workload.longest is not None and sequence > workload.longest:
-        raise BadInput(f"{name} has {workload.longest} positions, {sequence} were asked for", where="sequence")
+    if longest is not None and sequence > longest:
+        raise BadInput(f"{name} has {longest} positions, {sequence} were asked for", where="sequence")
     return sequence
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import build, names, step_of
+from automap_models.workloads.registry import SizedModel, configured, names, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
@@ -51,11 +51,14 @@ class SourceKind(Enum):
     PROFILE = "is a profile, with times and sizes of its own"
     MODULE = "is an HLO file, with shapes of its own"
     WORKLOAD = "is a built-in JAX model"
+    CONFIG = "is a Hugging Face config, built as a JAX model"
     FACTORY = "is a factory"
 
 
-MODELS = (SourceKind.WORKLOAD, SourceKind.FACTORY)
+MODELS = (SourceKind.WORKLOAD, SourceKind.CONFIG, SourceKind.FACTORY)
 """Kinds of sources that are built and traced."""
+_BUILT = (SourceKind.WORKLOAD, SourceKind.CONFIG)
+"""Kinds of sources that we build ourselves."""
 STEPS = (SourceKind.MODULE, *MODELS)
 """Kinds of sources that have operations."""
 
@@ -65,7 +68,7 @@ class Source:
     """Where a model comes from, and which training step of it is meant.
 
     Attributes:
-        what: the file, built-in model or factory.
+        what: the file (profile, HLO or config.json), built-in model or factory.
         batch: samples in a micro-batch.
         sequence: tokens in a sample.
         dtype: that the layers compute in.
@@ -117,7 +120,10 @@ def source_kind(what: str) -> SourceKind:
         why, do = _OTHER_FILES[path.suffix]
         raise BadInput(why, where=what, do=do)
     from automap_models.formats.files import holds_module
+    from automap_models.workloads.config_json import is_config
 
+    if exists(path) and is_config(path):
+        return SourceKind.CONFIG
     return SourceKind.MODULE if holds_module(path) else SourceKind.PROFILE
 
 
@@ -125,10 +131,12 @@ def require_no_model(what: Path) -> None:
     """Refuse what only `automap-profile` understands where a profile is asked for.
 
     Raises:
-        BadInput: it is no file but a model's name or a factory.
+        BadInput: it is a config.json, or no file but a model's name or a factory.
     """
+    from automap_models.workloads.config_json import is_config
+
     name = str(what)
-    if not exists(what) and (name in names() or _FACTORY.fullmatch(name)):
+    if is_config(what) if exists(what) else name in names() or _FACTORY.fullmatch(name):
         raise BadInput(
             "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
         )
@@ -141,13 +149,18 @@ def _unknown_name(what: str) -> BadInput:
     return BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
 
 
-def module_of(source: Source) -> Module:
+def module_of(source: Source, *, whole: bool = False) -> Module:
     """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
+
+    Args:
+        whole: trace all blocks of a built-in model, so that XLA can run the module; else a few of many are repeated.
 
     Raises:
         BadInput: it cannot be read or traced.
         UserCodeError: the user's own code raised.
     """
+    if source.kind in _BUILT and not whole:
+        return _built(source).module()
     if source.kind is not SourceKind.FACTORY:
         return _mlir_module(source, None)
     returned = source.returned()
@@ -159,6 +172,11 @@ def module_of(source: Source) -> Module:
     example = read_example(returned, source.what)
     with user_code(source.what):
         return step_module(example.model, example.args, example.kwargs, name=source.what)
+
+
+def _built(source: Source) -> SizedModel:
+    """The built-in model, or the one of a config.json, with its sizes."""
+    return (configured if source.kind is SourceKind.CONFIG else sized)(source.what, **source.sizes)
 
 
 def framework_of(returned: object) -> Framework:
@@ -174,8 +192,8 @@ def _mlir_module(source: Source, returned: object) -> MlirModule:
 
     if source.kind is SourceKind.MODULE:
         return read_module(source.what, trainable=source.trainable)
-    if source.kind is SourceKind.WORKLOAD:
-        return trace(build(source.what, **source.sizes))
+    if source.kind in _BUILT:
+        return trace(_built(source).step())
     step = step_of(source.what, returned, source.dtype)
     with user_code(source.what):
         return trace(step)
@@ -244,16 +262,19 @@ def _jax_profile(
     from automap_models.hlo.graph import instruction_graph
     from automap_models.hlo.profile import profile_from_graph
 
-    module = _mlir_module(source, returned)
-    begin(f"costing {len(module.operations):,} instructions")
-    graph = instruction_graph(module)
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
 
-        measured = measure_times(module, graph=graph, progress=advance, **measuring)
+        whole = _mlir_module(source, returned)
+        begin(f"costing {len(whole.operations):,} instructions")
+        graph = instruction_graph(whole)
+        measured = measure_times(whole, graph=graph, progress=advance, **measuring)
         return profile_from_graph(graph, measured.times_s, measured.meta)
     from automap_models.cost.kernels import roofline_times
 
+    module = module_of(source) if returned is None else _mlir_module(source, returned)
+    begin(f"costing {len(module.operations):,} instructions")
+    graph = instruction_graph(module)
     meta = {"times": "roofline, not measured", "device": device.name}
     return profile_from_graph(graph, roofline_times(graph, device), meta)
 

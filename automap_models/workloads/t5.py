@@ -1,19 +1,22 @@
-"""T5 in its first version (arXiv 1910.10683), and the Switch Transformer (arXiv 2101.03961): a T5 with experts.
+"""T5 (arXiv 1910.10683) and the Switch Transformer (arXiv 2101.03961): a T5 with experts.
 
-No biases, ReLU, RMS layer norm before each sub-layer, one embedding for inputs, targets and logits, one relative
-position bias for all layers of the encoder and one for those of the decoder.
+No biases, RMS layer norm before each sub-layer, one embedding for inputs and targets, one relative position bias for
+all layers of the encoder and one for those of the decoder. The first version has ReLU and takes logits with the word
+embedding; version 1.1 has gated feed-forward layers and an output matrix of its own.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from automap_models.workloads.blocks import Attention, FeedForward, causal_bias, token_shapes
+from automap_models.hlo.repetition import BlockStack
+from automap_models.workloads.blocks import Activation, Attention, FeedForward, causal_bias, norm, token_shapes
 
 from .mixture import SwitchFeedForward
 
@@ -23,8 +26,11 @@ class T5Config:
     """Sizes of a T5.
 
     Attributes:
-        layers: of the encoder, and as many of the decoder.
+        layers: of the encoder.
+        decoder_layers: of the decoder; None: as many.
         buckets, max_distance: of the relative position bias.
+        gated: whether a third matrix gates the feed-forward layers (arXiv 2002.05202).
+        tied: whether logits are taken with the word embedding.
         experts: in every second layer's feed-forward, from the second layer on; 0: none.
     """
 
@@ -37,10 +43,29 @@ class T5Config:
     buckets: int = 32
     max_distance: int = 128
     experts: int = 0
+    decoder_layers: int | None = None
+    activation: Activation = "relu"
+    gated: bool = False
+    tied: bool = True
+    epsilon: float = 1e-6
 
     def module(self, dtype: jnp.dtype) -> T5:
         """See training.Architecture."""
         return T5(self, dtype)
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See training.RepeatingArchitecture; with experts, two blocks repeat."""
+        period = 2 if self.experts else 1
+        decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
+        return (
+            BlockStack("encoder/block_", self.layers, period=period),
+            BlockStack("decoder/block_", decoder_layers, period=period),
+        )
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> T5Config:
+        """See training.RepeatingArchitecture."""
+        return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; `decoder_ids` are the labels shifted right."""
@@ -64,8 +89,11 @@ class T5(nn.Module):
         """[batch, n], [batch, m] → logits [batch, m, vocabulary]."""
         c = self.config
         embedding = nn.Embed(c.vocabulary, c.width, self.dtype, name="embedding")
-        memory = Stack(c, self.dtype, name="encoder")(embedding(ids))
-        x = Stack(c, self.dtype, name="decoder")(embedding(decoder_ids), memory)
+        encoder, decoder = c.stacks
+        memory = Stack(c, encoder.layers, self.dtype, name="encoder")(embedding(ids))
+        x = Stack(c, decoder.layers, self.dtype, name="decoder")(embedding(decoder_ids), memory)
+        if not c.tied:
+            return nn.Dense(c.vocabulary, False, self.dtype, name="head")(x)
         logits: jax.Array = embedding.attend(x * c.width**-0.5)
         return logits
 
@@ -74,6 +102,7 @@ class Stack(nn.Module):
     """The encoder; with the encoder's output as memory, the decoder."""
 
     config: T5Config
+    layers: int
     dtype: jnp.dtype
 
     @nn.compact
@@ -84,10 +113,10 @@ class Stack(nn.Module):
         bias = nn.Embed(c.buckets, c.heads, self.dtype, name="relative_bias")(buckets).transpose(2, 0, 1)[None]
         if decoder:
             bias = bias + causal_bias(length, self.dtype)
-        for i in range(c.layers):
+        for i in range(self.layers):
             sparse = c.experts > 0 and i % 2 == 1
             x = Block(c, self.dtype, sparse, name=f"block_{i}")(x, bias, memory)
-        normed: jax.Array = nn.RMSNorm(dtype=self.dtype, name="final_layer_norm")(x)
+        normed: jax.Array = norm("final_layer_norm", True, c.epsilon, self.dtype)(x)
         return normed
 
 
@@ -107,8 +136,8 @@ class Block(nn.Module):
         total: jax.Array = x + self._feed_forward()(self._norm("feed_forward_layer_norm")(x))
         return total
 
-    def _norm(self, name: str) -> nn.RMSNorm:
-        return nn.RMSNorm(dtype=self.dtype, name=name)
+    def _norm(self, name: str) -> nn.Module:
+        return norm(name, True, self.config.epsilon, self.dtype)
 
     def _attention(self, name: str) -> Attention:
         return Attention(self.config.heads, self.config.head_width, False, False, self.dtype, name=name)
@@ -117,7 +146,7 @@ class Block(nn.Module):
         c = self.config
         if self.sparse:
             return SwitchFeedForward(c.experts, c.feed_forward, self.dtype, name="feed_forward")
-        return FeedForward(c.feed_forward, False, nn.relu, self.dtype, name="feed_forward")
+        return FeedForward(c.feed_forward, False, c.activation, self.dtype, c.gated, name="feed_forward")
 
 
 def relative_buckets(length: int, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:

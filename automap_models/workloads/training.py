@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.module import Module
+from automap_models.hlo.repetition import BlockStack, repeated
 from automap_models.hlo.step import TrainingStep
 
 Tree = Any
@@ -33,6 +36,37 @@ class Architecture(Protocol):
 
         `labels` are class numbers, below 0 where nothing is to be predicted.
         """
+
+
+@runtime_checkable
+class RepeatingArchitecture(Architecture, Protocol):
+    """The sizes of a model that repeats blocks."""
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """Its repeated blocks, in the order in which the forward pass runs them."""
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> Self:
+        """The same with so many blocks in the stack of each scope."""
+
+
+def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> Module:
+    """The traced training step of a model; of one with many blocks, a few are traced and repeated.
+
+    Args:
+        labels: the labels' shape, see Architecture.inputs.
+        dtype: what the layers compute in.
+
+    Raises:
+        BadInput: XLA refuses the step.
+    """
+    if isinstance(architecture, RepeatingArchitecture):
+        deep = [stack for stack in architecture.stacks if stack.traced < stack.layers]
+        shallow = architecture.with_blocks({stack.scope: stack.traced for stack in architecture.stacks})
+        module = repeated(trace(training_step(name, shallow, labels, dtype)), deep) if deep else None
+        if module is not None:
+            return module
+    return trace(training_step(name, architecture, labels, dtype))
 
 
 def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:

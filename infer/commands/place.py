@@ -52,6 +52,7 @@ OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
   a built-in model        bert48, t5_base, vgg19, …: see automap-profile --list
+  a config.json           of Hugging Face: path/to/config.json, as automap-profile reads it
   a factory               my_package.my_module:make_step, a JAX training step or an nn.Module
   HLO or StableHLO        as automap-profile reads it; without a backward pass, too
 

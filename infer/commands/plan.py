@@ -62,6 +62,8 @@ SAME_NAMES = (
 """Options that the library's functions call the same."""
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
+  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
+                             deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
@@ -69,6 +71,7 @@ EPILOG = """MODEL|FILE is one of
 
 examples:
   automap-plan t5_11b --topo C --global-batch 256                   data, operators, stages, or a hybrid of them?
+  automap-plan Llama-3.1-405B/config.json --device h100 --topo p4d-4 --sequence 4096 --global-batch 256
   automap-plan gpt3_7b --device a100 --topo p4d-4 --out plan.json --plot plans.png
   automap-plan my_models:make_step --topo my-cluster.yaml --thorough
   automap-plan examples/bert48_v100.npz --topo B --forbid data --max-stages 4

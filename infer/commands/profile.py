@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MEASURING = ("repeats", "warmup", "seed")
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, …: see --list
+  Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
+                             deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)
@@ -43,6 +45,7 @@ A file's format is recognised from its content.
 examples:
   automap-profile bert48 -o bert48.npz                         the times that a V100's roofline gives
   automap-profile t5_base --batch 8 --dtype bfloat16 --device a100 -o t5.npz
+  automap-profile Llama-3.1-405B/config.json --device h100 --sequence 8192 -o llama.npz
   automap-profile my_models:make_step --show                   your JAX step: totals, heaviest parts, cheapest cuts
   automap-profile my_models:make_model --measure -o mine.npz   real times of this machine
   automap-profile step.before_optimizations.txt --trainable 'params/*' -o step.npz
@@ -108,7 +111,7 @@ def request(namespace: argparse.Namespace) -> ProfileRequest:
     if namespace.json and (namespace.show or namespace.instructions):
         raise BadInput("prints JSON and nothing else", where="--json", do="leave --show and --instructions out")
     source = source_of(vars(namespace))
-    if source.kind is SourceKind.WORKLOAD and namespace.framework == "torch":
+    if source.kind in (SourceKind.WORKLOAD, SourceKind.CONFIG) and namespace.framework == "torch":
         raise superfluous("framework", f"{source.what} {source.kind.value}")
     if namespace.measure and namespace.device:
         raise superfluous("device", "--measure runs the model on this machine")

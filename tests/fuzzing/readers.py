@@ -60,6 +60,7 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_json import read_plan
     from automap_models.formats.sharding_json import read_sharding_plan
+    from automap_models.workloads.config_json import read_config
 
     layers, (plan, placed) = samples.model(), plans()
     with in_folder(infer_files() | place_files()):
@@ -73,6 +74,7 @@ def documents() -> dict[str, Target]:
         "placement": (lambda path: read_placement_plan(path, graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
+        "config": (read_config, [samples.as_json(config) for config in samples.CONFIGS]),
         "sharding plan": (read_sharding_plan, [samples.as_json(samples.SHARDING)]),
     }
     return {name: Target(valid, of_file(read, "d.json"), change_json) for name, (read, valid) in readers.items()}

@@ -92,6 +92,27 @@ SHARDING = {
 }
 
 
+_ROTATING: dict[str, object] = {
+    **{"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24},
+    **{"max_position_embeddings": 32, "torch_dtype": "bfloat16", "rope_theta": 1e4, "num_key_value_heads": 2},
+}
+CONFIGS: list[dict[str, object]] = [
+    {"model_type": "llama", "head_dim": 4, "rope_parameters": {"rope_theta": 1e4}, **_ROTATING},
+    {"model_type": "gpt_neox", "rotary_pct": 0.5, **_ROTATING},
+    {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, **_ROTATING},
+    {
+        **{"model_type": "deepseek_v3", "kv_lora_rank": 6, "q_lora_rank": 6, "qk_nope_head_dim": 4},
+        **{"qk_rope_head_dim": 2, "v_head_dim": 4, "moe_intermediate_size": 8, "n_routed_experts": 4},
+        **{"num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, **_ROTATING},
+    },
+    {
+        **{"model_type": "t5", "vocab_size": 40, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2},
+        **{"num_heads": 2, "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8},
+    },
+]
+"""config.json of Hugging Face's models."""
+
+
 def as_json(document: object) -> bytes:
     """A document as a file holds it."""
     return json.dumps(document).encode()

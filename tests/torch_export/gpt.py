@@ -1,4 +1,4 @@
-"""GPT-2 in PyTorch, layer by layer as workloads/gpt2.py has it in JAX."""
+"""GPT-2 in PyTorch, layer by layer as workloads/decoder.py has it in JAX."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from automap_models.hlo.step_classes import StepClasses
 from automap_models.planners.portfolio.model import profiled_model
 from automap_models.planners.registry import make_planner
 from automap_models.torch_export.step import step_module
-from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.registry import build
 from automap_models.workloads.training import training_step
 
@@ -67,7 +67,7 @@ def in_torch() -> Traced:
 
 @pytest.fixture(scope="module")
 def in_jax() -> Traced:
-    return Traced.of(trace(training_step("gpt2", Gpt2Config(**SIZES), (BATCH, SEQUENCE), "float32")))
+    return Traced.of(trace(training_step("gpt2", DecoderConfig(**SIZES), (BATCH, SEQUENCE), "float32")))
 
 
 def torch_name(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from automap_models.workloads.bert import BertConfig
-from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import Architecture
@@ -13,7 +13,7 @@ from automap_models.workloads.vgg import VggConfig
 
 TINY: dict[str, tuple[Architecture, tuple[int, ...]]] = {
     "bert": (BertConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
-    "gpt2": (Gpt2Config(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
+    "gpt2": (DecoderConfig(width=16, heads=2, layers=1, vocabulary=40, positions=12), (2, 10)),
     "t5": (T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=1, vocabulary=40), (2, 10)),
     "moe": (
         T5Config(width=16, heads=2, head_width=6, feed_forward=24, layers=2, vocabulary=40, experts=4),

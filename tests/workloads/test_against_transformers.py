@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,12 +18,15 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from automap_models.workloads.bert import BertConfig
-from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.config_json import read_config
+from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.mixture import capacity
 from automap_models.workloads.resnet import ResNetConfig
 from automap_models.workloads.t5 import T5Config, relative_buckets
 from automap_models.workloads.training import Architecture, cross_entropy, training_step
 from automap_models.workloads.vgg import VggConfig
+
+from .hugging_face import configuration, model_of, written
 
 torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers")
@@ -71,6 +75,40 @@ GPT2_RULES = (
     (r"transformer\.h\.(\d+)\.attn\.c_proj\.(\w+)", r"block_\1/attention/o/\2"),
     (r"transformer\.h\.(\d+)\.mlp\.c_fc\.(\w+)", r"block_\1/feed_forward/wi/\2"),
     (r"transformer\.h\.(\d+)\.mlp\.c_proj\.(\w+)", r"block_\1/feed_forward/wo/\2"),
+)
+DECODER = r"(?:model|gpt_neox)\."
+BLOCK = rf"{DECODER}layers\.(\d+)\."
+DECODER_RULES = (
+    (rf"{DECODER}embed_(?:tokens|in)\.weight", "embedding/embedding"),
+    (rf"{DECODER}(?:norm|final_layer_norm)\.(\w+)", r"final_layer_norm/\1"),
+    (r"(?:lm_head|embed_out)\.weight", "head/weight"),
+    (rf"{BLOCK}input_layernorm\.(\w+)", r"block_\1/attention_layer_norm/\2"),
+    (rf"{BLOCK}post_attention_layernorm\.(\w+)", r"block_\1/feed_forward_layer_norm/\2"),
+    (rf"{BLOCK}(?:self_attn|attention)\.(q|k|v|o)(?:_proj)?\.(\w+)", r"block_\1/attention/\2/\3"),
+    (rf"{BLOCK}self_attn\.(q|k)_norm\.weight", r"block_\1/attention/\2_norm/weight"),
+    (rf"{BLOCK}self_attn\.(q|kv)_a_proj\w*\.weight", r"block_\1/attention/\2_down/weight"),
+    (rf"{BLOCK}self_attn\.(q|kv)_a_layernorm\.weight", r"block_\1/attention/\2_norm/weight"),
+    (rf"{BLOCK}self_attn\.(q|kv)_b_proj\.weight", r"block_\1/attention/\2/weight"),
+    (rf"{BLOCK}attention\.dense\.(\w+)", r"block_\1/attention/o/\2"),
+    (rf"{BLOCK}mlp\.dense_h_to_4h\.(\w+)", r"block_\1/feed_forward/wi/\2"),
+    (rf"{BLOCK}mlp\.dense_4h_to_h\.(\w+)", r"block_\1/feed_forward/wo/\2"),
+    (rf"{BLOCK}mlp\.gate\.weight", r"block_\1/feed_forward/router/weight"),
+    (rf"{BLOCK}mlp\.gate(?:_proj)?\.weight", r"block_\1/feed_forward/gate/weight"),
+    (rf"{BLOCK}mlp\.up_proj\.weight", r"block_\1/feed_forward/wi/weight"),
+    (rf"{BLOCK}mlp\.down_proj\.weight", r"block_\1/feed_forward/wo/weight"),
+    (rf"{BLOCK}mlp\.experts\.(gate|wi|wo)", r"block_\1/feed_forward/experts/\2"),
+    (rf"{BLOCK}mlp\.shared_experts\.gate_proj\.weight", r"block_\1/feed_forward/shared/gate/weight"),
+    (rf"{BLOCK}mlp\.shared_experts\.up_proj\.weight", r"block_\1/feed_forward/shared/wi/weight"),
+    (rf"{BLOCK}mlp\.shared_experts\.down_proj\.weight", r"block_\1/feed_forward/shared/wo/weight"),
+)
+GATED_T5_RULES = (
+    (r"lm_head\.weight", "head/weight"),
+    (
+        r"(..coder)\.block\.(\d+)\.layer\..\.(?:DenseReluDense|mlp)\.wi_0\.weight",
+        r"\1/block_\2/feed_forward/gate/kernel",
+    ),
+    (r"(..coder)\.block\.(\d+)\.layer\..\.(?:DenseReluDense|mlp)\.wi_1\.weight", r"\1/block_\2/feed_forward/wi/kernel"),
+    *T5_RULES,
 )
 RESNET_LAYER = r"resnet\.encoder\.stages\.(\d+)\.layers\.(\d+)\."
 RESNET_RULES = (
@@ -230,7 +268,7 @@ def test_bert() -> None:
 
 
 def test_gpt2() -> None:
-    architecture = Gpt2Config(width=16, heads=2, layers=2, vocabulary=VOCABULARY, positions=12)
+    architecture = DecoderConfig(width=16, heads=2, layers=2, vocabulary=VOCABULARY, positions=12)
     config = hf.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=12)
     model = _randomised(hf.GPT2LMHeadModel(config)).eval()
     weights = _weights(model)
@@ -242,6 +280,57 @@ def test_gpt2() -> None:
     expected = model(torch.tensor(ids), labels=torch.tensor(ids))  # shifts them itself
     following = np.concatenate([ids[:, 1:], np.full((BATCH, 1), -100)], axis=1)
     _compare(architecture, params, {"ids": ids}, expected, following)
+
+
+def _taken_apart(weights: Weights, heads: int) -> Weights:
+    """Weights with q, k and v apart, which GPT-NeoX has head by head, and an expert's gate apart from wi."""
+    apart: Weights = {}
+    for name, weight in weights.items():
+        layer = name.rpartition(".")[0]
+        if "query_key_value" in name:
+            own = weight.reshape(heads, 3, -1, *weight.shape[1:])
+            for place, part in enumerate("qkv"):
+                apart[name.replace("query_key_value", part)] = own[:, place].reshape(-1, *weight.shape[1:])
+        elif name.endswith("experts.gate_up_proj"):
+            gate, up = np.split(weight, 2, axis=1)
+            apart |= {f"{layer}.gate": gate.swapaxes(1, 2), f"{layer}.wi": up.swapaxes(1, 2)}
+        elif name.endswith("experts.down_proj"):
+            apart[f"{layer}.wo"] = weight.swapaxes(1, 2)
+        else:
+            apart[name] = weight
+    return apart
+
+
+DECODERS = ("deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3")
+FAST = "mixtral"
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [name if name == FAST else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS],
+)
+def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
+    config = configuration(model_type)
+    model = _randomised(model_of(config)).eval()
+    architecture = read_config(written(config, tmp_path)).architecture
+    weights = _taken_apart(_weights(model), heads=4)
+    params = _params(_transposed(_renamed(weights, DECODER_RULES)), architecture, (BATCH, SEQUENCE))
+    ids = _ids(1)
+    expected = model(torch.tensor(ids), labels=torch.tensor(ids))  # shifts them itself
+    following = np.concatenate([ids[:, 1:], np.full((BATCH, 1), -100)], axis=1)
+    _compare(architecture, params, {"ids": ids}, expected, following)
+
+
+@pytest.mark.slow
+def test_a_gated_t5_with_fewer_layers_in_the_decoder(tmp_path: Path) -> None:
+    config = configuration("t5", tie_word_embeddings=False)
+    model = model_of(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))  # as in published weights
+    _randomised(model).eval()
+    architecture = read_config(written(config, tmp_path)).architecture
+    weights = _transposed(_renamed(_weights(model), GATED_T5_RULES))
+    ours, theirs = _t5_inputs()
+    _compare(architecture, _params(weights, architecture, (BATCH, SEQUENCE)), ours, model(**theirs), _labels())
 
 
 def test_resnet_in_training_and_the_means_it_keeps() -> None:

@@ -42,6 +42,8 @@ CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
 SPLITS = 2
 """So many plans that come of splitting a stage are beginnings."""
+ENDS = 2
+"""Of the plans that coarse moves lead to, so many are moved on."""
 FAR = 1.5
 """So many times the time for one beginning is what the coarser grids may take."""
 EVEN = 1.002
@@ -177,8 +179,10 @@ def _carry_over(
         if plan is None or discarded(contender, best_of(contenders).step_s, min_gain):
             continue
         carried = [replace(plan, micro_batches=contender.problem.micro_batches)]
-        for start in [*_best(contender, carried), *_even_stages(contender, deadline)][:1]:
+        for start in _best(contender, carried):
             contender.offer(start, contender.costs(start))
+        if contender.plan is None:
+            rough_plans(contender, deadline)
     for contender in sorted(others, key=lambda contender: contender.step_s):
         best_s = best_of(contenders).step_s
         if contender.plan is None or deadline.passed or contender.step_s > best_s * (1.0 + CLOSE):
@@ -217,29 +221,63 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
 
 def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
     """A good plan whose stages have equally many devices: these are few plans. Else the one of even work."""
-    problem, even = contender.problem, _even_work(contender.problem)
-    if problem.constraints != UNCONSTRAINED or problem.cluster.devices % problem.stages:
+    equal, even = equal_problem(contender.problem), _even_work(contender.problem)
+    if equal is None:
         return even
-    equal = replace(problem, constraints=Constraints(equal_replicas=True))
     tables, search = tables_of(equal), StagedSearch(equal, deadline, np.inf, contender.costs)
     with suppress(OutOfTime):
-        search.offer(even)
-        search.improve_by_moves(tables, even, MOVES)
+        for start in (even, *_even_plans(equal, tables, deadline)):
+            if start.check_valid(equal)[0]:
+                search.offer(start)
+        search.improve_by_moves(tables, search.best, MOVES)
         search.improve_on_coarser_grids(tables)
     return even if search.best is None else replace(search.best, planner=PLANNER)
 
 
-def _even_stages(contender: Contender, deadline: Deadline) -> Iterator[StagedPlan]:
+def equal_problem(problem: StagedProblem) -> StagedProblem | None:
+    """The problem with equally many devices in each stage; None where there is no such plan, or no other one."""
+    if problem.constraints.equal_replicas or problem.cluster.devices % problem.stages:
+        return None
+    equal = replace(problem, constraints=replace(problem.constraints, equal_replicas=True))
+    try:
+        tables_of(equal)
+    except BadInput:  # of that many devices no stage can make use
+        return None
+    return equal
+
+
+def _even_stages(contender: Contender, deadline: Deadline) -> list[StagedPlan]:
     """The plan of stages of even work that fit the memory, on as many devices as that takes; closed if nothing fits."""
     problem, tables = contender.problem, tables_of(contender.problem)
     if not stages_exist(tables, np.inf, tables.memory):
         contender.close("does not fit", np.inf)
-        return
+        return []
     contender.bound_s = max(contender.bound_s, least_length_s(tables, deadline))
-    even = even_plan(tables, EVEN * contender.bound_s, tables.memory)
+    return _even_plans(problem, tables, deadline, contender.bound_s)
+
+
+def _even_plans(
+    problem: StagedProblem, tables: StageTables, deadline: Deadline, bound_s: float | None = None
+) -> list[StagedPlan]:
+    """That plan, where there is one; the bound is that of relaxation.least_length_s."""
+    if not stages_exist(tables, np.inf, tables.memory):
+        return []
+    bound_s = least_length_s(tables, deadline) if bound_s is None else bound_s
+    even = even_plan(tables, EVEN * bound_s, tables.memory)
     plan = None if even is None else even.plan(tables, 0, PLANNER)
-    if plan is not None and plan.check_valid(problem)[0] and contender.costs(plan).feasible:
-        yield replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts))
+    if plan is None or not plan.check_valid(problem)[0]:
+        return []
+    return [replace(plan, coarse_cuts=problem.grid.to_points(plan.cuts))]
+
+
+def rough_plans(contender: Contender, deadline: Deadline) -> None:
+    """Offer stages of even work, on any devices and on equally many: little work, which tells the good problems."""
+    equal = equal_problem(contender.problem)
+    plans = _even_stages(contender, deadline)
+    if not contender.closed and equal is not None:
+        plans += _even_plans(equal, tables_of(equal), deadline)
+    for plan in _best(contender, plans)[:1]:
+        contender.offer(plan, contender.costs(plan))
 
 
 def _even_work(problem: StagedProblem) -> StagedPlan:
@@ -259,7 +297,7 @@ def _even_work(problem: StagedProblem) -> StagedPlan:
 def improve(contender: Contender, starts: Sequence[StagedPlan], deadline: Deadline) -> None:
     """Move the cuts of plans on the grid as long as that makes their steps shorter, and offer what comes of it.
 
-    Coarse moves come first: they are few. The best that they lead to is moved on.
+    Coarse moves come first: they are few. The best that they lead to are moved on.
 
     Args:
         contender: the problem.
@@ -269,20 +307,19 @@ def improve(contender: Contender, starts: Sequence[StagedPlan], deadline: Deadli
     tables, ends = tables_of(contender.problem), []
     for start in starts:
         ends.append(_moved(contender, tables, start, deadline, *COARSE_MOVES))
-    for end in sorted(ends, key=lambda plan: contender.costs(plan).step_s)[:2]:
-        _moved(contender, tables, end, deadline, MOVES)
+    for end in sorted(ends, key=lambda plan: contender.costs(plan).step_s)[:ENDS]:
+        best = _moved(contender, tables, end, deadline, MOVES)
+        contender.offer(best, contender.costs(best))
 
 
 def _moved(
     contender: Contender, tables: StageTables, start: StagedPlan, deadline: Deadline, *moves: IntArray
 ) -> StagedPlan:
-    """Where moves of a plan's cuts lead, of the maker of the plan; it is offered where it is on the grid."""
+    """Where moves of a plan's cuts lead, of the maker of the plan."""
     search = StagedSearch(contender.problem, deadline, contender.costs(start).step_s, contender.costs)
     with suppress(OutOfTime):
         search.improve_by_moves(tables, start, *moves)
     best = start if search.best is None else replace(search.best, planner=start.planner)
-    if best.coarse_cuts is not None:
-        contender.offer(best, contender.costs(best))
     return best
 
 

@@ -1,9 +1,9 @@
 """All plans of one stage, and the exact search of plans of several over all numbers of stages and micro-batches.
 
 A relaxation bounds the length of each problem's plans of several stages from below. Those that it does not put out of
-reach are searched in the order of their bounds, each bounded by the best plan so far: first on a coarse grid, where a
-good plan is found soon; then on their own, for a share of the time; then, those that were not finished, for what is
-left.
+reach are searched in the order of their bounds, each bounded by the best plan so far: first for good plans, under a
+schedule as in a portfolio of pipelines (portfolio.descent), equal stages among them, under the length L on a coarse
+grid; then on their own, for a share of the time; then, those that were not finished, for what is left.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Deadline, Progress, Watch
 from automap_models.planners.portfolio.candidate import Candidate
 from automap_models.planners.portfolio.contender import Contender
+from automap_models.planners.portfolio.descent import look_around, rough_plans
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import LENGTH_ROUNDING
 from automap_models.planners.staged.feasibility import stages_exist
@@ -35,6 +36,12 @@ BOUND_SHARE = 0.3
 """Of the time for the relaxation; where it runs out bounds are valid, and lower."""
 HALVINGS = 3
 """How often the range of a problem's bound is halved, to sort problems by it."""
+BEGIN_SHARE, ROUGH_SHARE = 0.5, 0.4
+"""Of the time left for finding good plans under a schedule, and of that for those that tell where to look."""
+BEGIN_S = 0.3
+"""How long a problem that looks good may take to be looked at, under a schedule; see descent.look_around."""
+FAR_OFF = 1.0
+"""How much longer than the best, relatively, a rough plan may be for its problem to be looked at."""
 ROUNDS: tuple[tuple[int | None, float], ...] = ((32, 0.4), (None, 0.5), (None, 1.0))
 """Granularity (None: the problem's own), and the share of the time left that all problems get in equal parts."""
 
@@ -121,7 +128,12 @@ def search_space(space: PlanningSpace, below_s: float, deadline: Deadline, watch
     queue = sorted(reachable, key=lambda contender: contender.bound_s)
     best: Contender | None = None
     best_s = below_s
-    for granularity, share in ROUNDS:
+    if space.schedule is not None:
+        _begin(queue, below_s, deadline.part(BEGIN_SHARE * deadline.left_s), watch)
+        first = min(queue, key=lambda contender: contender.step_s, default=None)
+        if first is not None and first.step_s < below_s:
+            best, best_s = first, first.step_s
+    for granularity, share in ROUNDS[1:] if space.schedule is not None else ROUNDS:
         left = [contender for contender in queue if contender.bound_s < best_s * (1.0 - LENGTH_ROUNDING)]
         round_s = share * deadline.left_s
         for i, contender in enumerate(left):
@@ -149,6 +161,25 @@ def _candidate(contender: Contender | None) -> Candidate | None:
     if contender is None or contender.plan is None or contender.cost is None:
         return None
     return Candidate(contender.problem, contender.plan, contender.cost)
+
+
+def _begin(queue: Sequence[Contender], below_s: float, deadline: Deadline, watch: Watch) -> None:
+    """Give the problems good plans under a schedule: rough ones to all, then better ones where these are shortest."""
+    rough, best_s = deadline.part(ROUGH_SHARE * deadline.left_s), below_s
+    for contender in queue:
+        if rough.passed:
+            break
+        if contender.bound_s < best_s:
+            rough_plans(contender, rough)
+            best_s = min(best_s, contender.step_s)
+    promising = sorted(queue, key=lambda contender: contender.step_s)
+    for i, contender in enumerate(promising):
+        if deadline.passed or contender.plan is None:
+            break
+        if contender.bound_s < best_s and contender.step_s <= best_s * (1.0 + FAR_OFF):
+            watch(Progress(f"looking around {i + 1} of {len(queue)} combinations", i, len(queue)))
+            look_around(contender, BEGIN_S, deadline)
+            best_s = min(best_s, contender.step_s)
 
 
 def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Deadline) -> Iterator[Contender]:

@@ -53,7 +53,7 @@ class TracedSharding:
         from automap_models.hlo.sharding_classes import sharding_classes
 
         begin(f"tracing {source.what}")
-        module = module_of(source)
+        module = module_of(source, whole=True)
         begin(f"propagating through {len(module.operations):,} operations")
         return cls(module, sharding_classes(module, rules_of(module), rule_set), rule_set.name)
 

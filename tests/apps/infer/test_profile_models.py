@@ -148,6 +148,56 @@ def test_a_built_in_model_takes_its_options(tmp_path: Path, capsys: pytest.Captu
     assert read_npz(tmp_path / "p.npz").fingerprint == document["fingerprint"]
 
 
+CONFIG = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+
+
+def test_a_config_json_takes_the_options_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flax")
+    config = tmp_path / "tiny" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(CONFIG))
+    profile = tmp_path / "p.npz"
+    options = ["--batch", "2", "--sequence", "4", "--dtype", "bfloat16", "--json"]
+    assert main([str(config), *options, "-o", str(profile)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    # words and positions; q, k, v, o with biases; two matrices four times as wide with biases; three norms
+    assert document["parameter_bytes"] == 4 * (56 * 8 + 4 * 72 + (8 * 32 + 32 + 32 * 8 + 8) + 3 * 16)
+    meta = document["meta"]
+    assert (meta["model"], meta["microbatch_size"], meta["dtype"]) == ("tiny", 2, "bfloat16")
+    assert plan([str(config), "--topo", "C"]) == 2
+    assert "is a model, not a profile; run automap-profile" in capsys.readouterr().err
+    assert plan([str(profile), "--topo", "C", "--stages", "2", "--no-refine"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({"model_type": "mamba"}, [], "$.model_type is 'mamba', not one of bert, deepseek_v2, deepseek_v3, gpt2"),
+        ({"n_layer": None}, [], "$.n_layer is None, not a whole number"),
+        ({"n_head": 3}, [], "$.n_head is 3, which does not divide $.n_embd, 8; check both numbers"),
+        ({}, ["--sequence", "17"], "tiny has 16 positions, 17 were asked for"),
+        ({}, ["--framework", "torch"], "is a Hugging Face config, built as a JAX model"),
+        ({}, ["--trainable", "x"], "is a Hugging Face config, built as a JAX model"),
+    ],
+)
+def test_a_config_json_that_cannot_be_used_costs_one_line(
+    changes: dict[str, object],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("flax")
+    config = tmp_path / "tiny" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps({**CONFIG, **changes}))
+    assert main([str(config), *arguments, "-o", str(tmp_path / "p.npz")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "p.npz").exists()
+
+
 @pytest.mark.parametrize("dialect", ["hlo", "stablehlo"])
 def test_an_hlo_file_gives_what_the_function_does(
     folder: Path, dialect: str, capsys: pytest.CaptureFixture[str]

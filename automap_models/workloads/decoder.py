@@ -1,0 +1,171 @@
+"""Decoders: the GPT-2 family and what came after it, as one model with options.
+
+- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), and GPT-3: one scaled up;
+- GPT-NeoX (arXiv 2204.06745): rotary positions, attention and feed-forward side by side;
+- Llama (arXiv 2302.13971, 2407.21783), Mistral, Qwen 2 and 3: root-mean-square norms, gated feed-forward layers, heads
+  of keys and values that several heads of queries share;
+- Mixtral (arXiv 2401.04088) and DeepSeek (arXiv 2405.04434, 2412.19437): mixtures of experts, and latent attention.
+
+Where published weights keep several matrices in one (q, k and v), here they are apart, which computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from automap_models.hlo.repetition import BlockStack
+from automap_models.workloads.blocks import (
+    Activation,
+    Attention,
+    FeedForward,
+    Latent,
+    LatentAttention,
+    Rotary,
+    causal_bias,
+    norm,
+    token_shapes,
+)
+from automap_models.workloads.mixture import Mixture, RoutedFeedForward
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes and options of a decoder; the defaults are GPT-2's.
+
+    Attributes:
+        feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+        positions: that the model has learned embeddings for; None: it has none.
+        head_width: None: the heads together are as wide as the hidden states.
+        kv_heads: heads of keys and values; None: as many as of queries.
+        attention_bias, output_bias: whether q, k and v, and o, have biases.
+        feed_forward_bias: whether the feed-forward layers have biases.
+        gated: whether a third matrix gates the feed-forward layers.
+        root_mean_square: whether norms leave out the mean and the bias.
+        query_norm: whether queries and keys are normed, head by head.
+        rotary: rotary positions; None: none.
+        parallel: whether attention and feed-forward read the same hidden states.
+        tied: whether logits are taken with the word embedding.
+        latent: attention through a narrow latent; None: plain attention.
+        mixture: of experts in place of feed-forward layers; None: dense.
+        dense_layers: with a mixture, the number of blocks before those that have it.
+    """
+
+    width: int
+    heads: int
+    layers: int
+    vocabulary: int = 50257
+    positions: int | None = 1024
+    feed_forward: int | None = None
+    head_width: int | None = None
+    kv_heads: int | None = None
+    attention_bias: bool = True
+    output_bias: bool = True
+    feed_forward_bias: bool = True
+    activation: Activation = "gelu_tanh"
+    gated: bool = False
+    root_mean_square: bool = False
+    epsilon: float = 1e-5
+    query_norm: bool = False
+    rotary: Rotary | None = None
+    parallel: bool = False
+    tied: bool = True
+    latent: Latent | None = None
+    mixture: Mixture | None = None
+    dense_layers: int = 0
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See training.RepeatingArchitecture."""
+        return (BlockStack("block_", self.layers, self.dense_layers % self.layers if self.mixture else 0),)
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> DecoderConfig:
+        """See training.RepeatingArchitecture."""
+        return replace(self, layers=blocks["block_"])
+
+    def module(self, dtype: jnp.dtype) -> Decoder:
+        """See training.Architecture."""
+        return Decoder(self, dtype)
+
+    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+        """See training.Architecture; labels are the ids shifted left."""
+        return token_shapes(labels, "ids", "labels")
+
+
+GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
+GPT2_XL = DecoderConfig(width=1600, heads=25, layers=48)
+GPT3_7B = DecoderConfig(width=4096, heads=32, layers=32, positions=2048)
+GPT3_13B = DecoderConfig(width=5120, heads=40, layers=40, positions=2048)
+"""GPT-3 6.7B and 13B (arXiv 2005.14165, Table 2.1), all attention dense; 13B is as wide as its 40 heads of 128 are."""
+
+
+class Decoder(nn.Module):
+    """Embeddings, blocks, logits."""
+
+    config: DecoderConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """[batch, n] → logits [batch, n, vocabulary]."""
+        c = self.config
+        embedding = nn.Embed(c.vocabulary, c.width, self.dtype, name="embedding")
+        x = embedding(ids)
+        if c.positions is not None:
+            position = nn.Embed(c.positions, c.width, self.dtype, name="position_embedding")
+            x = x + position(jnp.arange(ids.shape[1]))
+        for i in range(c.layers):
+            x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
+        x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
+        head = embedding.attend if c.tied else nn.Dense(c.vocabulary, False, self.dtype, name="head")
+        logits: jax.Array = head(x)
+        return logits
+
+
+class Block(nn.Module):
+    """Causal attention and feed-forward, a norm before each."""
+
+    config: DecoderConfig
+    dtype: jnp.dtype
+    mixture: Mixture | None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, n, width] → the same shape."""
+        c = self.config
+        mask = causal_bias(x.shape[1], self.dtype)  # each block makes its own, so that none crosses a pipeline cut
+        attended = x + self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
+        read = x if c.parallel else attended
+        total: jax.Array = attended + self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
+        return total
+
+    def _norm(self, name: str) -> nn.Module:
+        return norm(name, self.config.root_mean_square, self.config.epsilon, self.dtype)
+
+    def _attention(self) -> nn.Module:
+        c = self.config
+        if c.latent is not None:
+            return LatentAttention(c.heads, c.latent, c.attention_bias, c.epsilon, self.dtype, name="attention")
+        return Attention(
+            c.heads,
+            c.head_width or c.width // c.heads,
+            c.attention_bias,
+            True,
+            self.dtype,
+            kv_heads=c.kv_heads,
+            output_bias=c.output_bias,
+            rotary=c.rotary,
+            query_norm=c.epsilon if c.query_norm else None,
+            name="attention",
+        )
+
+    def _feed_forward(self) -> nn.Module:
+        c = self.config
+        if self.mixture is not None:
+            return RoutedFeedForward(self.mixture, c.activation, self.dtype, name="feed_forward")
+        width = c.feed_forward or 4 * c.width
+        return FeedForward(width, c.feed_forward_bias, c.activation, self.dtype, c.gated, name="feed_forward")

@@ -1,0 +1,148 @@
+"""A step whose blocks are repeated from a shallow trace is the step that was traced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from automap_models.cost.kernels import roofline_times
+from automap_models.formats.hardware_yaml import read_device
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.graph import instruction_graph, rules_of
+from automap_models.hlo.module import MlirModule, Module
+from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.repetition import BlockStack
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.sharding_rules import RuledModule
+from automap_models.hlo.sharding_work import sharding_work
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.blocks import token_shapes
+from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import Architecture, step_module, training_step
+
+T5 = T5Config(width=16, heads=4, head_width=4, feed_forward=32, layers=5, vocabulary=40)
+FAMILIES: dict[str, Architecture] = {
+    "t5": T5,
+    "bert": BertConfig(width=16, heads=4, layers=5, vocabulary=40, positions=8),
+    "gpt2": Gpt2Config(width=16, heads=4, layers=12, vocabulary=40, positions=8),
+    "moe": replace(T5, layers=10, experts=2),
+}
+"""More blocks than are traced; those of gpt2 are sorted 0, 1, 10, 11, 2 as keys of a tree."""
+FAST = ("t5",)
+LABELS = (2, 8)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
+)
+def steps(request: pytest.FixtureRequest) -> tuple[Module, Module]:
+    """A step that was traced as a whole, and the same with blocks repeated."""
+    architecture = FAMILIES[request.param]
+    step = step_module("m", architecture, LABELS, "bfloat16")
+    assert isinstance(step, RuledModule)
+    return trace(training_step("m", architecture, LABELS, "bfloat16")), step
+
+
+def test_the_profiles_are_equal(steps: tuple[Module, Module]) -> None:
+    whole, repeated = (instruction_graph(step) for step in steps)
+    device = read_device("v100")
+    expected, profile = (profile_from_graph(graph, roofline_times(graph, device)) for graph in (whole, repeated))
+    for array in ("C", "A", "W", "C_fwd", "stash"):
+        np.testing.assert_allclose(getattr(profile, array), getattr(expected, array), rtol=1e-9, atol=0.0)
+    assert profile.layers == expected.layers
+    assert profile.shared_parameters == expected.shared_parameters
+    assert len(set(profile.names)) == len(profile)
+    for key in expected.meta.keys() - {"long_lived_values"}:  # whose names have other numbers
+        value = expected.meta[key]
+        assert profile.meta[key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), key
+
+
+def test_the_steps_take_the_same_arguments_and_return_as_many(steps: tuple[Module, Module]) -> None:
+    whole, repeated = steps
+    assert repeated.arguments == whole.arguments
+    assert repeated.argument_types == whole.argument_types
+    assert len(repeated.operations) == len(whole.operations)
+    assert len(set(repeated.outputs)) == len(set(whole.outputs))
+
+
+def test_the_sharding_classes_and_their_work_are_equal(steps: tuple[Module, Module]) -> None:
+    whole, repeated = (sharding_classes(step, rules_of(step), read_rule_set("shardy")) for step in steps)
+    assert repeated.classes.variables == whole.classes.variables
+    for array in ("dim_classes", "divisors", "conflicts"):
+        np.testing.assert_array_equal(getattr(repeated.classes, array), getattr(whole.classes, array))
+    device = read_device("v100")
+    expected, work = (
+        sharding_work(step, sharding, instruction_graph(step), device)
+        for step, sharding in zip(steps, (whole, repeated), strict=True)
+    )
+    for array in ("compute_s", "launch_s", "compute", "held_bytes", "held", "activation_sums", "gradient_sums"):
+        np.testing.assert_allclose(getattr(work, array), getattr(expected, array), rtol=1e-9)
+    np.testing.assert_array_equal(work.starts, expected.starts)
+    assert work.merged == expected.merged
+
+
+@dataclass(frozen=True)
+class Widening:
+    """A model that says that its blocks repeat, but each is wider inside than the one before it."""
+
+    layers: int
+
+    @property
+    def stacks(self) -> tuple[BlockStack, ...]:
+        """See training.RepeatingArchitecture."""
+        return (BlockStack("block_", self.layers),)
+
+    def with_blocks(self, blocks: Mapping[str, int]) -> Widening:
+        """See training.RepeatingArchitecture."""
+        return Widening(blocks["block_"])
+
+    def module(self, dtype: Any) -> nn.Module:
+        """See training.Architecture."""
+        return WideningModule(self.layers)
+
+    def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
+        """See training.Architecture."""
+        return token_shapes(labels, "ids", "labels")
+
+
+class WideningModule(nn.Module):
+    """The model of a Widening."""
+
+    layers: int
+
+    @nn.compact
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """[batch, n] → logits [batch, n, 8]."""
+        x = nn.Embed(8, 4, name="embedding")(ids)
+        for i in range(self.layers):
+            x = x + nn.Dense(4, name=f"block_{i}_out")(nn.Dense(4 + i, name=f"block_{i}")(x))
+        return nn.Dense(8, name="head")(x)
+
+
+def test_blocks_that_differ_are_traced_one_by_one() -> None:
+    step = step_module("widening", Widening(6), LABELS, "float32")
+    assert isinstance(step, MlirModule)
+    assert "params/block_5/kernel" in {argument.name for argument in step.arguments}
+
+
+@pytest.mark.parametrize(
+    ("stack", "traced"),
+    [
+        (BlockStack("b", 3), 3),
+        (BlockStack("b", 126), 4),
+        (BlockStack("b", 61, lead=3), 7),
+        (BlockStack("b", 24, period=2), 8),
+        (BlockStack("b", 25, period=2), 9),
+    ],
+)
+def test_a_trace_has_four_instances_of_what_repeats_beside_what_does_not(stack: BlockStack, traced: int) -> None:
+    assert stack.traced == traced

@@ -1,0 +1,82 @@
+"""Small models of every family whose config.json is read, as transformers builds and writes them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+_PLAIN = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}
+_SHARED = {**_PLAIN, "num_key_value_heads": 2}
+_DEEPSEEK = {
+    **_PLAIN,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 6,
+    "q_lora_rank": 10,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 3,
+    "moe_intermediate_size": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
+    "deepseek_v2": ("DeepseekV2Config", "DeepseekV2ForCausalLM", {**_DEEPSEEK, "q_lora_rank": None}),
+    "deepseek_v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {**_DEEPSEEK, "rope_interleave": False}),
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24, "n_positions": 32},
+    ),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {**_PLAIN, "rotary_pct": 0.5}),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {**_SHARED, "tie_word_embeddings": True, "rope_theta": 500.0}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {**_SHARED, "head_dim": 8}),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**_SHARED, "num_local_experts": 2, "num_experts_per_tok": 2},
+    ),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHARED),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_SHARED, "head_dim": 6}),
+    "t5": (
+        "T5Config",
+        "T5ForConditionalGeneration",
+        {
+            **{"vocab_size": 40, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1},
+            **{"num_heads": 2, "feed_forward_proj": "gated-gelu"},
+        },
+    ),
+}
+"""model_type → class of the config, class of the model, sizes. Every expert takes every token: none overflows."""
+
+
+def configuration(model_type: str, **changes: Any) -> Any:
+    """The configuration of a small model, as an object of transformers."""
+    hf = importlib.import_module("transformers")
+    name, _, sizes = FAMILIES[model_type]
+    return getattr(hf, name)(**{**sizes, **changes})
+
+
+def model_of(config: Any, **options: Any) -> Any:
+    """The model of a configuration, on the device that torch's context says."""
+    hf = importlib.import_module("transformers")
+    _, name, _ = FAMILIES[config.model_type]
+    return getattr(hf, name)._from_config(config, **options)
+
+
+def written(config: Any, folder: Path) -> Path:
+    """The config.json of a configuration."""
+    config.save_pretrained(folder)
+    return folder / "config.json"

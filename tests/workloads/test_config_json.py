@@ -1,0 +1,228 @@
+"""A Hugging Face config.json is a model: the one that transformers builds of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap_models.core.instruction_graph import Phase
+from automap_models.errors import BadInput
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.sharding_rules import RuledModule
+from automap_models.workloads.config_json import FAMILIES, is_config, read_config
+from automap_models.workloads.registry import configured
+from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
+from automap_models.workloads.training import Architecture, RepeatingArchitecture
+
+from . import hugging_face
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "intermediate_size": 53248,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+MIXTRAL: dict[str, Any] = {
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "intermediate_size": 18432,
+    "max_position_embeddings": 163840,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+}
+T5_BASE_V1_1: dict[str, Any] = {
+    **{"model_type": "t5", "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12},
+    **{"num_decoder_layers": 12, "num_heads": 12, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+
+
+def written(document: object, folder: Path) -> Path:
+    """The document as a config.json in a folder of the model's name."""
+    path = folder / "config.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def parameters(architecture: Architecture) -> int:
+    """Number of trainable parameters."""
+    shapes = architecture.inputs((1, 4))
+    shapes.pop("labels")
+    init = partial(architecture.module(jnp.dtype("float32")).init, jax.random.key(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(init, **shapes)["params"]))
+
+
+def parameters_of_a_deep_one(architecture: Architecture) -> int:
+    """The same, from two shallow models: each further block has as many."""
+    assert isinstance(architecture, RepeatingArchitecture)
+    stacks = architecture.stacks
+    first = {stack.scope: stack.lead + 1 for stack in stacks}
+    few, more = (
+        parameters(architecture.with_blocks({scope: layers + further for scope, layers in first.items()}))
+        for further in (0, 1)
+    )
+    return few + (more - few) * (stacks[0].layers - first[stacks[0].scope])
+
+
+@pytest.mark.parametrize("model_type", sorted(hugging_face.FAMILIES))
+def test_every_family_has_the_parameters_of_transformers_model(model_type: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    config = hugging_face.configuration(model_type)
+    with torch.device("meta"):
+        model = hugging_face.model_of(config)
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    read = read_config(hugging_face.written(config, tmp_path))
+    assert parameters(read.architecture) == expected
+    assert read.sequence == (512 if model_type == "t5" else 32)
+
+
+def test_every_family_that_is_read_is_compared_with_transformers() -> None:
+    assert set(FAMILIES) == set(hugging_face.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("document", "published"),
+    [
+        (LLAMA, 405_853_388_800),
+        (MIXTRAL, 46_702_792_704),
+        (DEEPSEEK_V3, 671_026_419_200 - 58 * 256),  # without the biases that balance experts, which are not trained
+        (T5_BASE_V1_1, 247_577_856),
+    ],
+    ids=["llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "t5-v1_1-base"],
+)
+def test_well_known_models_have_the_published_number_of_parameters(
+    document: dict[str, Any], published: int, tmp_path: Path
+) -> None:
+    assert parameters_of_a_deep_one(read_config(written(document, tmp_path)).architecture) == published
+
+
+def test_the_matrix_products_have_the_floating_point_operations_that_torch_counts(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    counter = pytest.importorskip("torch.utils.flop_counter")
+    config = hugging_face.configuration("qwen3", num_hidden_layers=1)
+    path = hugging_face.written(config, tmp_path)
+    model = hugging_face.model_of(config, attn_implementation="eager")
+    with counter.FlopCounterMode(display=False) as counted:
+        model(torch.zeros((2, 8), dtype=torch.int64), use_cache=False).logits.sum().backward()
+    graph = instruction_graph(module_of(Source(str(path), SourceKind.CONFIG, batch=2, sequence=8)))
+    products = np.array([opcode in ("dot", "dot_general") for opcode in graph.opcodes])
+    flop = graph.flop[products & (graph.phases != Phase.UPDATE)].sum()
+    assert flop == pytest.approx(counted.get_total_flops(), rel=0.02)
+
+
+def test_a_config_says_how_long_samples_are_and_what_layers_compute_in(tmp_path: Path) -> None:
+    path = written(LLAMA, tmp_path / "Llama-3.1-405B")
+    assert source_kind(str(path)) is SourceKind.CONFIG
+    model = configured(str(path))
+    assert (model.name, model.labels, model.dtype) == ("Llama-3.1-405B", (1, 8192), "bfloat16")
+    given = configured(str(path), batch=4, sequence=128, dtype="float32")
+    assert (given.labels, given.dtype) == ((4, 128), "float32")
+
+
+def test_a_config_of_another_name_is_told_by_its_model_type(tmp_path: Path) -> None:
+    path = tmp_path / "llama.json"
+    path.write_text(json.dumps(LLAMA))
+    assert is_config(path)
+    assert read_config(path).name == "llama"
+    path.write_text('{"nodes": []}')
+    assert not is_config(path)
+
+
+@pytest.mark.slow
+def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
+    module = module_of(Source(str(written(LLAMA, tmp_path)), SourceKind.CONFIG))
+    assert isinstance(module, RuledModule)
+    graph = instruction_graph(module)
+    sizes = [
+        tensor
+        for tensor, argument in zip(module.argument_types, module.arguments, strict=True)
+        if argument.kind == "parameter"
+    ]
+    assert sum(math.prod(tensor.shape) for tensor in sizes) == 405_853_388_800
+    products = np.array([opcode == "dot_general" for opcode in graph.opcodes])
+    # 2 FLOP for each weight of a matrix and token, and 4·n·width for the scores and sums of attention, whole rows
+    matrices = sum(math.prod(tensor.shape) for tensor in sizes if len(tensor.shape) == 2) - 128256 * 16384
+    expected = 8192 * (2 * matrices + 126 * 4 * 8192 * 16384)
+    assert graph.flop[products & (graph.phases == Phase.FORWARD)].sum() == pytest.approx(expected, rel=1e-6)
+    assert {f"block_{i}/attention/q" for i in range(126)} < set(graph.layers)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "the document is [], not a mapping of keys to values"),
+        ({}, "$.model_type is missing"),
+        ({"model_type": "mamba"}, "$.model_type is 'mamba', not one of bert, deepseek_v2, deepseek_v3, gpt2, gpt_neox"),
+        ({"model_type": 3}, "$.model_type is 3, not one of"),
+        ({"model_type": "llama"}, "is missing"),
+        ({**LLAMA, "hidden_size": -4}, "$.hidden_size is -4, not a whole number ≥ 1"),
+        ({**LLAMA, "hidden_size": 10**30}, "$.hidden_size"),
+        ({**LLAMA, "hidden_size": "16384"}, "$.hidden_size is '16384', not a whole number"),
+        ({**LLAMA, "hidden_size": True}, "$.hidden_size is True, not a whole number"),
+        ({**LLAMA, "num_hidden_layers": 0}, "$.num_hidden_layers is 0, not a whole number ≥ 1"),
+        ({**LLAMA, "num_hidden_layers": 10**6}, "$.num_hidden_layers is 1000000, not a whole number ≤ 1000"),
+        ({**LLAMA, "num_attention_heads": 100}, "$.num_attention_heads is 100, which does not divide $.hidden_size"),
+        ({**LLAMA, "num_key_value_heads": 3}, "$.num_key_value_heads is 3, which does not divide"),
+        ({**LLAMA, "num_attention_heads": 16384}, "1 of a head's 1 numbers have rotary positions"),
+        ({**LLAMA, "hidden_act": "tanhshrink"}, "$.hidden_act is 'tanhshrink', not one of gelu"),
+        ({**MIXTRAL, "num_experts_per_tok": 9}, "$.num_experts_per_tok is 9, more than $.num_local_experts, 8"),
+        ({**DEEPSEEK_V3, "moe_layer_freq": 2}, "$.moe_layer_freq is 2, not 1"),
+        ({**T5_BASE_V1_1, "feed_forward_proj": "gelu-gated-x"}, "$.feed_forward_proj is 'gelu-gated-x'"),
+        ({**T5_BASE_V1_1, "relative_attention_max_distance": 16}, "not more than half the buckets, 16"),
+    ],
+)
+def test_a_config_that_cannot_be_meant_is_refused(document: object, message: str, tmp_path: Path) -> None:
+    path = written(document, tmp_path)
+    with pytest.raises(BadInput) as refusal:
+        read_config(path)
+    assert message in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
+    document = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    path = written(document, tmp_path / "tiny")
+    assert configured(str(path)).labels == (1, 16)
+    with pytest.raises(BadInput, match="tiny has 16 positions, 17 were asked for"):
+        configured(str(path), sequence=17)
