@@ -16,8 +16,8 @@ from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 LIBRARY = Path(automap_models.__file__).parent
 PYTHON_ONLY = ("api.py", "core/strategy.py", "cost/strategy.py", "simulate/zero_bubble.py")
 """Modules that no command calls."""
-NO_OPTION = {"cut_at", "ranks", "virtual", "orders", "forward_s", "weight_s"}
-"""Arguments for which the commands have no option: of restrictions, and of schedules that they make no plans for."""
+NO_OPTION = {"cut_at", "slowdown", "ranks", "virtual", "orders", "forward_s", "weight_s"}
+"""Arguments for which the commands have no option: of restrictions, of observed devices, of schedules without plans."""
 COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
 
 
