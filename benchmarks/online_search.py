@@ -143,7 +143,7 @@ def row(
     )
 
     def above(length_s: float) -> str:
-        return f"{100 * (length_s / optimum.value - 1):.2f}"
+        return f"{round(100 * (length_s / optimum.value - 1), 2) + 0.0:.2f}"  # no -0.00
 
     greedy = [run.result.search_log[-1].greedy_s for run in runs]
     known = [length_s for length_s in greedy if length_s is not None]

@@ -334,8 +334,13 @@ def build_checkpoints(config: DictConfig) -> list[ModelCheckpoint]:
     ]
 
 
-def build_trainer(config: DictConfig, epochs: int) -> L.Trainer:
+def build_trainer(config: DictConfig, epochs: int, gap: float | None = None) -> L.Trainer:
     """The Trainer that a config describes.
+
+    Args:
+        config: of the run.
+        epochs: of the run.
+        gap: to the optimum before it, which people see until there is another.
 
     Raises:
         BadInput: the trainer settings name what this machine does not have or Lightning does not know.
@@ -344,7 +349,7 @@ def build_trainer(config: DictConfig, epochs: int) -> L.Trainer:
     threads = options.pop("threads")
     if threads:
         torch.set_num_threads(threads)
-    loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config))
+    loggers, watchers = build_loggers(config), progress(epochs * episodes_per_epoch(config), gap)
     try:
         return L.Trainer(
             **options,

@@ -52,34 +52,43 @@ def narrated(items: Sequence[T], what: str) -> Iterator[T]:
         yield item
 
 
-def progress(episodes: int) -> list[Callback]:
+def progress(episodes: int, gap: float | None = None) -> list[Callback]:
     """A progress bar on a terminal; elsewhere lines.
 
     Args:
         episodes: of the whole run.
+        gap: to the optimum before it, as L/L* - 1; None where it is not known.
     """
     if not sys.stdout.isatty():
-        return [_Lines(episodes)]
-    return [_Bar(theme=RichProgressBarTheme(metrics_text_delimiter="\n"))]
+        return [_Lines(episodes, gap)]
+    return [_Bar(gap)]
 
 
 class _Bar(RichProgressBar):
+    def __init__(self, gap: float | None = None) -> None:
+        super().__init__(theme=RichProgressBarTheme(metrics_text_delimiter="\n"))
+        self._first_gap = gap
+
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> Any:
-        """What was logged for the bar, without the loggers' version number."""
+        """The gap, that before the training until there is another, and what else was logged, in people's words."""
         metrics: Any = super().get_metrics(trainer, pl_module)
-        return {name: value for name, value in metrics.items() if name != "v_num"}
+        mean = metrics.get("val/gap_mean")
+        gap = self._first_gap if mean is None else float(mean) - 1.0
+        words = {} if gap is None else {"gap to the optimum": percent(gap)}
+        named = {"train/episodes_per_s": "episodes/s", "train/epsilon": "random actions"}
+        return words | {words: metrics[name] for name, words in named.items() if name in metrics}
 
 
 class _Lines(Callback):
     """A line with the episodes, the gap and the time to go, after the first validation and then every EVERY_S seconds.
 
-    Before the first validation there is no gap to tell.
+    Until then the gap is that before the training, if it is known.
     """
 
-    def __init__(self, episodes: int) -> None:
+    def __init__(self, episodes: int, gap: float | None = None) -> None:
         self._total = episodes
         self._begun = self._last = (0.0, 0)
-        self._gap: float | None = None
+        self._gap, self._validated = gap, False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
@@ -91,7 +100,7 @@ class _Lines(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Remember the gap; the first one is said at once."""
-        first = self._gap is None
+        first, self._validated = not self._validated, True
         self._gap = float(trainer.callback_metrics["val/gap_mean"]) - 1.0
         self._say(pl_module, 0.0 if first else EVERY_S)
 

@@ -23,7 +23,7 @@ from automap_models.planners.staged.exact import ExactPlanner
 from .console import narrated, say
 from .imitation import ExactPlans, find_exact_plans
 
-PREVIEWED = 16
+PREVIEWED = 8
 """Held-out problems on which the gap is measured before anything else."""
 
 

@@ -31,7 +31,7 @@ from .build import (
 )
 from .console import quiet, say
 from .data import PipelineData
-from .export import export_policy
+from .export import STATES, export_policy
 from .imitation import ImitationModule
 from .rainbow import RainbowModule
 
@@ -48,12 +48,12 @@ def train(config: DictConfig) -> L.Trainer:
     require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)
-    newest = resume_from(config)
+    newest, gap = resume_from(config), None
     if newest is None:
         if config.init_from is not None:
             load_weights(module, Path(config.init_from))
             say(f"starting with the weights of {config.init_from}")
-        _say_gap(config, data, module)
+        gap = _say_gap(config, data, module)
     data.setup()
     require_fitting_problems(config, data.problems, data.path)
     epochs = epochs_of(config, len(data.problems.stages))
@@ -61,8 +61,8 @@ def train(config: DictConfig) -> L.Trainer:
         saved = require_resumable(newest, module, data, config.trainer.devices * config.trainer.num_nodes)
         say(f"going on with {newest} after {saved['rainbow']['episodes']:,} episodes")
         load_weights(module, newest, "ckpt_path")
-        _say_gap(config, data, module)
-    trainer: L.Trainer = build_trainer(config, epochs)
+        gap = _say_gap(config, data, module)
+    trainer: L.Trainer = build_trainer(config, epochs, gap)
     _write_config(config)
     _say_plan(config, data, epochs)
     if isinstance(module, ImitationModule):
@@ -82,17 +82,19 @@ def _say_plan(config: DictConfig, data: PipelineData, epochs: int) -> None:
 
 
 @torch.no_grad()
-def _say_gap(config: DictConfig, data: PipelineData, module: RainbowModule) -> None:
+def _say_gap(config: DictConfig, data: PipelineData, module: RainbowModule) -> float | None:
     """Where the training starts, on a few held-out problems: the others' optima may take minutes to find."""
     problems, optima = data.preview()
     if not len(optima):
-        return
+        return None
     require_fitting_problems(config, problems, data.path)
     gaps = module.eval().gaps(problems, optima, torch.Generator().manual_seed(config.seed))
     module.train()
     fits = gaps[gaps.isfinite()]
-    gap = f"gap to the optimum {percent(float(fits.mean()) - 1.0)}" if len(fits) else "no plan fits the memory"
-    say(f"before this training: {gap} (the {len(gaps)} smallest held-out problems)")
+    gap = float(fits.mean()) - 1.0 if len(fits) else None
+    words = "no plan fits the memory" if gap is None else f"gap to the optimum {percent(gap)}"
+    say(f"before this training: {words} (the {len(gaps)} smallest held-out problems)")
+    return gap
 
 
 def _write_config(config: DictConfig) -> None:
@@ -128,6 +130,7 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
     if config.export:
         load_weights(module, path, "checkpoint")
         policy = Path(config.out) / "policy.onnx"
+        say(f"{policy}: exporting the best policy; comparing it with torch on {STATES:,} states takes a few minutes")
         report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
         say(
             f"{policy}: agrees with torch on {report['states']:,.0f} states, "

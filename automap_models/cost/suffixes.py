@@ -18,10 +18,7 @@ With u = f + b and x the transfer after a stage, RT_s = u_s + 2·x_s + RT_{s+1}.
 stage s, and of the last one back from there, takes RT_0 - RT_s. In between, stage s alone takes at least
 
 - M·u_s - RT_s: its passes one after the other;
-- (M-1)·b_s + (M-w_s)·f_s after B_0, or (M-1)·f_s + (M-w_s)·b_s before F_{M-1}: the others;
-- where M > w_s, (M-1-w_s)·u_s between B_0 and F_{M-1}, and RT_s once more for the last micro-batch;
-- where c = ⌊(M-1)/w_s⌋ ≥ 1, c·RT_s and (M-1-c·w_s)·u_s: every w_s-th micro-batch waits for the round trip of the
-  one that is w_s before it.
+- (M-1)·b_s + (M-w_s)·f_s after B_0, or (M-1)·f_s + (M-w_s)·b_s before F_{M-1}: the others.
 
 With GPipe, where all forward passes come first, stage s takes (M-1)·u_s beside RT_0. The link after stage s carries 2M
 messages one after the other, of which RT_{s+1} may be hidden; with GPipe the stages below hide nothing.
@@ -31,8 +28,29 @@ its first input, and Z_s when it and all below it have reduced their gradients. 
 all-reduce that its last backward pass cannot hide. Where it goes over the links to the stage before (cost.staged,
 `shares_link`) it goes before the last gradient that the stage before waits for: delay_s is exposed_s there, else 0.
 
-    D_s = max(u_s + 2·x_s + D_{s+1} + delay_{s+1},  RT_s + own_s,  u_s + 2M·x_s)
-    Z_s = max(f_s + x_s + Z_{s+1},  D_s + exposed_s)
+**What delays the last micro-batch.** wait_s is how long after F_0 the last forward pass F_{M-1} of stage s starts at
+least: (M-1)·f_s. Where M > w_s it comes after B_{M-1-w_s}, and wait_s is RT_s for B_0 and then (M-1-w_s) times the
+period of the steady phase. The period is never below
+
+- u_s: the stage by itself;
+- RT_s / w_s: every w_s-th micro-batch waits for the round trip of the one that is w_s before it;
+- cycle / (1 + w_s - w_t) for any later stage t, with cycle = Σ u + 2·Σ x over the stages s … t: stage t runs
+  B_{j-w_t+1} right after F_j, which stage s follows with F_{j+1+w_s-w_t};
+- with w_s = w_t + 1 for the next stage t: min(min(u_s, u_t) + 2·x, max(u_s, u_t) + x). The link carries F_{k+w_t} and
+  B_k one after the other, in either order. If F goes first in two rounds in a row, 2·x + u_s lie between these; if B
+  does, 2·x + u_t; of a change from one order to the other and back each takes x + max(u_s, u_t) in the mean. A change
+  that is not undone takes less, once: the period less max(x, u_t), or twice the period less u_s + u_t + 2·x.
+
+The stages before a suffix may delay the last micro-batch, too: `least` counts the round trips of the whole pipeline and
+the cycle through its first stages up to the first one of the suffix.
+
+From the start of its last forward pass a stage takes last_s until the last backward pass is done and its gradients have
+left for the stage before, and reduced_s until it and all below it have reduced theirs.
+
+    last_s = max(u_s + 2·x_s + last_{s+1},  f_s + w_s·b_s) + delay_s
+    reduced_s = max(f_s + x_s + reduced_{s+1},  last_s - delay_s + exposed_s)
+    D_s = max(u_s + 2·x_s + D_{s+1} + delay_s,  RT_s + own_s + delay_s,  u_s + 2M·x_s + delay_s,  wait_s + last_s)
+    Z_s = max(f_s + x_s + Z_{s+1},  D_s - delay_s + exposed_s,  wait_s + reduced_s)
     step ≥ Z_0
 """
 
@@ -63,16 +81,34 @@ class StageTimes(NamedTuple):
     delay_s: FloatArray
 
 
+class Prefix(NamedTuple):
+    """What the stages before a suffix take at least; numbers, or arrays of any shape.
+
+    Attributes:
+        stages: how many they are.
+        busy_s: Σ (u + 2x) over them and between them.
+        forward_s: Σ (f + x) over them and between them.
+        excess_s: what one of them adds to the round trip of a micro-batch (`Suffixes.own_weights`).
+    """
+
+    stages: int
+    busy_s: FloatArray | float
+    forward_s: FloatArray | float
+    excess_s: FloatArray | float = 0.0
+
+
+NO_PREFIX = Prefix(0, 0.0, 0.0)
+"""What comes before the first stage."""
+
+
 class Suffixes(ABC):
     """A recursion over a plan's last stages; suffixes are arrays [c, …] of c numbers each.
 
     Attributes:
-        numbers: c.
         micro_batches: M.
         overlap: whether all-reduces may overlap the last backward pass.
     """
 
-    numbers: int
     overlap: bool
 
     def __init__(self, micro_batches: int) -> None:
@@ -97,19 +133,24 @@ class Suffixes(ABC):
         """
 
     @abstractmethod
-    def least(
-        self,
-        suffix: FloatArray,
-        busy: FloatArray | float,
-        forward: FloatArray | float,
-        excess: FloatArray | float = 0.0,
-    ) -> FloatArray:
-        """Lower bound on what any plan costs that ends in the suffix.
+    def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
+        """Lower bound on what any plan costs that ends in the suffix, with the transfer into its first stage."""
+
+    def rounded(self, suffix: FloatArray, grain_s: float) -> FloatArray:
+        """Numbers no larger than these, so that fewer differ; what a plan costs at least falls by a few grains a stage.
+
+        Where the numbers give the cost itself, they stay as they are.
+        """
+        return suffix
+
+    @abstractmethod
+    def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:
+        """How large u of a stage can be, of any shape, in a plan within a limit.
 
         Args:
-            suffix: with the transfer into its first stage.
-            busy, forward: Σ (u + 2x) and Σ (f + x) over the stages before it and between them, at least.
-            excess: what one of these stages adds to the round trip of a micro-batch at least (`own_weights`).
+            stage: which it is.
+            room_s: what the stages before it leave of the limit (`Prefix.busy_s`).
+            trip_s: the first number of the suffix after it, with the transfer into that, at least.
         """
 
     @abstractmethod
@@ -120,7 +161,6 @@ class Suffixes(ABC):
 class LengthSuffixes(Suffixes):
     """Span T and exposed all-reduce R: the length L is their sum."""
 
-    numbers = 2
     overlap = False
 
     def nothing(self, *shape: int) -> FloatArray:
@@ -136,16 +176,15 @@ class LengthSuffixes(Suffixes):
         both_s, backward_s = times.both_s, times.both_s - times.forward_s
         return np.stack(before_stage(both_s, backward_s, times.exposed_s, suffix[0], suffix[1], self.micro_batches))
 
-    def least(
-        self,
-        suffix: FloatArray,
-        busy: FloatArray | float,
-        forward: FloatArray | float,
-        excess: FloatArray | float = 0.0,
-    ) -> FloatArray:
+    def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
         """T + max(busy, R + forward)."""
-        least: FloatArray = suffix[0] + np.maximum(busy, suffix[1] + forward)
+        least: FloatArray = suffix[0] + np.maximum(prefix.busy_s, suffix[1] + prefix.forward_s)
         return least
+
+    def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:
+        """As M·u and u + T are no more than the room."""
+        most: FloatArray = np.minimum(room_s / self.micro_batches, room_s - trip_s)
+        return most
 
     def own_weights(self, stage: int) -> tuple[float, float]:
         """None: the span T has no round trips."""
@@ -153,7 +192,9 @@ class LengthSuffixes(Suffixes):
 
 
 class StepSuffixes(Suffixes):
-    """Round trip RT, end D of the last backward pass and end Z of the last all-reduce: the step is Z or more.
+    """Seven numbers of the stages s … S-1 under a schedule: the step is Z or more.
+
+    These are RT, D, Z, last and reduced, u of the first stage, and the transfer into it (0 until there is one).
 
     Args:
         micro_batches: M.
@@ -161,7 +202,6 @@ class StepSuffixes(Suffixes):
         schedule: a key of core.schedules.WARM_UPS.
     """
 
-    numbers = 3
     overlap = True
 
     def __init__(self, micro_batches: int, stages: int, schedule: str) -> None:
@@ -170,23 +210,49 @@ class StepSuffixes(Suffixes):
         self.all_forwards_first = schedule == "gpipe"
 
     def nothing(self, *shape: int) -> FloatArray:
-        """RT = D = 0, Z = -∞."""
-        return np.stack((np.zeros(shape), np.zeros(shape), np.full(shape, -np.inf)))
+        """Z = reduced = -∞, all else 0."""
+        numbers = np.zeros((7, *shape))
+        numbers[[2, 4]] = -np.inf
+        return numbers
 
     def before_transfer(self, transfer_s: FloatArray, suffix: FloatArray) -> FloatArray:
         """The link carries 2M messages."""
-        trip, end, reduced = suffix
+        trip, end, reduced, last, last_reduced, both, _ = suffix
         messages = 2.0 * self.micro_batches * transfer_s
         if self.all_forwards_first:
             messages = messages + trip
-        return np.stack((trip + 2.0 * transfer_s, np.maximum(end + 2.0 * transfer_s, messages), reduced + transfer_s))
+        there_and_back = 2.0 * transfer_s
+        arriving = np.empty((7, *np.broadcast_shapes(transfer_s.shape, trip.shape)))
+        arriving[0] = trip + there_and_back
+        arriving[1] = np.maximum(end + there_and_back, messages)
+        arriving[2] = reduced + transfer_s
+        arriving[3] = last + there_and_back
+        arriving[4] = last_reduced + transfer_s
+        arriving[5] = both
+        arriving[6] = transfer_s
+        return arriving
 
     def before_stage(self, stage: int, times: StageTimes, suffix: FloatArray) -> FloatArray:
-        """The stage's own passes, and the round trips that it waits for."""
-        trip = suffix[0] + times.both_s
-        end = np.maximum(times.both_s + suffix[1], trip + self._own(stage, times.both_s, times.forward_s, trip))
-        reduced = np.maximum(times.forward_s + suffix[2], end + times.exposed_s)
-        return np.stack((trip, end + times.delay_s, reduced))
+        """The stage's own passes, and the round trips and cycles that it waits for."""
+        both_s, forward_s = times.both_s, times.forward_s
+        trip, drain = suffix[0] + both_s, forward_s + self.warm_up[stage] * (both_s - forward_s)
+        last = np.maximum(suffix[3] + both_s, drain)
+        wait = self._wait(stage, both_s, forward_s, trip, suffix)
+        end = np.maximum(np.maximum(both_s + suffix[1], trip + self._own(stage, both_s, forward_s, trip)), wait + last)
+        last_reduced = np.maximum(forward_s + suffix[4], last + times.exposed_s)
+        reduced = np.maximum(np.maximum(forward_s + suffix[2], end + times.exposed_s), wait + last_reduced)
+        delay_s = times.delay_s
+        return np.stack((trip, end + delay_s, reduced, last + delay_s, last_reduced, both_s, np.zeros_like(both_s)))
+
+    def rounded(self, suffix: FloatArray, grain_s: float) -> FloatArray:
+        """To a grain over how often the number is counted: RT once a round, u and x up to M times."""
+        if np.isinf(grain_s):
+            return suffix
+        others = self.micro_batches - 1
+        counts = np.array([1 + others // self.warm_up[0], 1, 1, 1, 1, 1 + others / 2, 1 + 2 * others])
+        grains = (grain_s / counts).reshape(-1, *[1] * (suffix.ndim - 1))
+        rounded: FloatArray = np.floor(suffix / grains) * grains
+        return rounded
 
     def _own(self, stage: int, both_s: FloatArray, forward_s: FloatArray, trip: FloatArray) -> FloatArray:
         """What the stage adds to RT_0 at least."""
@@ -195,23 +261,69 @@ class StepSuffixes(Suffixes):
             return others * both_s
         hidden_s = np.minimum(trip - both_s, (warm - 1) * np.minimum(forward_s, both_s - forward_s))
         own: FloatArray = others * both_s - hidden_s
-        rounds, rest = divmod(others, warm)
-        if rounds:
-            own = np.maximum(own, rounds * trip + rest * both_s)
-            own = np.maximum(own, trip + (others - warm) * both_s)
         return own
 
-    def least(
-        self,
-        suffix: FloatArray,
-        busy: FloatArray | float,
-        forward: FloatArray | float,
-        excess: FloatArray | float = 0.0,
+    def _wait(
+        self, stage: int, both_s: FloatArray, forward_s: FloatArray, trip: FloatArray, suffix: FloatArray
     ) -> FloatArray:
-        """max(busy + max(D, RT + excess), forward + Z)."""
-        least: FloatArray = np.maximum(busy + np.maximum(suffix[1], suffix[0] + excess), forward + suffix[2])
+        """How long the last forward pass starts after the first one at least."""
+        warm = self.warm_up[stage]
+        left = self.micro_batches - 1 - warm
+        if left < 0:
+            return (self.micro_batches - 1) * forward_s
+        rounds, rest = divmod(left, warm)
+        steady: FloatArray = np.maximum(left * both_s, rounds * trip + rest * both_s)
+        if stage + 1 < len(self.warm_up) and left:
+            next_s, transfer_s = suffix[5], suffix[6]
+            further = warm - self.warm_up[stage + 1]
+            rounds, rest = divmod(left, 1 + further)
+            cycle = both_s + next_s + 2.0 * transfer_s
+            steady = np.maximum(steady, rounds * cycle + rest * both_s)
+            if further == 1:
+                steady = np.maximum(steady, _by_turns(left, both_s, next_s, transfer_s))
+        return trip + steady
+
+    def least(self, suffix: FloatArray, prefix: Prefix = NO_PREFIX) -> FloatArray:
+        """max(busy + max(D, RT + excess), forward + Z), and the last micro-batch after what delays it."""
+        trip, end, reduced, last, last_reduced, both, transfer_s = suffix
+        _, busy, forward, excess = prefix
+        least: FloatArray = np.maximum(busy + np.maximum(end, trip + excess), forward + reduced)
+        first = self.warm_up[0]
+        left = self.micro_batches - 1 - first
+        if not prefix.stages or left < 0:
+            return least
+        trips = 1 + left // first
+        wait = np.maximum(trip + excess * ((left + 1) / (left + first)), trips * (busy + trip))
+        if prefix.stages < len(self.warm_up):
+            rounds, rest = divmod(left, 1 + first - self.warm_up[prefix.stages])
+            inside = rounds + rest // (1 + first - self.warm_up[prefix.stages - 1])
+            if inside:
+                cycles = rounds * (both + 2.0 * transfer_s) + inside * busy
+                wait = np.maximum(wait, busy + trip + cycles)
+        least = np.maximum(least, wait + np.maximum(busy + last, forward + last_reduced))
         return least
+
+    def most_busy_s(self, stage: int, room_s: FloatArray, trip_s: FloatArray | float) -> FloatArray:
+        """As M·u is no more than the room, and M·u - (w-1)·u/2 no more than what the round trip leaves of it."""
+        hidden = 0.0 if self.all_forwards_first else (self.warm_up[stage] - 1) / 2
+        most: FloatArray = np.minimum(room_s / self.micro_batches, (room_s - trip_s) / (self.micro_batches - hidden))
+        return most
 
     def own_weights(self, stage: int) -> tuple[float, float]:
         """(M-1)·u - (w-1)·f, with GPipe (M-1)·u."""
         return self.micro_batches - 1.0, 0.0 if self.all_forwards_first else 1.0 - self.warm_up[stage]
+
+
+def _by_turns(rounds: int, both_s: FloatArray, next_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
+    """What so many rounds of two neighbouring stages take at least whose messages take turns on the link.
+
+    Args:
+        both_s, next_s: u of the two stages.
+        transfer_s: x between them.
+    """
+    least, most = np.minimum(both_s, next_s), np.maximum(both_s, next_s)
+    period = np.minimum(least + 2.0 * transfer_s, most + transfer_s)
+    once = np.minimum(np.maximum(transfer_s, next_s) - period, 0.0)
+    twice = both_s + next_s + 2.0 * (transfer_s - period)
+    in_all: FloatArray = rounds * period + np.minimum(once, twice)
+    return in_all

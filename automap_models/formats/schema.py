@@ -218,6 +218,13 @@ READERS = {
 """Kind of a plan → the commands that read it with `plan`."""
 
 
+RANKINGS = {
+    "explored": "it is a ranking: automap plan writes the best plan with --out",
+    "sweep": "it is a table: automap infer writes the plan of one of its rows with --out",
+}
+"""Kind of a document of several plans → which command writes one of them."""
+
+
 class _KindDocument(Foreign):
     """What tells the kinds of files apart."""
 
@@ -235,6 +242,7 @@ def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> N
     if isinstance(kind, str) and kind not in kinds:
         reader = READERS.get(kind)
         do = do if reader is None else f"{reader} reads it with `plan`"
+        do = RANKINGS.get(kind, do)
         raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
 
 

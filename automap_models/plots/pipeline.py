@@ -8,6 +8,7 @@ import numpy as np
 
 from automap_models.core.result import PlanReport
 from automap_models.core.units import counted, rounds, seconds, size, size_unit, span, time_unit
+from automap_models.planners.base import maker_in_words
 from automap_models.plots.figures import ACTIVATION_COLOUR, BANDS, COMPUTE_COLOUR, TINY, WEIGHTS_COLOUR
 from automap_models.plots.schedule import boxes, draw_window, name_rows
 from automap_models.simulate.engine import PASS_KINDS, Timeline
@@ -90,7 +91,7 @@ def title(report: PlanReport) -> str:
     what = "L" if report.problem.schedule is None else "step"
     return (
         f"{report.problem.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices)  ·  "
-        f"{kind}, {rounds(plan.micro_batches)}  ·  planner: {plan.planner}  ·  {what} = {step}"
+        f"{kind}, {rounds(plan.micro_batches)}  ·  by {maker_in_words(plan.planner)}  ·  {what} = {step}"
     )
 
 

@@ -56,7 +56,12 @@ def _draw_loads(axes: Axes, report: PlacementResult) -> None:
     if problem.devices <= LABELLED:
         for device, load_s in enumerate(cost.loads_s.tolist()):
             axes.annotate(
-                f"{load_s / unit:.3g}", (device, load_s / unit), (0, 2), textcoords="offset points", ha="center"
+                f"{load_s / unit:.3g}",
+                (device, load_s / unit),
+                (0, 5),
+                textcoords="offset points",
+                ha="center",
+                bbox={"boxstyle": "square,pad=0", "facecolor": "white", "edgecolor": "none"},  # over the bound's line
             )
     if problem.objective == "throughput" and bound_s is not None:
         label = f"proven lower bound, {seconds(bound_s)}"

@@ -25,6 +25,8 @@ MOST_PANELS = 12
 COLUMNS, MOST_TICKS = 4, 8
 WIDE = 5.0
 """Lengths that differ by more than this factor are drawn on a logarithmic scale."""
+TICKS_A_DECADE = (1.0, 2.0, 5.0)
+"""On that scale: two of them at least lie between lengths that differ so much."""
 LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "osD^vPX*"
 Value = float | str
@@ -171,13 +173,14 @@ class _Drawing:
             axis.plot(missing, height, "x", color=colour, markersize=5, transform=axis.get_xaxis_transform())
 
     def _scale(self, axis: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter, NullFormatter
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
         step = math.ceil(len(self.at) / MOST_TICKS)
         axis.set_xticks(range(0, len(self.at), step), [self.along.text(value) for value in self.at[::step]])
         axis.set_xlim(-0.4, len(self.at) - 0.6)
         if self.logarithmic:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=TICKS_A_DECADE))
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.yaxis.set_minor_formatter(NullFormatter())
         axis.margins(y=0.15)

@@ -22,7 +22,7 @@ from automap_models.planners.staged.evaluate import evaluate
 from automap_models.simulate.breakdown import Breakdown
 
 from ..commands.parsing import in_options
-from .pipeline import heading, layers_column, tied_facts, times
+from .pipeline import heading, layers_column, listed, tied_facts, times
 from .text import Column, console, fact_table, fits, plain, table
 
 if TYPE_CHECKING:
@@ -217,9 +217,10 @@ def shardings(candidate: Candidate) -> Iterator[tuple[str, str]]:
         if index:
             stages_of.setdefault(candidate.problem.all_shardings[index].name, []).append(s)
     for name, numbers in sorted(stages_of.items()):
-        where = f"stage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+        where = f"stage{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
         divided = counted(len(shardings[name].dims), "variable")
-        yield "operators", f"{where}: {name}, {divided} of the step partitioned, parameters and state among them"
+        shared = f"tensor parallel {shardings[name].degree}, {divided} of the step partitioned"
+        yield "operators", f"{where}: {shared}, parameters and state among them"
 
 
 def _against_pure(exploration: Exploration) -> Iterator[str]:

@@ -4,7 +4,8 @@ A page is a text with fenced blocks, which are taken in order, all in one folder
 
     `name.py`: + ```python    the file is written; so are ```json and ```yaml below a file's name
     ```python                 the program runs
-    ```bash                   its lines that begin with automap run, in this process
+    ```bash                   its lines that begin with automap run, in this process; those with python datagen/run.py
+                              and python train/run.py, too, with the sizes that a test gives them
     ```                       what the block before printed: every line of it, in this order, perhaps among others
 
 Figures that another machine or another run changes, such as how long planning took, are not compared.
@@ -16,15 +17,17 @@ import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from automap_models.infer import app
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?[:,]$")
+PROGRAMS = ("datagen/run.py", "train/run.py")
 _USAGE = re.compile(r"[A-Z]{4,}|\[--")
 """What a synopsis holds and a command does not."""
 _TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")
@@ -54,15 +57,41 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """The automap commands of a bash block: joined over continued lines, without comments."""
+    """The automap commands and programs of a bash block: joined over continued lines, without comments."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words and re.fullmatch(r"automap(-[a-z]+)?", words[0]) and not _USAGE.search(line):
             yield words
+        if words[:1] == ["python"] and words[1] in PROGRAMS:
+            yield words
 
 
-def run(words: list[str]) -> str:
-    """What a command prints on both streams."""
+def run_program(program: str, overrides: list[str]) -> str:
+    """What `python datagen/run.py` or `python train/run.py` prints with these settings; the last of equals counts."""
+    import hydra
+
+    from automap_models.datagen.command import make
+    from automap_models.resources import conf_dir
+    from automap_models.train.main import train
+
+    out = io.StringIO()
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"), contextlib.redirect_stdout(out):
+        if program == "datagen/run.py":
+            make(hydra.compose("datagen", overrides=overrides))
+        else:
+            train(hydra.compose("train", overrides=overrides))
+    return out.getvalue()
+
+
+def run(words: list[str], sizes: Mapping[str, Sequence[str]]) -> str:
+    """What a command prints on both streams.
+
+    Args:
+        words: the command.
+        sizes: a program's path → settings that make it smaller.
+    """
+    if words[0] == "python":
+        return run_program(words[1], [*words[2:], *sizes.get(words[1], ())])
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         command = words[0].removeprefix("automap").removeprefix("-")
@@ -99,11 +128,13 @@ class Ran:
     differences: tuple[str, ...] = ()
 
 
-def run_page(page: Path, skip: tuple[str, ...] = ()) -> Ran:
+def run_page(page: Path, skip: tuple[str, ...] = (), sizes: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Ran:
     """Run a page in the current folder.
 
     Args:
+        page: to run.
         skip: words; a block that holds one of them is not run, nor is what it prints compared.
+        sizes: a program's path → settings that make it smaller.
     """
     ran, printed = Ran(), None
     for block in blocks(page):
@@ -115,7 +146,7 @@ def run_page(page: Path, skip: tuple[str, ...] = ()) -> Ran:
             printed = execute(block.text, str(page))
             ran.runs += 1
         elif block.language == "bash":
-            outputs = [run(words) for words in commands(block.text)]
+            outputs = [run(words, sizes) for words in commands(block.text)]
             printed = "\n".join(outputs) if outputs else None
             ran.runs += len(outputs)
         elif block.printed and printed is not None:

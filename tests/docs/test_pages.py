@@ -84,6 +84,24 @@ def test_a_page_prints_what_it_says(
     assert ran.outputs == outputs
 
 
+@pytest.mark.slow
+def test_the_lesson_on_training_ends_with_a_plan_by_its_own_policy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs as it says but for its sizes: fewer problems and episodes, a smaller network, fewer states compared."""
+    pytest.importorskip("lightning")
+    from automap_models.train import main
+
+    monkeypatch.setattr(main, "export_policy", functools.partial(main.export_policy, states=50))
+    training = ("data.validation_groups=6", "data.batch=2", "data.steps_per_epoch=2", "episodes=64")
+    small = ("agent.learner.branches=4", "agent.size.hidden=16", "data.validation_devices=16", "logger=csv")
+    sizes = {"datagen/run.py": ("groups=40", "shard_size=20"), "train/run.py": (*training, *small)}
+    ran = pages.run_page(DOCS / "tutorials/train-a-policy.md", sizes=sizes)
+    assert ran.runs == 3
+    (policy,) = Path("runs").rglob("policy.onnx")
+    assert policy == Path("runs/lesson/policy.onnx")
+
+
 def test_every_option_that_a_page_lists_exists(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables and lists of options begin with the option."""
     for command in app.SUMMARIES:

@@ -260,6 +260,38 @@ class Inverted(nn.Module):
         return self.after(torch.linalg.inv(self.before(x))).square().mean()
 
 
+class Fused(nn.Module):
+    """Attention whose queries, keys and values come from one projection, by head or one after the other."""
+
+    def __init__(self, *, by_head: bool) -> None:
+        super().__init__()
+        self.by_head = by_head
+        self.qkv, self.out = nn.Linear(32, 96, bias=False), nn.Linear(32, 32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean square of what it makes."""
+        samples, tokens, _ = x.shape
+        dim = 3 if self.by_head else 2
+        shape = (samples, tokens, 4, 3, 8) if self.by_head else (samples, tokens, 3, 4, 8)
+        q, k, v = (part.squeeze(dim).transpose(1, 2) for part in self.qkv(x).view(shape).split(1, dim))
+        mixed = torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+        return self.out(mixed.transpose(1, 2).reshape(samples, tokens, 32)).square().mean()
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_a_fused_projection_is_partitioned_by_heads_if_it_is_laid_out_by_them(by_head: bool) -> None:
+    """As Megatron lays it out; where queries come first, their heads are no outermost part of the dimension."""
+    module = step_module(Fused(by_head=by_head), (torch.zeros(5, 7, 32),), name="fused")
+    classes = sharding_classes(module, rules_of(module), read_rule_set("shardy")).classes
+    names = [variable.name for variable in classes.variables]
+    of = {
+        name: classes.dim_classes[classes.dim_variables == names.index(name)] for name in ("qkv.weight", "out.weight")
+    }
+    heads = 4 if by_head else 1
+    assert classes.divisors[of["qkv.weight"]].tolist() == [heads, 32]
+    assert classes.divisors[of["out.weight"]].tolist() == [32, heads]
+
+
 def test_what_an_operator_without_a_rule_reads_and_makes_stays_whole_and_is_counted() -> None:
     traced = Traced.of(step_module(Inverted(), (torch.empty(8, 8),)))
     assert dict(traced.module.unknown) == {"linalg_inv_ex": 1}

@@ -1,20 +1,22 @@
 """Label setting: the shortest plans within bounds, from the last stage to the first (see planners.staged.exact).
 
-A label is a suffix of a plan, the stages s … S-1, with its span T and its exposed all-reduce R, and the sharding of its
-first stage. A search that is stopped still proves something: every plan no longer than the bound ends in one
-of the labels that were alive.
+A label is a suffix of a plan, the stages s … S-1, with its numbers (cost.suffixes) and the sharding of its first stage.
+A search that is stopped still proves something: every plan no longer than the bound ends in one of the labels that were
+alive. Before stage 1 only the first stage is left, on all devices before it, so the labels of stage 1 are held against
+whole plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
-from automap_models.cost.suffixes import Suffixes
+from automap_models.cost.suffixes import Prefix, Suffixes
 from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.pareto import IntArray, pareto_front, ragged_ranges
 from automap_models.planners.staged.plan_batch import PlanBatch
@@ -33,6 +35,8 @@ PLANNER = "exact"
 """Who makes the plans that come out."""
 TIES = 8
 """Most plans that are looked at of those that are equally long."""
+GRAIN = 1e-3
+"""Of the limit: to so much numbers are rounded where undominated labels only bound what plans cost."""
 BLOCK = 1 << 18
 """Extensions looked at in one go; what bounds the memory."""
 
@@ -47,6 +51,7 @@ class _Labels:
         sharding: in which it runs.
         parent: index of the rest among the next stage's labels.
         numbers: [c, n] of cost.suffixes.
+        least_s: [n] what any plan within the bounds costs at least that ends in it.
     """
 
     a: IntArray
@@ -56,14 +61,19 @@ class _Labels:
     sharding: IntArray
     parent: IntArray
     numbers: FloatArray
+    least_s: FloatArray
 
     def take(self, index: IntArray | NDArray[np.bool_] | slice) -> _Labels:
         """Some of the labels."""
         return _Labels(*(getattr(self, field.name)[..., index] for field in fields(self)))
 
 
-class TooMany(Exception):
-    """There are more labels than a search may keep."""
+class Keep(Enum):
+    """Which labels a search keeps of those that begin a stage at the same place."""
+
+    ALL = "all"
+    UNDOMINATED = "those that no other dominates"
+    BEST = "the one before which plans cost least at least"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +83,12 @@ class Ranking:
     Attributes:
         least_s: [n] ascending.
         batch: the plans.
+        limit_s: plans that may cost less were looked at.
     """
 
     least_s: FloatArray
     batch: PlanBatch
+    limit_s: float
 
     @property
     def ties(self) -> PlanBatch:
@@ -86,32 +98,32 @@ class Ranking:
 
 
 def ranked(
-    tables: StageTables, bounds: PrefixBounds, limit_s: float, deadline: Deadline, most_labels: int | None = None
+    tables: StageTables,
+    bounds: PrefixBounds,
+    limit_s: float,
+    deadline: Deadline,
+    most_labels: int | None = None,
+    keep: Keep = Keep.UNDOMINATED,
 ) -> Ranking:
-    """The plans within the bounds that may cost no more than that, best first: those that no other dominates, or all.
+    """The plans within the bounds that may cost no more than that, best first, as many of them as are kept.
 
     Args:
         tables: of the problem.
         bounds: where stages may begin.
         limit_s: what plans may cost.
         deadline: when to stop.
-        most_labels: list all plans, unless that takes more labels of a stage; None keeps the undominated ones.
+        most_labels: of a stage; where there would be more, the limit is lowered. None for any number.
+        keep: which labels; with BEST nothing is proven.
 
     Raises:
         OutOfTime: with a lower bound, no more than `limit_s`, on the plans within the bounds.
-        TooMany: more than `most_labels`.
     """
-    search = _Search(tables, bounds, limit_s, most_labels)
+    search = _Search(tables, bounds, limit_s, most_labels, keep)
     stages = [search.last_stage()]
     for s in range(tables.stages - 2, -1, -1):
-        try:
-            stages.insert(0, search.earlier_stage(s, stages[0], deadline))
-        except OutOfTime:
-            least = search.least(s + 1, stages[0])
-            raise OutOfTime(float(least.min(initial=limit_s)) * (1.0 - SLACK)) from None
-    least = tables.suffixes.least(stages[0].numbers, 0.0, 0.0)
-    order = np.argsort(least, kind="stable")
-    return Ranking(least[order], _follow(stages, order))
+        stages.insert(0, search.earlier_stage(s, stages[0], deadline))
+    order = np.argsort(stages[0].least_s, kind="stable")
+    return Ranking(stages[0].least_s[order], _follow(stages, order), search.limit_s)
 
 
 def _follow(stages: list[_Labels], j: IntArray) -> PlanBatch:
@@ -145,10 +157,12 @@ class _Before:
     """What must come before a stage at several places where it may begin (relaxation.PrefixBounds).
 
     Attributes:
+        stages: how many there are before it.
         arrives: least transfer into it, one direction; 0 for the first stage.
         busy, forward, excess: as in PrefixBounds.
     """
 
+    stages: int
     arrives: FloatArray
     busy: FloatArray
     forward: FloatArray
@@ -161,24 +175,26 @@ class _Before:
             at: at which of the places the suffixes begin.
         """
         arriving = suffixes.before_transfer(self.arrives[at], numbers)
-        return suffixes.least(arriving, self.busy[at], self.forward[at], self.excess[at])
+        return suffixes.least(arriving, Prefix(self.stages, self.busy[at], self.forward[at], self.excess[at]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Search:
     """What every stage's labels are made from.
 
     Attributes:
         tables: the problem.
         bounds: where stages may begin, and what must come before them.
-        limit_s: what plans may cost.
-        most_labels: of a stage where all of them are kept; None keeps those that no other dominates.
+        limit_s: what plans may cost; it falls where there are too many labels.
+        most_labels: of a stage; None for any number.
+        keep: which of the labels.
     """
 
     tables: StageTables
     bounds: PrefixBounds
     limit_s: float
     most_labels: int | None
+    keep: Keep
 
     def last_stage(self) -> _Labels:
         """Labels for each place where the last stage may begin."""
@@ -192,49 +208,63 @@ class _Search:
             k, q = np.full_like(a, tables.end), np.full_like(a, devices)
             numbers = tables.stage_numbers(index, stage, (i, k), (a, q), tables.suffixes.nothing(a.size))
             least = self._before(stage, a, i, devices).least(slice(None), tables.suffixes, numbers)
-            labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers)
+            if stage == 1:
+                least = np.maximum(least, self._complete(a, i, q, numbers))
+            labels = _Labels(a, i, q, k, np.full_like(a, index), np.full_like(a, -1), numbers, least)
             fits = tables.fits(stage, (i, k), (a, devices), index)
             blocks.append(labels.take((least <= self.limit_s) & fits))
-        return self._undominated(blocks)
+        return blocks[0] if len(blocks) == 1 else self._undominated(blocks)
 
     def earlier_stage(self, stage: int, rest: _Labels, deadline: Deadline) -> _Labels:
-        """The labels of a stage before those of the next one, for every device q between the two."""
-        begin = np.searchsorted(rest.a, np.arange(self.tables.replicas_in_all + 2))
+        """The labels of a stage before those of the next one, for every device q between the two.
+
+        Those q come first after which plans may be shortest, so that a search that is stopped proves most.
+
+        Raises:
+            OutOfTime: with a lower bound on the plans within the bounds.
+        """
+        cuts, begin = np.unique(rest.a, return_index=True)
+        least = np.minimum.reduceat(rest.least_s, begin) if begin.size else rest.least_s
+        ends = np.append(begin, rest.a.size)
         blocks = [rest.take(slice(0, 0))]
-        for q in np.unique(rest.a).tolist():
-            own = np.arange(begin[q], begin[q + 1])
+        for turn, cut in enumerate(order := np.argsort(least, kind="stable")):
+            q, own = int(cuts[cut]), np.arange(ends[cut], ends[cut + 1])
             devices = begin_devices(self.bounds, stage, q)
             rows = max(BLOCK // own.size, 1)
             for first in range(0, devices.size, rows):
-                deadline.check()
+                if deadline.passed:
+                    known = [labels.least_s.min(initial=np.inf) for labels in blocks]
+                    raise OutOfTime(min(self.limit_s, least[order[turn]], *known))
                 blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
-                self._require_few(blocks)
-        return _joined(blocks, self.tables.end)
+            blocks = self._few(blocks)
+        labels = _joined(blocks, self.tables.end)
+        if self.keep is Keep.BEST and stage:
+            return self._undominated([labels])
+        return labels
 
-    def least(self, stage: int, labels: _Labels) -> FloatArray:
-        """[n] lower bound on what any plan within the bounds costs that ends in such a suffix."""
-        before = self._before(stage, labels.a, labels.i, labels.q)
-        return before.least(slice(None), self.tables.suffixes, labels.numbers)
-
-    def _front(self, group: IntArray, numbers: FloatArray) -> IntArray:
-        """Indices of the entries to keep, ascending by group."""
-        if self.most_labels is None:
-            return pareto_front(group, numbers)
-        return np.arange(group.size)
+    def _front(self, group: IntArray, numbers: FloatArray, least_s: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Indices of the entries to keep, ascending by group, and their numbers."""
+        if self.keep is Keep.ALL:
+            return np.arange(group.size), numbers
+        if self.keep is Keep.UNDOMINATED:
+            numbers = self.tables.suffixes.rounded(numbers, GRAIN * self.limit_s)
+            front = pareto_front(group, numbers)
+            return front, numbers[:, front]
+        order = np.lexsort((least_s, group))
+        best = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+        return best, numbers[:, best]
 
     def _before(self, stage: int, a: IntArray, i: IntArray, q: IntArray | int) -> _Before:
         """What must come before the stage from boundary i on devices a … q-1."""
         arrives = self.tables.A[i] * self.tables.devices.arrival[a, q] if stage else np.zeros(i.size)
         bounds = self.bounds
-        return _Before(arrives, *(least[stage, a, i] for least in (bounds.busy, bounds.forward, bounds.excess)))
+        return _Before(stage, arrives, *(least[stage, a, i] for least in (bounds.busy, bounds.forward, bounds.excess)))
 
     def _undominated(self, shardings: list[_Labels]) -> _Labels:
         """Of labels with the same end device, a sharding each, those that none with the same beginning dominates."""
-        if len(shardings) == 1:
-            return shardings[0]
         labels = _joined(shardings, self.tables.end)
-        group = labels.a * (self.tables.end + 1) + labels.i
-        return labels.take(self._front(group, labels.numbers))
+        front, _ = self._front(labels.a * (self.tables.end + 1) + labels.i, labels.numbers, labels.least_s)
+        return labels.take(front)
 
     def _stage_on(self, stage: int, devices: IntArray, q: int, rest: _Labels, own: IntArray) -> list[_Labels]:
         """Labels of the stage on each of `devices` … q-1, before the labels `own` of the rest, which begins there."""
@@ -243,10 +273,11 @@ class _Search:
         if len(through) == 1:
             return list(self._in_sharding(stage, through[0], devices, q, arriving))
         shardings = [
-            self._in_sharding(stage, sharding, devices, q, self._reaching(sharding, arriving)) for sharding in through
+            self._in_sharding(stage, sharding, devices, q, self._reaching(stage, sharding, arriving))
+            for sharding in through
         ]
         blocks = [labels for labels_of_one in shardings for labels in labels_of_one]
-        return [self._undominated(blocks)] if blocks else []
+        return [self._undominated(blocks)] if len(blocks) > 1 else blocks
 
     def _cross(
         self, stage: int, through: list[Through], devices: IntArray, q: int, rest: _Labels, own: IntArray
@@ -258,19 +289,21 @@ class _Search:
         numbers = tables.suffixes.before_transfer(x, rest.numbers[:, None, own])
         busy, forward = least_through(through, devices.size, tables.end)
         excess = self.bounds.excess[stage + 1, q, k]
-        alive = np.flatnonzero(tables.suffixes.least(numbers, busy[:, k], forward[:, k], excess) <= self.limit_s)
+        before = Prefix(stage + 1, busy[:, k], forward[:, k], excess)
+        least = tables.suffixes.least(numbers, before).ravel()
+        alive = np.flatnonzero(least <= self.limit_s)
         group = (np.arange(devices.size)[:, None] * (tables.end + 1) + k).ravel()[alive]
         numbers = numbers.reshape(len(numbers), -1)[:, alive]
-        front = self._front(group, numbers)
+        front, numbers = self._front(group, numbers, least[alive])
         from_own = alive[front] % own.size
-        return _Arriving(group[front], k[from_own], own[from_own], numbers[:, front])
+        return _Arriving(group[front], k[from_own], own[from_own], numbers)
 
-    def _reaching(self, through: Through, arriving: _Arriving) -> _Arriving:
+    def _reaching(self, stage: int, through: Through, arriving: _Arriving) -> _Arriving:
         """Those before which a stage in that sharding can still come."""
         row, rows = arriving.group // (self.tables.end + 1), through.rows
         at = np.minimum(np.searchsorted(rows, row), rows.size - 1)
         busy, forward = through.busy[at, arriving.k], through.forward[at, arriving.k]
-        least = self.tables.suffixes.least(arriving.numbers, busy, forward)
+        least = self.tables.suffixes.least(arriving.numbers, Prefix(stage + 1, busy, forward))
         some = np.flatnonzero((rows[at] == row) & (least <= self.limit_s))
         return _Arriving(*(getattr(arriving, field.name)[..., some] for field in fields(_Arriving)))
 
@@ -285,20 +318,33 @@ class _Search:
         rate, ring = sharding.paces.rate[a, q], sharding.all_reduce[a, q]
         before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
-        latest = self._latest_end(sharding, before, i, rate, ring)
+        trip_s = arriving.numbers[0].min(initial=np.inf)
+        room_s = self.limit_s - before.busy - 2.0 * before.arrives
+        latest = self._latest_end(stage, sharding, before, i, rate, ring, room_s, trip_s)
+        beside_s = room_s - before.excess
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
         limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
         for some in np.split(np.arange(i.size), np.unique(limits)):
             owner, j = ragged_ranges(start[some], stop[some])
-            at = some[owner]
+            at, trip = some[owner], arriving.numbers[0, j]
+            most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s[at], trip), beside_s[at] - trip)
+            work_s = sharding.work_s(i[at], arriving.k[j], rate[at])
+            light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
+            at, j = at[light], j[light]
             begin, end = (i[at], arriving.k[j]), (a[at], np.full_like(at, q))
             numbers = tables.stage_numbers(through.sharding, stage, begin, end, arriving.numbers[:, j])
-            short = np.flatnonzero(before.least(at, tables.suffixes, numbers) <= self.limit_s)
+            least = before.least(at, tables.suffixes, numbers)
+            short = np.flatnonzero(least <= self.limit_s)
+            if stage == 1 and short.size:
+                begins = at[short]
+                whole = self._complete(a[begins], i[begins], np.full_like(begins, q), numbers[:, short])
+                least[short] = np.maximum(least[short], whole)
+                short = short[whole <= self.limit_s]
             place, k = at[short], arriving.k[j[short]]
             fit = np.flatnonzero(tables.fits(stage, (i[place], k), (a[place], q), through.sharding))
             place, short = place[fit], short[fit]
-            front = self._front(place, numbers[:, short])
+            front, numbers = self._front(place, numbers[:, short], least[short])
             place, kept = place[front], short[front]
             yield _Labels(
                 a=a[place],
@@ -307,19 +353,50 @@ class _Search:
                 k=arriving.k[j[kept]],
                 sharding=np.full_like(place, through.sharding),
                 parent=arriving.parent[j[kept]],
-                numbers=numbers[:, kept],
+                numbers=numbers,
+                least_s=least[kept],
             )
 
-    def _require_few(self, blocks: Sequence[_Labels]) -> None:
-        if self.most_labels is not None and sum(labels.a.size for labels in blocks) > self.most_labels:
-            raise TooMany
+    def _complete(self, a: IntArray, i: IntArray, q: IntArray, numbers: FloatArray) -> FloatArray:
+        """[n] what a plan costs at least that ends in suffixes from stage 1 on: what comes before is the first stage.
+
+        Args:
+            a, i: where these begin.
+            q: where their first stage ends.
+            numbers: of the suffixes.
+        """
+        tables, least = self.tables, np.full(a.size, np.inf)
+        arriving = tables.suffixes.before_transfer(tables.devices.from_first[a, q] * tables.A[i], numbers)
+        first = np.zeros_like(a)
+        for index, sharding in enumerate(tables.shardings):
+            on = np.flatnonzero(sharding.allowed[0, a])
+            ends = (first[on], i[on]), (first[on], a[on])
+            whole = tables.stage_numbers(index, 0, *ends, arriving[:, on])
+            least[on] = np.minimum(least[on], tables.suffixes.least(whole))
+        return least
+
+    def _few(self, blocks: list[_Labels]) -> list[_Labels]:
+        """The labels within the limit, which is lowered to what half as many meet as there may be if there are more."""
+        if self.most_labels is None or sum(labels.a.size for labels in blocks) <= self.most_labels:
+            return blocks
+        least = np.concatenate([labels.least_s for labels in blocks])
+        self.limit_s = float(np.partition(least, self.most_labels // 2)[self.most_labels // 2])
+        return [labels.take(labels.least_s < self.limit_s) for labels in blocks]
 
     def _latest_end(
-        self, sharding: ShardingTables, before: _Before, i: IntArray, rate: FloatArray, ring: FloatArray
+        self,
+        stage: int,
+        sharding: ShardingTables,
+        before: _Before,
+        i: IntArray,
+        rate: FloatArray,
+        ring: FloatArray,
+        room_s: FloatArray,
+        trip_s: float,
     ) -> IntArray:
-        """[n] one past the last boundary where the stage may end: busy + M·u, forward + AR ≤ limit, σ·ΣW fits."""
+        """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits."""
         tables, C, W = self.tables, sharding.C, sharding.W
-        compute = (self.limit_s - before.busy) * rate / tables.micro_batches
+        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * rate
         with np.errstate(divide="ignore"):
             reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
         weights = np.minimum(reduced, tables.memory / tables.state_factor)

@@ -7,6 +7,7 @@ T ≥ Σ_{j<2s} u_j + M·u_s, L = max_s (T - hidden_s + AR_s).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -71,6 +72,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
     return bounds
 
 
+@lru_cache(maxsize=4)
 def least_excess(tables: StageTables) -> FloatArray:
     """[S, D+1, m+1] what one of the stages before a place adds to a micro-batch's round trip (cost.suffixes) at least.
 

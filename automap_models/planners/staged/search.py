@@ -28,7 +28,7 @@ from automap_models.planners.base import Deadline, OutOfTime
 from automap_models.planners.staged.beam_search import route_of
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, is_plain
 from automap_models.planners.staged.feasibility import stages_exist
-from automap_models.planners.staged.label_setting import PLANNER, SLACK, Ranking, TooMany, ranked
+from automap_models.planners.staged.label_setting import PLANNER, SLACK, Keep, Ranking, ranked
 from automap_models.planners.staged.local_search import even_route, local_search
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
@@ -42,15 +42,12 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-SHARES = (0.8, 0.9, 0.95, 0.98, 1.0)
-"""Plans are listed that may cost no more than so much of the best, one time after the other: the less that is, the
-sooner all of them are simulated, and the bound is that good."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_ONCE = 1 << 14
 """Plans that are simulated in one go."""
-SHORT_LIST, LONG_LIST = 1 << 18, 1 << 21
-"""Most labels of a stage, where all plans are listed: at first, and where that is too few."""
+LISTS = (1 << 16, 1 << 18, 1 << 21)
+"""Most labels of a stage where all plans are listed: at first, and where that was too few."""
 LARGE = 256
 """Problems of more stages times devices are large: 8 stages on more than 32 devices. Their whole grid can hardly be
 searched in the time that people wait."""
@@ -196,27 +193,30 @@ class StagedSearch:
             self.coarse_to_fine(finest, self.best or start)
 
     def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
-        """Go down by moves from the start, or from even stages and the best on coarser grids."""
-        far = far or start is None
+        """Go down by moves from the start, or from the best plans that a few labels on coarser grids lead to."""
         if start is None:
             cuts = even_route(finest).cuts(finest)
-            start = StagedPlan(*cuts, self.problem.micro_batches, PLANNER)
-            if start.check_valid(self.problem)[0]:
-                self.offer(start)
-        if start.check_valid(self.problem)[0]:
+            even = StagedPlan(*cuts, self.problem.micro_batches, PLANNER)
+            if even.check_valid(self.problem)[0]:
+                self.offer(even)
+        elif start.check_valid(self.problem)[0]:
             self.improve_by_moves(finest, start, MOVES)
-        if far or np.isinf(self.step_s):
-            self.improve_on_coarser_grids(finest)
+        if far or start is None or np.isinf(self.step_s):
+            self.improve_on_coarser_grids(finest, Keep.BEST)
 
-    def improve_on_coarser_grids(self, finest: StageTables) -> None:
-        """Take the best plans on coarser grids, of those that no other dominates, and go on from them by moves.
+    def improve_on_coarser_grids(self, finest: StageTables, keep: Keep = Keep.UNDOMINATED) -> None:
+        """Take the best plans that labels on coarser grids lead to, and go on from them by moves.
+
+        Args:
+            finest: tables of the problem.
+            keep: which labels.
 
         Raises:
             OutOfTime: the deadline has passed; nothing is proven.
         """
         for stride in _coarser_strides(self.problem):
             tables, before = tables_of(self.problem, stride), self.best
-            self._simulate(tables, self._ranked(tables, self.step_s))
+            self._simulate(tables, self._ranked(tables, self.step_s, keep))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
 
@@ -230,39 +230,39 @@ class StagedSearch:
             self._take_ties(self._ranked(tables, self.step_s), tables)
             return
         if np.isinf(self.step_s):
-            self._simulate(tables, self._ranked(tables, self.step_s))
+            self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
         self._close(tables)
 
-    def _ranked(self, tables: StageTables, limit_s: float, most_labels: int | None = None) -> Ranking:
+    def _ranked(
+        self, tables: StageTables, limit_s: float, keep: Keep = Keep.UNDOMINATED, most_labels: int | None = None
+    ) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
-        bounds = prefix_bounds(tables, limit_s * (1.0 + SLACK), self.deadline)
-        return ranked(tables, bounds, limit_s * (1.0 + SLACK), self.deadline, most_labels)
+        limit_s *= 1.0 + SLACK
+        bounds = prefix_bounds(tables, limit_s, self.deadline)
+        return ranked(tables, bounds, limit_s, self.deadline, most_labels, keep)
 
     def _close(self, tables: StageTables) -> None:
-        """List all plans that may be shorter than the best, those first that cost least at least, and simulate them.
+        """List all plans that may be shorter than the best and simulate them.
 
-        Where a list gets long, the plans that no other dominates by what they cost at least are looked at first.
+        Where the first list gets too long, only plans that cost least at least are on it; then the plans that no other
+        dominates say how short any plan can be, before longer lists are made.
 
         Raises:
             OutOfTime: with a bound on all plans on the tables.
         """
-        done_s, most = 0.0, SHORT_LIST
+        done_s = 0.0
         try:
-            for share in SHARES:
-                limit_s = share * self.step_s
-                try:
-                    self._simulate(tables, self._ranked(tables, limit_s, most), done_s)
-                except TooMany:
-                    if most == LONG_LIST:
-                        break
-                    most, done_s = LONG_LIST, max(done_s, self.undominated(tables))
-                    limit_s = max(limit_s, done_s) if share < 1.0 else self.step_s
-                    self._simulate(tables, self._ranked(tables, limit_s, most), done_s)
-                done_s = max(done_s, limit_s)
-        except (OutOfTime, TooMany):
-            raise OutOfTime(done_s) from None
-        if done_s < self.step_s * (1.0 - LENGTH_ROUNDING):
-            raise OutOfTime(done_s)
+            for most in LISTS:
+                ranking = self._ranked(tables, self.step_s, Keep.ALL, most)
+                self._simulate(tables, ranking, done_s)
+                done_s = max(done_s, ranking.limit_s)
+                if done_s >= self.step_s:
+                    return
+                if most == LISTS[0]:
+                    done_s = max(done_s, self.undominated(tables))
+        except OutOfTime as stopped:
+            raise OutOfTime(max(done_s, stopped.bound_s)) from None
+        raise OutOfTime(done_s)
 
     def undominated(self, tables: StageTables) -> float:
         """Simulate the plans that no other dominates by what they cost at least; no plan at all costs less than that.

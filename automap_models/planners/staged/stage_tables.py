@@ -183,6 +183,7 @@ class DeviceTables:
         transfer: for each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
         arrival: [D+1, D+1] least over senders of the transfer into devices a … q-1.
         boundary: [D+1] least transfer over boundary q.
+        from_first: [D+1, D+1] from devices 0 … q-1 to q … e-1.
     """
 
     inside: IntArray
@@ -191,6 +192,7 @@ class DeviceTables:
     transfer: tuple[FloatArray, ...]
     arrival: FloatArray
     boundary: FloatArray
+    from_first: FloatArray
 
 
 MOST_DEVICES = 512
@@ -217,8 +219,9 @@ def device_tables(cluster: Cluster) -> DeviceTables:
     inside, across = np.maximum(held.max(2), 1), np.maximum((held > 0).sum(2), 1)
     share = held / np.maximum(cut[None, :] - cut[:, None], 1)[:, :, None]
     transfer = [np.zeros((0, devices)), *(_transfers(cluster, share, q) for q in range(1, devices))]
-    arrival, boundary = np.zeros((devices + 1, devices + 1)), np.zeros(devices + 1)
+    (arrival, from_first), boundary = np.zeros((2, devices + 1, devices + 1)), np.zeros(devices + 1)
     for q in range(1, devices):
+        from_first[q, q + 1 :] = transfer[q][0]
         arrival[q, q + 1 :], boundary[q] = transfer[q].min(0), transfer[q].min()
     return DeviceTables(
         inside=inside,
@@ -227,6 +230,7 @@ def device_tables(cluster: Cluster) -> DeviceTables:
         transfer=tuple(transfer),
         arrival=arrival,
         boundary=boundary,
+        from_first=from_first,
     )
 
 

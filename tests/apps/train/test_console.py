@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import RichProgressBar
 
 from automap_models.train import console
 from automap_models.train.build import build_data, build_module
@@ -46,6 +47,30 @@ def test_a_run_tells_its_gap_at_once_and_then_every_ten_seconds(
     clock[0] = 14
     lines.on_validation_end(trainer, module)
     assert capsys.readouterr().out == ""
+
+
+def test_the_gap_before_the_training_stands_until_there_is_another(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lines,) = progress(1000, 0.5)
+    module: Any = SimpleNamespace(episodes=0)
+    trainer: Any = SimpleNamespace(callback_metrics={"val/gap_mean": torch.tensor(1.25)})
+    lines.on_train_start(trainer, module)
+    clock[0], module.episodes = 12, 300
+    lines.on_train_batch_end(trainer, module, None, None, 0)
+    clock[0] = 13
+    lines.on_validation_end(trainer, module)
+    said = capsys.readouterr().out.splitlines()
+    assert ["50.0 %" in said[0], "25.0 %" in said[1]] == [True, True]
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    logged: dict[str, float | str] = {"v_num": 0, "train/episodes_per_s": 4.0}
+    monkeypatch.setattr(RichProgressBar, "get_metrics", lambda *_: logged)
+    (bar,) = progress(1000, 0.5)
+    assert isinstance(bar, RichProgressBar)
+    assert bar.get_metrics(trainer, module) == {"gap to the optimum": "50.0 %", "episodes/s": 4.0}
+    logged["val/gap_mean"] = 1.25
+    assert bar.get_metrics(trainer, module)["gap to the optimum"] == "25.0 %"
 
 
 def test_the_gap_at_the_start_is_that_of_greedy_plans_over_their_optima(tiny: Any) -> None:
