@@ -260,6 +260,28 @@ class Inverted(nn.Module):
         return self.after(torch.linalg.inv(self.before(x))).square().mean()
 
 
+def test_a_model_that_sorts_its_tokens_by_expert_is_planned_with_data_parallelism_and_stages() -> None:
+    """Mixtral: no input dimension propagates past the sort over all tokens, but replicas sort their own samples."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, num_local_experts=4, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.MixtralForCausalLM(config)
+    tokens = torch.zeros(4, 8, dtype=torch.long)
+    module = step_module(model, kwargs={"input_ids": tokens, "labels": tokens}, name="mixtral")
+    profile = Traced.of(module).profile
+    assert module.unknown == {}
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert profile.W.sum() == pytest.approx(parameters)
+    cluster = read_cluster("A")
+    for stages, planner in ((1, "data-parallel"), (2, "uniform")):
+        result = make_planner(planner).solve(StagedProblem(profile, cluster, stages, 4, schedule="1f1b"))
+        assert result.plan is not None
+        assert (result.plan.stages, result.problem.samples) == (stages, 4)
+
+
 class Fused(nn.Module):
     """Attention whose queries, keys and values come from one projection, by head or one after the other."""
 

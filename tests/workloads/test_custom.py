@@ -60,8 +60,8 @@ def test_tokens_labels_and_a_key_one_by_one_are_the_batch_too(from_factory: Call
     """Tokens that counted as state once made all that a layer keeps cross every later cut, in silence."""
     state = {"m": PARAMS, "t": jax.ShapeDtypeStruct((), jnp.int32)}
     key = jax.eval_shape(lambda: jax.random.key(0))
-    made = from_factory((step, (PARAMS, state, key, BATCH["x"], BATCH["y"])))
-    assert (made.inputs, made.microbatch_size) == ((2, 3, 4), 8)
+    own_step = from_factory((step, (PARAMS, state, key, BATCH["x"], BATCH["y"])))
+    assert (own_step.inputs, own_step.microbatch_size) == ((2, 3, 4), 8)
 
 
 @pytest.mark.parametrize(
