@@ -130,7 +130,7 @@ def _finish(config: DictConfig, trainer: L.Trainer, module: RainbowModule, data:
     if config.export:
         load_weights(module, path, "checkpoint")
         policy = Path(config.out) / "policy.onnx"
-        say(f"{policy}: exporting the best policy; comparing it with torch on {STATES:,} states takes a few minutes")
+        say(f"{policy}: exporting the best policy and comparing it with torch on {STATES:,} states (minutes)")
         report = export_policy(module, data, policy, OmegaConf.to_container(config, resolve=True))
         say(
             f"{policy}: agrees with torch on {report['states']:,.0f} states, "

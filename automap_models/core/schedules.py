@@ -504,8 +504,8 @@ def most_held(
         saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
         kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
     """
-    saved = saved or [1.0] * schedule.stages
-    kept = kept or [0.0] * schedule.stages
+    saved = [1.0] * schedule.stages if saved is None else saved
+    kept = kept if len(kept) else [0.0] * schedule.stages
     change = {
         "F": saved,
         "B": [-of_stage for of_stage in saved],

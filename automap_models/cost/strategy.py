@@ -77,12 +77,13 @@ def device_memory(
             raise BadInput(f"{count} figures for {stages} virtual stages", where=f"`{where}`", do="give one each")
     if gradient_bytes not in (2, 4):
         raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2 or 4")
-    if kept_bytes and len(kept_bytes) != stages:
+    kept_bytes = kept_bytes if len(kept_bytes) else saved_bytes
+    if len(kept_bytes) != stages:
         raise BadInput(
             f"{len(kept_bytes)} figures for {stages} virtual stages", where="`kept_bytes`", do="give one each"
         )
     schedule = strategy.build_schedule()
-    activations = most_held(schedule, saved_bytes, kept_bytes or saved_bytes)
+    activations = most_held(schedule, saved_bytes, kept_bytes)
     of_ranks = [0.0] * strategy.pp
     for rank, held_parameters in zip(schedule.rank_of, parameters, strict=True):
         of_ranks[rank] += held_parameters

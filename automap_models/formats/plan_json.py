@@ -45,7 +45,6 @@ TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
 STALE = "plan again for this profile and cluster"
 
-
 Objective = Literal["step", "length"]
 """What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""
 
@@ -448,9 +447,10 @@ def _require_same_cost(
     if len(document.stages) != len(expected):
         what = f"lists {len(document.stages)} stages, but the cuts make {len(expected)}"
         raise BadInput(what, where=where, do=STALE)
+    names = {"sharding": "partitioning"} if document.kind == FORMER else {}
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
-            written = getattr(stage, _former(key, document))
+            written = getattr(stage, names.get(key, key))
             if key != "tied" or written is not UNSET:  # older files do not have it
                 _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
@@ -467,10 +467,6 @@ def _require_same_cost(
             where=where,
             do="plan again",
         )
-
-
-def _former(key: str, document: PlanDocument) -> str:
-    return "partitioning" if key == "sharding" and document.kind == FORMER else key
 
 
 def _require_same(written: object, value: object, key: str, where: str) -> None:

@@ -185,7 +185,7 @@ class _Values:
         """The instances of a stack in the repeated step that are neither its first nor its last."""
         return range(self._last[s], 0, -1) if descending else range(1, self._last[s] + 1)
 
-    def made(self, value: int, k: int) -> _Key:
+    def key_in_instance(self, value: int, k: int) -> _Key:
         """What a value is in instance k; itself where it is not repeated."""
         s, place = divmod(self.labels[value], _TRACED)
         return (s, self._position[value], k) if place in _ALIKE and self.labels[value] != _NONE else value
@@ -199,11 +199,11 @@ class _Values:
             return first
         if label_1 == one and label_2 == two:
             _require(self._position[first] == self._position[second])
-            return self.made(first, k)
+            return self.key_in_instance(first, k)
         if label_2 == one:
-            return self.made(second, k - 1) if k > 1 else first
+            return self.key_in_instance(second, k - 1) if k > 1 else first
         if label_1 == two:
-            return self.made(first, k + 1) if k < self._last[s] else second
+            return self.key_in_instance(first, k + 1) if k < self._last[s] else second
         raise _UnlikeError
 
     def fixed(self, value: int, label: int) -> _Key:
@@ -212,7 +212,7 @@ class _Values:
         if self.labels[value] == _NONE or place not in _ALIKE:
             return value
         _require(label == _TRACED * s + (0 if place == 1 else _LAST))
-        return self.made(value, 1 if place == 1 else self._last[s])
+        return self.key_in_instance(value, 1 if place == 1 else self._last[s])
 
 
 class _Repetition:
@@ -226,10 +226,10 @@ class _Repetition:
         self.argument_labels = [self.names.label(argument.name) for argument in module.arguments]
         self.labels = _labels(module.operations, self.graph, self.argument_labels, self.names)
         self.order = _update_last(module.operations, self.graph, self.labels)
-        made = [label for label, op in zip(self.labels, module.operations, strict=True) for _ in op.results]
+        of_results = [label for label, op in zip(self.labels, module.operations, strict=True) for _ in op.results]
         first = self.graph.result_offsets.tolist()
         results = (v for i in self.order for v in range(first[i], first[i + 1]))
-        of_values = [*self.argument_labels, *made]
+        of_values = [*self.argument_labels, *of_results]
         self.values = _Values(of_values, [*range(len(module.arguments)), *results], self.last)
         self.items = _Values(self.labels, self.order, self.last)
         self._require_alike()
@@ -259,7 +259,7 @@ class _Repetition:
     def _partner(self, item: int, items: _Values) -> int:
         """The item of instance 2 that is like one of instance 1."""
         label = items.labels[item]
-        key = items.made(item, 1)
+        key = items.key_in_instance(item, 1)
         assert isinstance(key, tuple)
         return items.members[label + 1][key[1]]
 
@@ -285,7 +285,7 @@ class _Repetition:
             of_prefix[self.names.prefix(argument.name) or (argument.name, _NONE)].append(v)
         for (prefix, s), members in of_prefix.items():
             for v, shift in self._blocks(prefix, s, members) if s != _NONE else [(members[0], None)]:
-                ids[self.values.made(v, 1 + (shift or 0))] = len(arguments)
+                ids[self.values.key_in_instance(v, 1 + (shift or 0))] = len(arguments)
                 name = trace.arguments[v].name
                 arguments.append(Argument(self.names.renamed(name, shift), trace.arguments[v].kind))
                 types.append(trace.argument_types[v])
@@ -313,7 +313,7 @@ class _Repetition:
                 raise _UnlikeError from None
             k = 1 + (shift or 0)
             for v in range(first_result[copy.of], first_result[copy.of + 1]):
-                ids[self.values.made(v, k)] = len(ids)
+                ids[self.values.key_in_instance(v, k)] = len(ids)
             name, path = op.name, self.names.renamed(op.path, shift)
             if shift:
                 name, free_number = f"{_stem(name)}.{free_number}", free_number + 1
@@ -337,7 +337,7 @@ class _Repetition:
             if self.values.labels[v] == _NONE or place not in _ALIKE:
                 yield ids[v]
             elif place == 1:
-                yield from (ids[self.values.made(v, k)] for k in range(1, self.last[s] + 1))
+                yield from (ids[self.values.key_in_instance(v, k)] for k in range(1, self.last[s] + 1))
 
     def _rules(self, operation: dict[_Key, int], ids: dict[_Key, int], n_arguments: int) -> ShardingRules:
         """The sharding rules: uses are repeated as operations are; values but the arguments have other numbers.
@@ -353,7 +353,7 @@ class _Repetition:
         items = _Values(use_labels, range(len(uses)), self.last)
         order = [*range(len(self.argument_labels)), *_own_first(uses, use_labels, value_labels)]
         values = _Values(value_labels, order, self.last)
-        numbers: dict[_Key, int] = {values.made(v, k): ids[key] for v, k, key in self._argument_keys(ids)}
+        numbers: dict[_Key, int] = {values.key_in_instance(v, k): ids[key] for v, k, key in self._argument_keys(ids)}
         tensors: list[Tensor] = [Tensor((), "token")] * n_arguments
         for key, number in numbers.items():
             tensors[number] = rules.tensors[_of_key(key, values)]
@@ -374,7 +374,7 @@ class _Repetition:
             s, place = divmod(label, _TRACED)
             if label != _NONE and place in _ALIKE:
                 if place == 1:
-                    yield from ((v, k, self.values.made(v, k)) for k in range(1, self.last[s] + 1))
+                    yield from ((v, k, self.values.key_in_instance(v, k)) for k in range(1, self.last[s] + 1))
             else:
                 yield v, 1, v
 
@@ -385,13 +385,13 @@ class _Repetition:
         use, label = uses[i], items.labels[i]
         s, place = divmod(label, _TRACED)
         if label == _NONE or place not in _ALIKE:
-            yield (values.fixed(v, label) for v in use.values), self.items.made(use.operation, 1)
+            yield (values.fixed(v, label) for v in use.values), self.items.key_in_instance(use.operation, 1)
         elif place == 1:
             alike = uses[self._partner_of_use(i, items)]
             _require(alike.rule == use.rule and alike.opcode == use.opcode and len(alike.values) == len(use.values))
             for k in range(1, self.last[s] + 1):
                 pairs = zip(use.values, alike.values, strict=True)
-                yield (values.copied(v, w, s, k) for v, w in pairs), self.items.made(use.operation, k)
+                yield (values.copied(v, w, s, k) for v, w in pairs), self.items.key_in_instance(use.operation, k)
 
     def _partner_of_use(self, i: int, items: _Values) -> int:
         label = items.labels[i]
@@ -442,9 +442,9 @@ def _labels_of_uses(
             of_values[v] = of_uses[i]
         for v in use.values[: len(use.values) - use.results]:
             readers[v].add(of_uses[i])
-    made = {v for use in uses for v in use.values[len(use.values) - use.results :]}
+    result_values = {v for use in uses for v in use.values[len(use.values) - use.results :]}
     for v, reading in readers.items():
-        if v not in made and len(reading) == 1:
+        if v not in result_values and len(reading) == 1:
             of_values[v] = next(iter(reading))
     of_values[: len(argument_labels)] = argument_labels
     return of_uses, of_values
@@ -502,11 +502,11 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
         run = _run(order[at:], labels, (label, _NONE))
         own = [p for p in run if labels[p] != _NONE]
         other = _run(order[at + len(run) :], labels, (label - place + 3 - place,))
-        _require([items.made(p, 1) for p in own] == [items.made(p, 1) for p in other])
+        _require([items.key_in_instance(p, 1) for p in own] == [items.key_in_instance(p, 1) for p in other])
         of = dict(zip(own, own if place == 1 else other, strict=True))
         for count, k in enumerate(items.instances(label // _TRACED, descending=place == 2)):
             for p in run if count == 0 else own:
-                yield _Copy(of[p], items.made(p, k)) if p in of else _Copy(p, p)
+                yield _Copy(of[p], items.key_in_instance(p, k)) if p in of else _Copy(p, p)
         at += len(run) + len(other)
 
 

@@ -5,7 +5,7 @@ Between two ranks there is one link, which carries one message at a time in eith
 messages get ready; of two that get ready at the same time the forward one goes first. A pass starts when the rank is
 free and its input has arrived; what goes to another virtual stage of the same rank is there at once. The gradients of a
 stage are reduced in buckets (cost.overlap), one after the other, each as soon as the last pass that adds to them, a
-backward or a weight-gradient pass, has come so far; where they use the link to the rank before, they take turns with
+backward or a weight-gradient pass, has come so far; where they use the link to the stage before, they take turns with
 the messages on it. Without buckets one all-reduce starts after that pass. Stages that hold the same parameters sum the
 gradients of these when all of their ranks have reduced theirs.
 
@@ -130,7 +130,7 @@ class _Run:
         transfer: [V-1] seconds of a message between neighbouring stages.
         links: [V-1] which link carries it; None where both stages are on one rank.
         buckets: [V] of each stage.
-        shares_link: [V] whether these use the link to the rank before.
+        shares_link: [V] whether these use the link to the stage before, where that is on another rank.
         last_gradient: [V] the last pass that adds to a stage's gradients.
         next_action: [S] how many passes a rank has run.
         rank_free, link_free, ring_free: [S] when each is free.

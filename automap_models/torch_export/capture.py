@@ -9,6 +9,7 @@ import io
 import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,10 @@ def _quiet() -> Iterator[None]:
     before, printed = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "The tensor attributes? .* assigned during export", UserWarning
+            )  # nn.LSTM
             yield
     finally:
         logging.disable(before)

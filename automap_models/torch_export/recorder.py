@@ -22,6 +22,7 @@ from automap_models.core.instruction_graph import Phase
 from automap_models.hlo import module
 from automap_models.hlo.sharding_rules import Rule
 from automap_models.torch_export.decompositions import DECOMPOSED
+from automap_models.torch_export.described import Call, Described
 from automap_models.torch_export.factors import (
     Mapped,
     Parts,
@@ -39,8 +40,6 @@ from automap_models.torch_export.operators import (
     FACTORIES,
     RANDOM,
     RESHAPE,
-    Call,
-    Described,
     describe,
     knows,
 )

@@ -273,7 +273,10 @@ def operation_of(i: int, recorded: Recorded, path: str, name: str) -> Operation:
 
 
 def module_rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> ShardingRules:
-    """The rules of all operations. What is made of constants alone counts once for every reader."""
+    """The rules of all operations. What is made of constants alone counts once for every reader.
+
+    Random numbers may come before the tensor whose shape they have, as they only read the generator's seed.
+    """
     tensors = [_divided(value) for value in arguments]
     ids = {value.number: i for i, value in enumerate(arguments)}
     taken: set[int] = set()
@@ -282,20 +285,23 @@ def module_rules(recorded: Sequence[Recorded], arguments: Sequence[Value]) -> Sh
         tensors.append(kind)
         return len(tensors) - 1
 
+    def known(value: Value) -> int:
+        if value.number not in ids:
+            ids[value.number] = fresh(_divided(value))
+        return ids[value.number]
+
     def read(value: Value | None) -> int:
         if value is None:
             return fresh(TensorType((), "f32"))
         if value.constant and value.number in taken:
             return fresh(_divided(value))
         taken.add(value.number)
-        return ids[value.number]
+        return known(value)
 
     uses = []
     for i, one in enumerate(recorded):
         values = [read(value) for value in one.operands]
-        for value in one.results:
-            ids[value.number] = fresh(_divided(value))
-            values.append(ids[value.number])
+        values += map(known, one.results)
         uses.append(Use(i, one.word, tuple(values), one.rule, len(one.results)))
     return flat_rules(tensors, uses)
 

@@ -13,7 +13,7 @@ from automap_models.hlo.step import TrainingStep
 
 WANTED = (
     "return a TrainingStep, or (function, arguments) with the trainable parameters as the first argument, "
-    "the batch as the last and state between them"
+    "the batch as the last ones and state between them"
 )
 
 
@@ -38,8 +38,23 @@ def _step(spec: str, function: Callable[..., Any], arguments: tuple[Any, ...], d
     last = len(arguments) - 1
     step = TrainingStep(spec, function, _shapes(spec, arguments), 0, (last,), 1, dtype or "")
     _checked(spec, step)
-    first = jax.tree.leaves(step.arguments[0])[0]
-    return replace(step, microbatch_size=_batch_size(spec, step.arguments[last]), dtype=dtype or str(first.dtype))
+    first, size = jax.tree.leaves(step.arguments[0])[0], _batch_size(spec, step.arguments[last])
+    inputs = _batch_positions(step.arguments, size)
+    return replace(step, inputs=inputs, microbatch_size=size, dtype=dtype or str(first.dtype))
+
+
+def _batch_positions(arguments: tuple[Any, ...], size: int) -> tuple[int, ...]:
+    """The last argument and those right before it whose arrays have as many samples, or are random keys.
+
+    So `step(params, state, tokens, labels)` has two inputs; an optimiser's state has arrays of other sizes.
+    """
+    first = len(arguments) - 1
+    while first > 1 and all(
+        _is_random_key(array) or (array.ndim and array.shape[0] == size)
+        for array in jax.tree.leaves(arguments[first - 1])
+    ):
+        first -= 1
+    return tuple(range(first, len(arguments)))
 
 
 def _batch_size(spec: str, batch: Any) -> int:

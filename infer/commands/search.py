@@ -247,7 +247,11 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
     mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
     step = TracedSharding.of(request.source, rule_set, steps.begin)
     if request.verify and not step.runs_with_xla:
-        raise BadInput("runs steps with XLA, and this model is PyTorch's", where="--verify", do="leave it out")
+        what = (
+            "compiles the partitioned step with XLA, which has no PyTorch operators; how these are partitioned is "
+            "tested operator by operator, on halves and against DTensor"
+        )
+        raise BadInput(what, where="--verify", do="leave it out, or give the same model in JAX")
     steps.begin(f"pricing {len(step.module.operations):,} operations")
     objective: Objective = "memory" if request.objective == "memory" else "time"
     problem = step.priced(cluster, mesh, objective, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from automap_models.core.strategy import Strategy, TransformerShape
@@ -106,7 +107,7 @@ def test_what_is_kept_for_weight_gradients_may_be_less() -> None:
     """ZB-H1, two ranks and micro-batches: rank 1 runs F0 I0 F1 I1 W0 W1."""
     strategy = Strategy(micro_batch=1, global_batch=2, pp=2, schedule="zb-h1")
     assert [memory.activations for memory in device_memory(strategy, [0.0, 0.0], [4.0, 4.0])] == [8.0, 8.0]
-    kept = device_memory(strategy, [0.0, 0.0], [4.0, 4.0], [1.0, 1.0])
+    kept = device_memory(strategy, np.zeros(2), np.full(2, 4.0), np.ones(2))  # type: ignore[arg-type]
     assert [memory.activations for memory in kept] == [8.0, 5.0]
 
 

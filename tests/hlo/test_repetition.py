@@ -24,7 +24,7 @@ from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.hlo.sharding_work import sharding_work
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.blocks import token_shapes
-from automap_models.workloads.gpt2 import Gpt2Config
+from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import Architecture, step_module, training_step
 
@@ -32,7 +32,7 @@ T5 = T5Config(width=16, heads=4, head_width=4, feed_forward=32, layers=5, vocabu
 FAMILIES: dict[str, Architecture] = {
     "t5": T5,
     "bert": BertConfig(width=16, heads=4, layers=5, vocabulary=40, positions=8),
-    "gpt2": Gpt2Config(width=16, heads=4, layers=12, vocabulary=40, positions=8),
+    "gpt2": DecoderConfig(width=16, heads=4, layers=12, vocabulary=40, positions=8),
     "moe": replace(T5, layers=10, experts=2),
 }
 """More blocks than are traced; those of gpt2 are sorted 0, 1, 10, 11, 2 as keys of a tree."""

@@ -260,6 +260,60 @@ class Inverted(nn.Module):
         return self.after(torch.linalg.inv(self.before(x))).square().mean()
 
 
+def test_a_model_that_sorts_its_tokens_by_expert_is_planned_with_data_parallelism_and_stages() -> None:
+    """Mixtral: no input dimension propagates past the sort over all tokens, but replicas sort their own samples."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, num_local_experts=4, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.MixtralForCausalLM(config)
+    tokens = torch.zeros(4, 8, dtype=torch.long)
+    module = step_module(model, kwargs={"input_ids": tokens, "labels": tokens}, name="mixtral")
+    profile = Traced.of(module).profile
+    assert module.unknown == {}
+    parameters = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert profile.W.sum() == pytest.approx(parameters)
+    cluster = read_cluster("A")
+    for stages, planner in ((1, "data-parallel"), (2, "uniform")):
+        result = make_planner(planner).solve(StagedProblem(profile, cluster, stages, 4, schedule="1f1b"))
+        assert result.plan is not None
+        assert (result.plan.stages, result.problem.samples) == (stages, 4)
+
+
+class Fused(nn.Module):
+    """Attention whose queries, keys and values come from one projection, by head or one after the other."""
+
+    def __init__(self, *, by_head: bool) -> None:
+        super().__init__()
+        self.by_head = by_head
+        self.qkv, self.out = nn.Linear(32, 96, bias=False), nn.Linear(32, 32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean square of what it makes."""
+        samples, tokens, _ = x.shape
+        dim = 3 if self.by_head else 2
+        shape = (samples, tokens, 4, 3, 8) if self.by_head else (samples, tokens, 3, 4, 8)
+        q, k, v = (part.squeeze(dim).transpose(1, 2) for part in self.qkv(x).view(shape).split(1, dim))
+        mixed = torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+        return self.out(mixed.transpose(1, 2).reshape(samples, tokens, 32)).square().mean()
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_a_fused_projection_is_partitioned_by_heads_if_it_is_laid_out_by_them(by_head: bool) -> None:
+    """As Megatron lays it out; where queries come first, their heads are no outermost part of the dimension."""
+    module = step_module(Fused(by_head=by_head), (torch.zeros(5, 7, 32),), name="fused")
+    classes = sharding_classes(module, rules_of(module), read_rule_set("shardy")).classes
+    names = [variable.name for variable in classes.variables]
+    of = {
+        name: classes.dim_classes[classes.dim_variables == names.index(name)] for name in ("qkv.weight", "out.weight")
+    }
+    heads = 4 if by_head else 1
+    assert classes.divisors[of["qkv.weight"]].tolist() == [heads, 32]
+    assert classes.divisors[of["out.weight"]].tolist() == [32, heads]
+
+
 def test_what_an_operator_without_a_rule_reads_and_makes_stays_whole_and_is_counted() -> None:
     traced = Traced.of(step_module(Inverted(), (torch.empty(8, 8),)))
     assert dict(traced.module.unknown) == {"linalg_inv_ex": 1}

@@ -56,6 +56,14 @@ def test_of_a_tuple_the_first_argument_is_trained_the_last_is_the_batch_the_rest
     assert from_factory((step, [PARAMS, BATCH])).inputs == (1,)
 
 
+def test_tokens_labels_and_a_key_one_by_one_are_the_batch_too(from_factory: Callable[..., TrainingStep]) -> None:
+    """Tokens that counted as state once made all that a layer keeps cross every later cut, in silence."""
+    state = {"m": PARAMS, "t": jax.ShapeDtypeStruct((), jnp.int32)}
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    own_step = from_factory((step, (PARAMS, state, key, BATCH["x"], BATCH["y"])))
+    assert (own_step.inputs, own_step.microbatch_size) == ((2, 3, 4), 8)
+
+
 @pytest.mark.parametrize(
     "key", [jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((2,), jnp.uint32)], ids=["typed", "bare"]
 )

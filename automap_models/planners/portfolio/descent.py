@@ -152,8 +152,8 @@ def look_around(contender: Contender, one_s: float, deadline: Deadline) -> None:
     """
     own = [] if contender.plan is None else [contender.plan]
     part = deadline.part(one_s, time.process_time)
-    made = [equal_stages(contender, part), *_even_stages(contender, part)]
-    improve(contender, [*own, *_best(contender, made)], deadline.part(one_s, time.process_time))
+    equal = [equal_stages(contender, part), *_even_stages(contender, part)]
+    improve(contender, [*own, *_best(contender, equal)], deadline.part(one_s, time.process_time))
     part = deadline.part(FAR * one_s, time.process_time)
     search = StagedSearch(contender.problem, part, contender.step_s, contender.costs)
     with suppress(OutOfTime):

@@ -204,7 +204,9 @@ def test_a_model_that_cannot_be_traced_costs_one_line(
         (["profile", "their_models:make_model", "--show", "--framework", "jax"], "--framework: "),
         (
             ["search", "opp", "their_models:make_model", "--topo", "A", "--mesh", "4", "--verify"],
-            "--verify: runs steps with XLA, and this model is PyTorch's; leave it out",
+            "--verify: compiles the partitioned step with XLA, which has no PyTorch operators; how these are "
+            "partitioned is tested operator by operator, on halves and against DTensor; leave it out, or give the "
+            "same model in JAX",
         ),
     ],
 )

@@ -60,8 +60,8 @@ def test_the_gap_before_the_training_stands_until_there_is_another(
     lines.on_train_batch_end(trainer, module, None, None, 0)
     clock[0] = 13
     lines.on_validation_end(trainer, module)
-    said = capsys.readouterr().out.splitlines()
-    assert ["50.0 %" in said[0], "25.0 %" in said[1]] == [True, True]
+    output = capsys.readouterr().out.splitlines()
+    assert ["50.0 %" in output[0], "25.0 %" in output[1]] == [True, True]
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     logged: dict[str, float | str] = {"v_num": 0, "train/episodes_per_s": 4.0}

@@ -1,0 +1,202 @@
+"""Products: of matrices, convolutions, attention in one kernel, and rows grouped by expert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+from automap_models.torch_export.described import Call, Described, Handler, Labelled, without_broadcast
+from automap_models.torch_export.factors import Label, Labels, Roles
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+def product(first: Labels, second: Labels, result: Labels) -> Handler:
+    """A product of two matrices, or of two stacks of them."""
+    summed = frozenset({*first} & {*second} - {*result})
+
+    def handler(call: Call) -> list[Described]:
+        left, right = call.tensors()
+        flop = 2.0 * left.numel() * call.results[0].shape[-1]
+        return [_dot((left, first), (right, second), (call.results[0], result), summed, flop)]
+
+    return handler
+
+
+def _dot(left: Labelled, right: Labelled, result: Labelled, summed: frozenset[Label], flop: float) -> Described:
+    return Described("dot_general", (left, right), (result,), Roles(reduced=summed), flop)
+
+
+def convolution(call: Call) -> list[Described]:
+    """Images [N, C, …], kernels [O, C/groups, …], perhaps a bias [O] → [N, O, …]."""
+    a, (result,) = call.arguments, call.results
+    images, kernel = a["input"], a["weight"]
+    described = [_convolved(call, result, images, kernel, result, "forward")]
+    if a["bias"] is not None:
+        labels = tuple(range(result.dim()))
+        operands: tuple[Labelled, ...] = ((result, labels), (a["bias"], (1,)))
+        described.append(Described("add", operands, ((result, labels),), flop=float(result.numel())))
+    return described
+
+
+def convolution_backward(call: Call) -> list[Described]:
+    """The gradients of images, kernel and bias, as far as they are wanted: each is an operation of its own."""
+    a = call.arguments
+    gradient, images, kernel = a["grad_output"], a["input"], a["weight"]
+    described = []
+    wanted = [kind for kind, is_wanted in zip(("images", "kernel", "bias"), a["output_mask"], strict=True) if is_wanted]
+    for kind, result in zip(wanted, call.results, strict=True):
+        if kind == "bias":
+            labels = tuple(range(gradient.dim()))
+            roles = Roles(reduced=frozenset(labels) - {1})
+            flop = float(gradient.numel())
+            described.append(Described("reduce", ((gradient, labels),), ((result, (1,)),), roles, flop))
+        else:
+            described.append(_convolved(call, gradient, images, kernel, result, kind))
+    return described
+
+
+def _convolved(call: Call, outputs: Tensor, images: Tensor, kernel: Tensor, result: Tensor, kind: str) -> Described:
+    """A convolution, or one of its two gradients: three tensors, of which one is made from the others.
+
+    Where every channel has a kernel of its own, channels are apart; with other groups they stay whole.
+    """
+    a = call.arguments
+    spatial = range(2, images.dim())
+    here, there, taps = ([(side, i) for i in spatial] for side in ("in", "out", "tap"))
+    whole: set[Label] = {*here, *there, *taps}
+    channel, of_kernel = "c", ("c", "o") if a["transposed"] else ("o", "c")
+    if a["groups"] > 1:
+        if a["groups"] == images.shape[1] == outputs.shape[1]:
+            channel, of_kernel = "o", ("o", "of group")
+        whole.update({"of group"} if channel == "o" else {"c", "o"})
+    tensors: dict[str, tuple[Tensor, Labels]] = {
+        "forward": (outputs, ("n", "o", *there)),
+        "images": (images, ("n", channel, *here)),
+        "kernel": (kernel, (*of_kernel, *taps)),
+    }
+    labels = tensors[kind][1]
+    operands = tuple(labelled for name, labelled in tensors.items() if name != kind)
+    summed = frozenset({*operands[0][1]} & {*operands[1][1]} - {*labels}) - whole
+    roles = Roles(summed, frozenset(whole))
+    return Described("convolution", operands, ((result, labels),), roles, _convolution_flop(a, images, kernel, outputs))
+
+
+def _convolution_flop(a: Mapping[str, Any], images: Tensor, kernel: Tensor, outputs: Tensor) -> float:
+    """Multiplications and additions with the numbers that are there; those with padding are none."""
+    if a["transposed"]:
+        images, outputs = outputs, images
+    pairs = 1
+    for i in range(images.dim() - 2):
+        size, stride, pad, dilation = (
+            images.shape[2 + i],
+            *(_of_dim(a[k], i) for k in ("stride", "padding", "dilation")),
+        )
+        pairs *= sum(
+            0 <= at * stride - pad + tap * dilation < size
+            for at in range(outputs.shape[2 + i])
+            for tap in range(kernel.shape[2 + i])
+        )
+    return 2.0 * images.shape[0] * kernel.shape[0] * kernel.shape[1] * pairs
+
+
+def _of_dim(values: Sequence[int] | int, i: int) -> int:
+    return values if isinstance(values, int) else values[i if len(values) > 1 else 0]
+
+
+def attention(call: Call) -> list[Described]:
+    """q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], perhaps a bias [B, H, T, S] → [B, H, T, E] in one kernel."""
+    a = call.arguments
+    operands = [
+        (a["query"], ("b", "h", "t", "d")),
+        (a["key"], ("b", "h", "s", "d")),
+        (a["value"], ("b", "h", "s", "e")),
+        *_attention_bias(a),
+    ]
+    labels: tuple[Labels, ...] = (("b", "h", "t", "e"), ("b", "h", "lse"))
+    results = tuple((result, labels[i]) for i, result in enumerate(call.results[:2]) if result.numel())
+    q, v = a["query"], a["value"]
+    flop = 2.0 * prod(q.shape[:3]) * v.shape[2] * (q.shape[3] + v.shape[3])
+    return [Described(ATTENTION, tuple(operands), results, _ATTENTION_ROLES, flop)]
+
+
+def attention_backward(call: Call) -> list[Described]:
+    """Scores are computed anew, and each of the two products has two gradients: 5/2 of the forward pass."""
+    a = call.arguments
+    operands = [
+        *((a[name], ("b", "h", "t", "e")) for name in ("grad_out_", "out")),
+        (a["query"], ("b", "h", "t", "d")),
+        (a["key"], ("b", "h", "s", "d")),
+        (a["value"], ("b", "h", "s", "e")),
+        (a["logsumexp"], ("b", "h", "lse")),
+        *_attention_bias(a),
+    ]
+    every: tuple[Labels, ...] = (("b", "h", "t", "d"), ("b", "h", "s", "d"), ("b", "h", "s", "e"), ("b", "h", "t", "s"))
+    results = tuple(
+        (result, without_broadcast(labels, result))
+        for result, labels in zip(call.results, every, strict=False)
+        if result.numel()
+    )
+    q, v = a["query"], a["value"]
+    flop = 2.0 * prod(q.shape[:3]) * v.shape[2] * (3 * q.shape[3] + 2 * v.shape[3])
+    return [Described(ATTENTION, tuple(operands), results, _ATTENTION_ROLES, flop)]
+
+
+_ATTENTION_ROLES = Roles(whole=frozenset({"t", "s", "d", "e", "lse"}))
+
+
+def grouped_product(call: Call) -> list[Described]:
+    """Rows of a matrix, grouped by expert, times the matrix of their expert; or the gradient of these matrices.
+
+    What partitions rows, or experts, would break the groups apart: these stay whole.
+    """
+    left, right = call.tensors()[:2]
+    groups = [(tensor, ("e",)) for tensor in call.tensors("offs")]
+    if right.dim() == 3:
+        labels: tuple[Labels, Labels, Labels] = (("t", "k"), ("e", "k", "n"), ("t", "n"))
+    elif left.dim() == 3:
+        labels = ("e", "m", "k"), ("k", "t"), ("m", "t")
+    else:
+        labels = ("k", "t"), ("t", "n"), ("e", "k", "n")
+    roles = Roles(frozenset({"k"}) - {*labels[2]}, frozenset({"t", "e"}))
+    operands = ((left, labels[0]), (right, labels[1]), *groups)
+    flop = 2.0 * left.shape[-2] * left.shape[-1] * right.shape[-1]
+    return [Described("dot_general", operands, ((call.results[0], labels[2]),), roles, flop)]
+
+
+def grouped_product_backward(call: Call) -> list[Described]:
+    """Both gradients of transformers' own grouped product: of the rows, and of the experts' matrices."""
+    rows, matrices, offsets, gradient = call.tensors()
+    whole = frozenset({"t", "e"})
+    flop = 2.0 * rows.numel() * matrices.shape[-1]
+    groups = (offsets, ("e",))
+    of_rows, of_matrices = (("t", "k"), ("e", "k", "n"))
+    of_results = (call.results[0], of_rows), (call.results[1], of_matrices)
+    return [
+        Described(
+            "dot_general",
+            ((gradient, ("t", "n")), (matrices, of_matrices), groups),
+            (of_results[0],),
+            Roles(frozenset({"n"}), whole),
+            flop,
+        ),
+        Described(
+            "dot_general", ((rows, of_rows), (gradient, ("t", "n")), groups), (of_results[1],), Roles(whole=whole), flop
+        ),
+    ]
+
+
+def histogram(call: Call) -> list[Described]:
+    """How many of the numbers fall in each bin: how many rows each expert gets."""
+    operand, result = call.tensors()[0], call.results[0]
+    labels = tuple(range(operand.dim()))
+    roles = Roles(frozenset(labels), frozenset({"bin"}))
+    return [Described("reduce", ((operand, labels),), ((result, ("bin",)),), roles, float(operand.numel()))]
+
+
+def _attention_bias(a: Mapping[str, Any]) -> list[Labelled]:
+    bias = a.get("attn_bias")
+    return [] if bias is None else [(bias, without_broadcast(("b", "h", "t", "s"), bias))]
