@@ -11,11 +11,10 @@ most 5 % after 1 s. Seconds are of processor time; the tables of a cluster are m
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from policy_quality import ROOT, processor_time
+from common import add_profiles, processor_time, profile_files, timed
 from rich.console import Console
 from rich.table import Table
 
@@ -49,9 +48,7 @@ def gap(result: SearchResult) -> str:
 def row(problem: StagedProblem, budget_s: float, most_s: float) -> tuple[str, str, str]:
     """The gap when the budget is spent; the step then known and, with more time, seconds until it is proven."""
     result = anytime_search(problem, processor_time(budget_s))
-    start = time.process_time()
-    whole = anytime_search(problem, processor_time(most_s))
-    taken_s = time.process_time() - start
+    whole, taken_s = timed(lambda: anytime_search(problem, processor_time(most_s)))
     step = f"{whole.cost.step_s:.5f} s" if whole.cost else ""
     return gap(result), step, f"{taken_s:.2f} s" if whole.finished else f"{gap(whole)} after {most_s:g} s"
 
@@ -76,13 +73,11 @@ def table(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", type=Path, default=None, help="folder of further profiles")
+    add_profiles(parser)
     parser.add_argument("--seconds", type=float, default=10.0, help="when to give up a proof")
     parser.add_argument("--large", action="store_true", help="8 stages on 64 devices instead")
     arguments = parser.parse_args()
-    paths = sorted((ROOT / "examples").glob("*.npz"))
-    if arguments.profiles:
-        paths += sorted([*arguments.profiles.glob("*.txt"), *arguments.profiles.glob("*.npz")])
+    paths = profile_files(arguments.profiles)
     if arguments.large:
         rows = table(paths, large_clusters(), LARGE_STAGES, LARGE_BUDGET_S, arguments.seconds)
     else:

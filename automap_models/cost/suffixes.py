@@ -49,7 +49,7 @@ left for the stage before, and reduced_s until it and all below it have reduced 
 
     last_s = max(u_s + 2·x_s + last_{s+1},  f_s + w_s·b_s) + delay_s
     reduced_s = max(f_s + x_s + reduced_{s+1},  last_s - delay_s + exposed_s)
-    D_s = max(u_s + 2·x_s + D_{s+1} + delay_s,  RT_s + own_s + delay_s,  u_s + 2M·x_s + delay_s,  wait_s + last_s)
+    D_s = max(u_s + 2·x_s + D_{s+1},  RT_s + own_s,  u_s + 2M·x_s,  wait_s + last_s - delay_s) + delay_s
     Z_s = max(f_s + x_s + Z_{s+1},  D_s - delay_s + exposed_s,  wait_s + reduced_s)
     step ≥ Z_0
 """

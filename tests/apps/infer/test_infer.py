@@ -209,7 +209,7 @@ def test_verbose_prints_a_row_for_everything_tried(folder: Path, capsys: pytest.
     assert out.count("longer") >= 3
     assert "in proportion" in out
     assert max(map(len, out.splitlines())) <= 100
-    assert "longer, proven" not in printed(capsys, *options, *LENGTH)
+    assert "proven longer" not in printed(capsys, *options, *LENGTH)
 
 
 def test_a_global_batch_alone_makes_micro_batches_of_the_profiled_size(
