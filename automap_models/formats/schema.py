@@ -219,8 +219,8 @@ READERS = {
 
 
 RANKINGS = {
-    "explored": "it is a ranking: automap plan writes the best plan with --out",
-    "sweep": "it is a table: automap infer writes the plan of one of its rows with --out",
+    "explored": "it is a ranking: automap plan writes the best plan into `out`",
+    "sweep": "it is a table: automap infer writes the plan of one of its rows into `out`",
 }
 """Kind of a document of several plans → which command writes one of them."""
 

@@ -61,7 +61,7 @@ ARGUMENTS: Mapping[str, str] = {
         for name in (
             *("batch", "beam", "communication", "cpus", "cut_at", "device", "dtype", "equal_replicas", "framework"),
             *("global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "microbatch_size"),
-            *("min_gain", "nodes", "objective", "pieces"),
+            *("min_gain", "nodes", "objective", "out", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
         )

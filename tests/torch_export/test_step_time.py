@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.schedules import schedule
+from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
@@ -45,7 +45,7 @@ def test_two_processes_share_the_work_as_predicted(name: str) -> None:
     light_s, heavy_s = (float(np.median(run.forward_s + run.backward_s + run.update_s)) for run in runs)
     assert predicted > 4
     assert heavy_s / light_s > max(1.5, predicted / 4)
-    assert tuple(run.order for run in runs) == schedule(name, 2, MICRO_BATCHES)
+    assert tuple(run.order for run in runs) == build_schedule(name, 2, MICRO_BATCHES).orders
     assert all((run.process_s >= run.forward_s + run.backward_s + run.update_s).all() for run in runs)
 
 

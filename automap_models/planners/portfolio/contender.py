@@ -75,8 +75,8 @@ class Contender:
             micro_batches=self.problem.micro_batches,
             microbatch_size=microbatch_size(self.problem.profile),
             planner=self.plan.planner if self.plan else None,
-            step_s=self.step_s if self.plan else None,
-            bound_s=None if self.outcome == "does not fit" else self.bound_s,
+            step_s=float(self.step_s) if self.plan else None,
+            bound_s=None if self.outcome == "does not fit" else float(self.bound_s),
             outcome=self.outcome,
             chosen=chosen,
         )

@@ -234,7 +234,7 @@ class _Search:
             for first in range(0, devices.size, rows):
                 if deadline.passed:
                     known = [labels.least_s.min(initial=np.inf) for labels in blocks]
-                    raise OutOfTime(min(self.limit_s, least[order[turn]], *known))
+                    raise OutOfTime(float(min(self.limit_s, least[order[turn]], *known)))
                 blocks += self._stage_on(stage, devices[first : first + rows], q, rest, own)
             blocks = self._few(blocks)
         labels = _joined(blocks, self.tables.end)

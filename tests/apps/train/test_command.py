@@ -166,4 +166,4 @@ def test_a_terminal_shows_gap_epsilon_and_speed(
     (bar,) = progress(64)
     trainer = train(tiny("episodes=64", "logger=csv"))
     shown = bar.get_metrics(trainer, trainer.lightning_module)  # type: ignore[attr-defined]
-    assert shown.keys() == {"val/gap_mean", "train/epsilon", "train/episodes_per_s"}
+    assert shown.keys() == {"gap to the optimum", "random actions", "episodes/s"}
