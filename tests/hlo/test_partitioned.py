@@ -176,7 +176,7 @@ def choices(draw: st.DrawFn) -> tuple[str, list[int], int]:
     return name, chosen, degree
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(choices())
 def test_the_instructions_add_up_to_the_price_of_a_micro_batch(drawn: tuple[str, list[int], int]) -> None:
     name, chosen, degree = drawn

@@ -36,14 +36,10 @@ FAMILIES: dict[str, Architecture] = {
     "moe": replace(T5, layers=10, experts=2),
 }
 """More blocks than are traced; those of gpt2 are sorted 0, 1, 10, 11, 2 as keys of a tree."""
-FAST = ("t5",)
 LABELS = (2, 8)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
-)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
 def steps(request: pytest.FixtureRequest) -> tuple[Module, Module]:
     """A step that was traced as a whole, and the same with blocks repeated."""
     architecture = FAMILIES[request.param]

@@ -17,7 +17,12 @@ from automap_models.infer.app import main
 BERT = Path(__file__).resolve().parents[2] / "examples" / "bert48_v100.npz"
 
 
-@pytest.mark.parametrize("options", [(), ("--stages", "auto"), ("--planner", "exact"), ("--planner", "uniform")])
+BRIEF = ("--certify-budget", "20", "--refine-budget", "20")
+
+
+@pytest.mark.parametrize(
+    "options", [BRIEF, ("--stages", "auto", *BRIEF), ("--planner", "exact"), ("--planner", "uniform")]
+)
 def test_every_plan_of_a_run_is_costed_once(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def answered(capsys: pytest.CaptureFixture[str]) -> Run:
 
 def test_plans_of_every_kind_are_ranked_and_read_back(answered: Run) -> None:
     Path("pair.yaml").write_text("{nodes: 2, devices_per_node: 2, intra: 1e12, inter: 1e9, memory: 32e9, name: pair}")
-    options = ("--topo", "pair.yaml", "--budget", "0.5", "--max-stages", "2")
+    options = ("--topo", "pair.yaml", "--global-batch", "64", "--budget", "0.5", "--max-stages", "2")
     document = answered("plan", "their_models:make_model", *options, "--out", "plan.json")
     assert document["model"] == "their_models:make_model"
     assert {candidate["kind"] for candidate in document["candidates"]} >= {"data", "operator", "pipeline"}

@@ -29,6 +29,8 @@ from automap_models.train.build import build_data, build_module
 from automap_models.train.rainbow import RainbowModule
 from automap_models.version import __version__
 
+pytestmark = pytest.mark.slow  # an export takes 15 s, most of it torch's own
+
 MakeConfig = Callable[..., DictConfig]
 POINTS, MAX_STAGES, MAX_DEVICES = 16, 4, 16
 STATES = 1_000
@@ -202,7 +204,6 @@ def test_problems_of_two_stages_alone_are_compared_too(exported: Exported, recor
     assert export.check_parity(exported.module, exported.path, two_stages, STATES)["states"] > len(two_stages.stages)
 
 
-@pytest.mark.slow
 def test_the_look_ahead_network_becomes_a_planner(
     look_ahead: Exported, records: list[StagedProblem], random_problems: Callable[..., list[StagedProblem]]
 ) -> None:
