@@ -170,6 +170,14 @@ def _options(name: str) -> tuple[list[str], list[str]]:
     return sorted({option for option, _ in options} - valued - SLOW_OPTIONS), sorted(valued - SLOW_OPTIONS)
 
 
+def _brief(name: str, arguments: list[str]) -> list[str]:
+    """The arguments; a search that lost its budget gets one, as its own default is longer than a case may take."""
+    searches = name == "plan" or (name == "automap" and arguments[:1] == ["plan"])
+    if searches and not any(argument.startswith(("--budget", "--plan")) for argument in arguments):
+        return [*arguments, "--budget", "0.1"]
+    return arguments
+
+
 def commands() -> dict[str, Target]:
     """Every command for people under its own name, and the one program that they are parts of."""
     files = _files()
@@ -177,7 +185,7 @@ def commands() -> dict[str, Target]:
     def within(name: str) -> Callable[[Call], object]:
         def run(case: Call) -> object:
             with in_folder(files | dict(case.files)):
-                return call(name, list(case.arguments))
+                return call(name, _brief(name, list(case.arguments)))
 
         return run
 
