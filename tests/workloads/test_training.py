@@ -66,6 +66,7 @@ def _trained(architecture: Architecture, labels: tuple[int, ...]) -> tuple[Any, 
     return first, states[0], losses
 
 
+@pytest.mark.slow
 @trains
 def test_ten_steps_on_one_batch_lower_its_loss(tiny: Tiny) -> None:
     losses = _trained(*tiny)[2]

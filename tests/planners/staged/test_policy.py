@@ -78,6 +78,7 @@ def greedy_in_torch(
     return partial.cuts[0, :decided].tolist(), partial.device_cuts[0, :decided].tolist()
 
 
+@pytest.mark.slow
 def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained) -> None:
     plans = planner(trained).raw_plans(trained.problems)
     for problem, plan in zip(trained.problems, plans, strict=True):
