@@ -67,7 +67,7 @@ def command(profile: Path, policy: Path | None, objective: str) -> None:
     """Run automap-infer once as a process of its own."""
     launcher = Path(sys.executable).with_name("automap-infer")
     more = ["--policy", str(policy)] if policy else []
-    arguments = [launcher, profile, "--topo", "C", "--objective", objective, *more]
+    arguments = [str(launcher), str(profile), "--topo", "C", "--objective", objective, *more]
     subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
 
 
