@@ -122,22 +122,15 @@ class _Rope(Foreign):
 
 
 class _Family(Foreign):
-    """What all families have in common."""
+    """What all families have in common.
+
+    Each has two methods: `positions` says for how many tokens the model was made and whether it has a learned position
+    for each; `architecture` is the model. It takes the file's name for messages and raises BadInput where sizes do not
+    fit each other.
+    """
 
     torch_dtype: str | None = None
     dtype: str | None = None
-
-    def positions(self) -> tuple[int | None, bool]:
-        """For how many tokens the model was made, and whether it has a learned position for each."""
-        raise NotImplementedError
-
-    def architecture(self, where: str) -> Architecture:
-        """The model; `where` is the file, for messages.
-
-        Raises:
-            BadInput: sizes do not fit each other.
-        """
-        raise NotImplementedError
 
     def compute_dtype(self) -> Dtype:
         """What the model is published in; float32 where the file does not say, or says what nothing computes in."""
@@ -451,7 +444,7 @@ class _DeepseekV3(_DeepseekV2, kw_only=True):
     scores: ClassVar[Literal["softmax", "sigmoid"]] = "sigmoid"
 
 
-FAMILIES: dict[str, type[_Family]] = {
+FAMILIES: dict[str, type[_Bert | _Gpt2 | _GptNeoX | _Llama | _T5]] = {
     "bert": _Bert,
     "deepseek_v2": _DeepseekV2,
     "deepseek_v3": _DeepseekV3,

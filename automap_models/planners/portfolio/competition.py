@@ -235,12 +235,9 @@ def _search_below(contender: Contender, best_s: float, deadline: Deadline) -> No
     else:
         upper_s = best_s if np.isfinite(best_s) else None
         search = anytime_search(contender.problem, deadline, upper_s, costs=contender.costs)
-        if search.plan is not None and search.cost is not None:
-            contender.offer(search.plan, search.cost)
+        contender.take_search(search)
         if search.finished:
             contender.close("proven" if np.isfinite(search.bound_s) else "does not fit", search.bound_s)
-        else:
-            contender.bound_s = search.bound_s
 
 
 def _prove(contenders: Sequence[Contender], budget_s: float, deadline: Deadline, min_gain: float) -> Bound:
@@ -278,10 +275,7 @@ def _raise_bounds(contenders: Sequence[Contender], deadline: Deadline) -> None:
             limit_s = share * best_of(contenders).step_s
             if contender.closed or contender.bound_s >= limit_s or deadline.passed:
                 continue
-            search = search_below(contender.problem, deadline, limit_s, contender.costs)
-            contender.bound_s = max(contender.bound_s, search.bound_s)
-            if search.plan is not None and search.cost is not None:
-                contender.offer(search.plan, search.cost)
+            contender.take_search(search_below(contender.problem, deadline, limit_s, contender.costs))
 
 
 def bound_of(contenders: Sequence[Contender]) -> Bound:
@@ -307,9 +301,7 @@ def _prove_one(contender: Contender, best_s: float, deadline: Deadline | None) -
         contender.bound_s = min(contender.bound_s, best_s)
         limit_s = min(contender.step_s, best_s)
         search = search_below(contender.problem, deadline, limit_s, contender.costs, whole=True)
-        contender.bound_s = max(contender.bound_s, search.bound_s)
-        if search.plan is not None and search.cost is not None:
-            contender.offer(search.plan, search.cost)
+        contender.take_search(search)
         if search.finished:
             contender.outcome = "proven"
     else:

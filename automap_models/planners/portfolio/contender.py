@@ -12,6 +12,7 @@ from automap_models.core.staged import Outcome, SearchLogEntry, StagedPlan, Stag
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import Infeasible
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, Costs, StagedResult
+from automap_models.planners.staged.search import SearchResult
 
 
 @dataclass(eq=False)
@@ -57,6 +58,12 @@ class Contender:
             self.nothing = result.reason
         else:
             self.offer(result.plan, result.cost)
+
+    def take_search(self, search: SearchResult) -> None:
+        """Take what an exact search of the problem proved, and its plan if none so far is shorter."""
+        self.bound_s = max(self.bound_s, search.bound_s)
+        if search.plan is not None and search.cost is not None:
+            self.offer(search.plan, search.cost)
 
     def offer(self, plan: StagedPlan, cost: StagedCost) -> None:
         """Take a plan if none so far is shorter."""

@@ -319,8 +319,7 @@ def _moved(
     search = StagedSearch(contender.problem, deadline, contender.costs(start).step_s, contender.costs)
     with suppress(OutOfTime):
         search.improve_by_moves(tables, start, *moves)
-    best = start if search.best is None else replace(search.best, planner=start.planner)
-    return best
+    return start if search.best is None else replace(search.best, planner=start.planner)
 
 
 def between_blocks(contender: Contender, ends: Sequence[int], limit_s: float, deadline: Deadline) -> StagedPlan | None:
