@@ -1,0 +1,153 @@
+"""What a model computes, keeps and sums, layer by layer: what a strategy is priced from.
+
+Everything is of one sample on one device that shares nothing. What a strategy makes of it follows from marks, one for
+each sort of dimension that a strategy divides:
+
+    quantity on a device = quantity · b^[SAMPLES] / (cp^[TOKENS] · tp^[TENSOR] · ep^[EXPERTS])
+
+where b is the samples of a micro-batch. With sequence parallelism tp divides also what has TOKENS without TENSOR.
+
+    embedding ─→ block ─→ block ─→ … ─→ head           layers of the model, in order
+        │          │                      │
+        └──────────┴──── LayerWork ───────┘            alike ones share one record
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.strategy import TransformerShape
+
+MarkArray = NDArray[np.int8]
+
+
+class Mark(IntFlag):
+    """What a quantity is proportional to."""
+
+    SAMPLES = 1
+    """The samples of a micro-batch."""
+    TOKENS = 2
+    """The tokens of a sample, which context parallelism divides."""
+    TENSOR = 4
+    """Heads, columns of the perceptron or rows of the vocabulary, which tensor parallelism divides."""
+    EXPERTS = 8
+    """The experts of a layer, which expert parallelism divides."""
+
+
+class WorkPass(IntEnum):
+    """Which pass a kernel belongs to."""
+
+    FORWARD = 0
+    INPUT = 1
+    """Of the backward pass, what gradients of activations are made by."""
+    WEIGHT = 2
+    """Of the backward pass, what only gradients of parameters are made by."""
+
+
+class WorkKind(IntEnum):
+    """What bounds a kernel's time."""
+
+    PRODUCT = 0
+    """A product of matrices."""
+    MEMORY = 1
+    """Everything else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """n kernels of a layer, alike ones each on its own.
+
+    Attributes:
+        passes: int8 [n], see WorkPass.
+        kinds: int8 [n], see WorkKind.
+        core: bool [n] whether the kernel is part of an attention core: scores, softmax, and their product with values.
+            A flash kernel computes a core as a whole.
+        sizes: float64 [n, 4] of a product: how many there are, rows, columns, depth; FLOP are twice their product.
+            Ones where the kernel is none.
+        size_marks: int8 [n, 4].
+        moved_kernels: int64 [m] the kernel of each entry of the two arrays below.
+        moved_bytes: float64 [m] read or written.
+        moved_marks: int8 [m].
+        moved_scores: bool [m] whether these are scores of queries against keys, which a flash kernel does not move.
+    """
+
+    passes: NDArray[np.int8]
+    kinds: NDArray[np.int8]
+    core: NDArray[np.bool_]
+    sizes: FloatArray
+    size_marks: MarkArray
+    moved_kernels: IntArray
+    moved_bytes: FloatArray
+    moved_marks: MarkArray
+    moved_scores: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(self.passes.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Amounts:
+    """k amounts of bytes, or numbers of parameters, with their marks.
+
+    Attributes:
+        values: float64 [k].
+        marks: int8 [k].
+    """
+
+    values: FloatArray
+    marks: MarkArray
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWork:
+    """One layer of a model: a block, or what comes before or after the blocks.
+
+    Attributes:
+        name: path of the layer without its number, such as `block`.
+        kernels: of its forward and backward pass; the update is not among them.
+        parameters: number of parameters.
+        kept: bytes saved from the forward to the backward pass, but for those of attention cores.
+        kept_core: bytes saved within attention cores, which selective recomputation and flash kernels spare.
+        kept_for_weights: of `kept`, bytes that are kept on from the INPUT to the WEIGHT pass where these are apart.
+        boundary: bytes handed to the next layer.
+        sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
+        exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
+        context: bytes of keys and values, which the devices of context parallelism pass on.
+    """
+
+    name: str
+    kernels: Kernels
+    parameters: Amounts
+    kept: Amounts
+    kept_core: Amounts
+    kept_for_weights: Amounts
+    boundary: Amounts
+    sums_forward: Amounts
+    sums_backward: Amounts
+    exchanged: Amounts
+    context: Amounts
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWork:
+    """A model, layer by layer.
+
+    Attributes:
+        shape: sizes that strategies are checked against.
+        layers: distinct layers.
+        order: the layer of `layers` that comes at each place; the first place is what comes before the blocks, the
+            last what comes after them, so that there are `shape.layers` + 2.
+        dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
+        tied: number of parameters that the first and the last place share, the word embedding's; 0 where none are.
+    """
+
+    shape: TransformerShape
+    layers: tuple[LayerWork, ...]
+    order: tuple[int, ...]
+    dtype: str
+    tied: float = 0.0
