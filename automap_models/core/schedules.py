@@ -408,6 +408,8 @@ SCHEDULES: dict[str, _Family] = {
 
 DEFAULT_SCHEDULE = "1f1b"
 """What frameworks run unless they are told otherwise."""
+ROUNDS_SHOWN = 3
+"""Rounds of S micro-batches that `repeating_micro_batches` keeps; the warm-up of all schedules is shorter than two."""
 DEFAULT_MIN_GAIN = 0.005
 """How much shorter, relatively, a further stage has to make the step under a schedule."""
 
@@ -470,7 +472,28 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
 
 
-@lru_cache(maxsize=32)
+def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[int, int]:
+    """(M', R): M' of the M micro-batches show all of a schedule, whose middle repeats itself every R micro-batches.
+
+        M    warm-up | steady … steady … steady … steady | ending
+        M'   warm-up | steady … steady | ending               M - M' is a multiple of R
+
+    With M' a rank already holds as much as with M. They are M where there is no such middle: with GPipe, and in rounds
+    of other than S micro-batches.
+
+    Args:
+        name: a key of SCHEDULES.
+        ranks, micro_batches, virtual: S, M, vp; see `require_runnable`.
+    """
+    in_rounds = SCHEDULES[name].virtual is None
+    if name == "gpipe" or (in_rounds and micro_batches % ranks):
+        return micro_batches, micro_batches
+    a_round = ranks if in_rounds else 1
+    skipped = max(0, micro_batches - ROUNDS_SHOWN * ranks) // a_round * a_round
+    return micro_batches - skipped, a_round
+
+
+@lru_cache(maxsize=256)
 def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
     """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
 
