@@ -4,8 +4,8 @@ The rules are those of simulate.engine but for links: each direction of a link c
 in the order in which the sender computes them, as InfiniBand and NVLink do. So no step is longer than with the engine,
 whose links carry one message in either direction, and without messages they are equal.
 
-The passes are laid out once for all times, every pass after those that it waits for; one loop over them is the whole
-simulation. The middle of a schedule repeats itself. So a few rounds of micro-batches are played:
+Passes and messages are laid out once for all times, each after those that it waits for; one loop over them is the
+whole simulation. The middle of a schedule repeats itself. So a few rounds of micro-batches are played:
 
     warm-up | round | round | ending          every pass of the last round comes λ later than in the one before
     warm-up | round | round | round | … | ending          each further round adds λ
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.schedules import Schedule, build_schedule, repeating_micro_batches
+from automap_models.core.schedules import Action, Schedule, build_schedule, repeating_micro_batches
 
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
@@ -31,60 +31,77 @@ KINDS = "FBIW"
 
 
 class _Layout(NamedTuple):
-    """The passes of a schedule, n of them, each after those that it waits for.
+    """The passes and messages of a schedule, n of them, each after those that it waits for.
 
     Attributes:
-        ranks: [n] of each.
-        durations: [n] 4 · stage + kind, see KINDS.
-        inputs: [n] 1 + the pass that it waits for; 0 for none.
-        links: [n] over which its result goes, sender and receiver; -1 for none.
-        boundaries: [n] between which stages.
-        number_of_links: different ones.
+        before: [n] 1 + what the rank or the direction of a link has done before; 0 for nothing.
+        inputs: [n] 1 + what it waits for besides; 0 for nothing.
+        durations: [n] 4 · stage + kind of a pass, see KINDS; 4 · V + boundary of a message.
+        last: [S] the last pass of each rank.
         early, late: passes and those a round later, of the last round of every rank's steady phase; None where it is
             too short to say.
     """
 
-    ranks: list[int]
-    durations: list[int]
+    before: list[int]
     inputs: list[int]
-    links: list[int]
-    boundaries: list[int]
-    number_of_links: int
+    durations: list[int]
+    last: NDArray[np.int64]
     early: NDArray[np.int64] | None
     late: NDArray[np.int64] | None
 
 
+class _Builder:
+    """A layout in the making; `done`: rank, or sender and receiver → 1 + what it has done last."""
+
+    def __init__(self, schedule: Schedule, messages: bool) -> None:
+        self.schedule, self.messages = schedule, messages
+        self.before: list[int] = []
+        self.inputs: list[int] = []
+        self.durations: list[int] = []
+        self.done: dict[int | tuple[int, int], int] = {}
+        self.results: dict[
+            tuple[bool, int, int], int
+        ] = {}  # (backward, stage, micro-batch) → 1 + what brings its input
+
+    def add(self, resource: int | tuple[int, int], awaited: int, duration: int) -> int:
+        """1 + its number."""
+        self.before.append(self.done.get(resource, 0))
+        self.inputs.append(awaited)
+        self.durations.append(duration)
+        self.done[resource] = len(self.before)
+        return len(self.before)
+
+    def run(self, rank: int, action: Action) -> int:
+        """Add a pass, and the message that it sends."""
+        kind, stage, micro_batch = action
+        back, last = kind in "BI", self.schedule.stages - 1
+        awaited = 0 if kind == "W" else self.results.get((back, stage, micro_batch), 0)
+        number = self.add(rank, awaited, 4 * stage + KINDS.index(kind))
+        receiver = stage - 1 if back else stage + 1
+        if kind == "F" and stage == last:
+            self.results[True, stage, micro_batch] = number
+        elif kind != "W" and receiver >= 0:
+            to = self.schedule.rank_of[receiver]
+            sent = number
+            if self.messages and to != rank:
+                sent = self.add((rank, to), number, 4 * (last + 1) + min(stage, receiver))
+            self.results[back, receiver, micro_batch] = sent
+        return number - 1
+
+
 @lru_cache(maxsize=256)
-def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: int) -> _Layout:
+def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: int, messages: bool) -> _Layout:
     schedule = build_schedule(name, ranks, micro_batches, virtual)
     passes = sorted(
         (turn, rank, position) for rank, turns in enumerate(schedule.turns) for position, turn in enumerate(turns)
     )
-    last, rank_of = schedule.stages - 1, schedule.rank_of
-    result: dict[tuple[bool, int, int], int] = {}  # (backward, stage, micro-batch) → 1 + the pass whose result it needs
-    link_numbers: dict[tuple[int, int], int] = {}
-    layout = _Layout([], [], [], [], [], 0, None, None)
+    builder = _Builder(schedule, messages)
     numbers = [[0] * len(order) for order in schedule.orders]
-    for number, (_, rank, position) in enumerate(passes):
-        kind, stage, micro_batch = schedule.orders[rank][position]
-        numbers[rank][position] = number
-        back = kind in "BI"
-        layout.ranks.append(rank)
-        layout.durations.append(4 * stage + KINDS.index(kind))
-        layout.inputs.append(0 if kind == "W" else result.get((back, stage, micro_batch), 0))
-        receiver = stage - 1 if back else stage + 1
-        link, boundary = -1, 0
-        if kind == "F" and stage == last:
-            result[True, stage, micro_batch] = number + 1
-        elif kind != "W" and receiver >= 0:
-            result[back, receiver, micro_batch] = number + 1
-            if rank_of[receiver] != rank:
-                link = link_numbers.setdefault((rank, rank_of[receiver]), len(link_numbers))
-                boundary = min(stage, receiver)
-        layout.links.append(link)
-        layout.boundaries.append(boundary)
+    for _, rank, position in passes:
+        numbers[rank][position] = builder.run(rank, schedule.orders[rank][position])
     early, late = _repeated(schedule, numbers, a_round)
-    return layout._replace(number_of_links=len(link_numbers), early=early, late=late)
+    last = np.array([of_rank[-1] for of_rank in numbers])
+    return _Layout(builder.before, builder.inputs, builder.durations, last, early, late)
 
 
 def _repeated(
@@ -109,29 +126,14 @@ def _repeated(
     return np.array(early), np.array(late)
 
 
-def _play(
-    layout: _Layout, ranks: int, durations: list[float], transfers: list[float]
-) -> tuple[list[float], list[float]]:
-    """[S] when ranks end, and [n] when passes do."""
-    free, link_free = [0.0] * ranks, [0.0] * layout.number_of_links
-    arrivals: list[float] = [0.0]
-    ends: list[float] = []
-    arrive, end_with = arrivals.append, ends.append
-    columns = (layout.ranks, layout.durations, layout.inputs, layout.links, layout.boundaries)
-    for rank, duration, awaited, link, boundary in zip(*columns, strict=True):
-        end, ready = free[rank], arrivals[awaited]
-        if ready > end:  # noqa: PLR1730, three times as fast as max()
-            end = ready
-        end += durations[duration]
-        free[rank] = end
-        end_with(end)
-        if link >= 0:
-            sent = link_free[link]
-            link_free[link] = sent = (end if end > sent else sent) + transfers[boundary]
-            arrive(sent)
-        else:
-            arrive(end)
-    return free, ends
+def _play(layout: _Layout, durations: list[float]) -> FloatArray:
+    """[n] when passes and messages end."""
+    ends = [0.0]
+    add = ends.append
+    for before, awaited, duration in zip(layout.before, layout.inputs, layout.durations, strict=True):
+        free, ready = ends[before], ends[awaited]
+        add((ready if ready > free else free) + durations[duration])
+    return np.array(ends[1:])
 
 
 def rank_ends(
@@ -154,20 +156,20 @@ def rank_ends(
     Raises:
         BadInput: see core.schedules.require_runnable.
     """
-    ranks = forward_s.size // virtual
-    durations = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1).ravel().tolist()
-    transfers = [*transfer_s.tolist(), 0.0]
+    ranks, messages = forward_s.size // virtual, bool(transfer_s.any())
+    passes = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1)
+    durations = [*passes.ravel().tolist(), *transfer_s.tolist()]
     played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)
     while True:
-        layout = _layout(name, ranks, played, virtual, a_round)
-        free, ends = _play(layout, ranks, durations, transfers)
+        layout = _layout(name, ranks, played, virtual, a_round, messages)
+        ends = _play(layout, durations)
+        of_ranks: FloatArray = ends[layout.last]
         if played == micro_batches:
-            return np.array(free)
+            return of_ranks
         if layout.early is None or layout.late is None:
             played = micro_batches
             continue
-        times = np.array(ends)
-        later_s = times[layout.late] - times[layout.early]
-        if np.ptp(later_s) <= TOLERANCE * times[-1]:
-            return np.array(free) + float(later_s.mean()) * ((micro_batches - played) // a_round)
+        later_s = ends[layout.late] - ends[layout.early]
+        if np.ptp(later_s) <= TOLERANCE * of_ranks.max():
+            return of_ranks + float(later_s.mean()) * ((micro_batches - played) // a_round)
         played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
