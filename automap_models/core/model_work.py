@@ -118,6 +118,7 @@ class LayerWork:
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, which the devices of context parallelism pass on.
+        causal: whether its attention masks the half of the scores, which a flash kernel skips.
     """
 
     name: str
@@ -131,6 +132,7 @@ class LayerWork:
     sums_backward: Amounts
     exchanged: Amounts
     context: Amounts
+    causal: bool = True
 
 
 @dataclass(frozen=True, eq=False)
