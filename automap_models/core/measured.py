@@ -29,6 +29,7 @@ class MeasuredStep:
         device: name of a shipped device.
         cluster: what it ran on.
         flash: whether attention runs in one kernel that never writes scores.
+        async_tensor: whether sums of tensor parallelism go on beside products.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
         fits: whether it ran; None where it failed for a reason that was not published.
@@ -45,6 +46,7 @@ class MeasuredStep:
     device: str
     cluster: Cluster
     flash: bool
+    async_tensor: bool
     step_s: float | None
     memory_bytes: float | None
     fits: bool | None

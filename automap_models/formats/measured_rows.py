@@ -72,6 +72,7 @@ SCHEDULE_NAMES = {
 MOST_FLOP = 1.05
 """Of the FLOP of a row's sizes that its time and TFLOP/s may make."""
 _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\): \[([\d, ]+)\]")
+_ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _MODULES_BEFORE = 2
 """The embedding and a transposition, which come before the layers in DeepSpeed's list of a GPT's modules."""
 
@@ -198,6 +199,7 @@ def _step(row: RowDocument) -> MeasuredStep:
         device=device,
         cluster=cluster,
         flash=year >= system.flash_from,
+        async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
         step_s=step_s,
         memory_bytes=memory_bytes,
         fits=False if measured.oom else None if measured.failed else True,
@@ -256,11 +258,12 @@ def _shape(row: RowDocument, system: System) -> TransformerShape:
 
 
 def _usual_heads(hidden: int, tp: int) -> int:
-    """Heads as near to 128 wide as can be that tp divides."""
+    """Heads as near to 128 wide as can be that tp divides, in multiples of 16 as published models have them."""
     heads = [count for count in range(tp, hidden + 1, tp) if hidden % count == 0]
-    if not heads:
+    usual = [count for count in heads if count % 16 == 0] or heads
+    if not usual:
         raise BadInput(f"no number of heads that tp {tp} divides makes {hidden}", where="`heads`")
-    return min(heads, key=lambda count: abs(math.log(hidden / count / 128)))
+    return min(usual, key=lambda count: abs(math.log(hidden / count / 128)))
 
 
 def _strategy(row: RowDocument, system: System, year: int) -> Strategy:

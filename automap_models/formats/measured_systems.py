@@ -31,6 +31,7 @@ class System:
         vocabulary_multiple: to which the vocabulary is padded.
         chunk_layers: of a virtual stage of an interleaved schedule; None: there are two virtual stages a rank.
         untied: whether GPT's output matrix is not the word embedding.
+        async_tensor: whether sums of tensor parallelism go on beside products.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
 
@@ -42,6 +43,7 @@ class System:
     vocabulary_multiple: int = 1
     chunk_layers: int | None = None
     untied: bool = False
+    async_tensor: bool = False
     micro_batches_are_ranks: bool = False
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
@@ -52,8 +54,17 @@ class System:
 
 
 SYSTEMS = (
-    # Its perf_recipes: sequence_parallel wherever tp > 1, attention by cuDNN, no dropout, one layer a chunk or two.
-    System("megatron-bridge|nemo", 0, "with tp", dropout=False, vocabulary_multiple=128, chunk_layers=1),
+    # Its perf_recipes: sequence_parallel and tp_comm_overlap (user buffers) wherever tp > 1, attention by cuDNN, no
+    # dropout.
+    System(
+        "megatron-bridge|nemo",
+        0,
+        "with tp",
+        dropout=False,
+        vocabulary_multiple=128,
+        chunk_layers=1,
+        async_tensor=True,
+    ),
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
     System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.

@@ -172,10 +172,10 @@ def test_deepspeed_fills_stages_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_heads_that_nobody_published_are_about_128_wide(tmp_path: Path) -> None:
-    """14400 has the divisors 120 and 96 among multiples of 8; 120 makes heads of 120, 96 makes heads of 150."""
+    """14400 has the divisors 16, 32, 48, 80, 96, 144, … among multiples of 16; BLOOM's trials had 96 of 150."""
     model = {**gpt(80, 14400, 1, 2048, 250880), "heads": None, "kv_heads": None}
     step = measured(tmp_path, **bloom(model=model, tp=8, pp=10, gpus=320, dp=4, measured={"iteration_s": 221.21}))
-    assert (step.shape.heads, step.shape.kv_heads) == (120, 120)
+    assert (step.shape.heads, step.shape.kv_heads) == (96, 96)
 
 
 def test_a_run_out_of_memory_does_not_fit_and_a_failure_says_nothing(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_tokens_a_second_on_a_device_are_seconds_of_a_step(tmp_path: Path) -> No
     assert step.step_s == pytest.approx(37.693, rel=1e-4)
     assert step.strategy.layers == (1, *[2] * 62, 1)
     assert (step.strategy.precision, step.strategy.sequence_parallel, step.flash) == ("fp8", True, True)
-    assert (step.tied, step.dropout, step.device) == (False, False, "h100")
+    assert (step.tied, step.dropout, step.device, step.async_tensor) == (False, False, "h100", True)
 
 
 def torchtitan(**values: Any) -> dict[str, Any]:
@@ -304,6 +304,16 @@ def test_torchtitan_runs_as_many_micro_batches_as_ranks_and_two_virtual_stages(t
     assert (step.strategy.micro_batches, step.strategy.micro_batch, step.strategy.vp) == (8, 4, 2)
     assert step.strategy.layers == (7, *[8] * 14, 7)
     assert step.strategy.sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("note", "overlaps"),
+    [("async TP; torch.compile", True), ("2D + AsyncTP", True), ("vanilla TP; torch.compile", False), (None, False)],
+)
+def test_async_tensor_parallelism_is_in_the_note(tmp_path: Path, note: str | None, overlaps: bool) -> None:
+    parallel = {"gpus": 64, "tp": 8, "global_batch": 96, "micro_batch": 12}
+    assert measured(tmp_path, **torchtitan(**parallel, note=note)).async_tensor is overlaps
+    assert not measured(tmp_path, **torchtitan(note=note)).async_tensor
 
 
 def test_a_scale_for_every_row_is_no_precision(tmp_path: Path) -> None:
