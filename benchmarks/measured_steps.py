@@ -85,7 +85,7 @@ def _priced(step: MeasuredStep | SkippedStep, works: MeasuredWorks, devices: dic
 class Errors(NamedTuple):
     """Of predictions: how many, median and 90th percentile of |error|, and the median ratio; shares of 1."""
 
-    count: int
+    rows: int
     median: float
     p90: float
     bias: float
@@ -181,11 +181,9 @@ def tables(prices: list[Price]) -> list[Table]:
 def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
     errors = errors_of(*pairs_of(prices, what))
     shown = (
-        [f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"]
-        if errors.count
-        else [""] * 3
+        [f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"] if errors.rows else [""] * 3
     )
-    return (*([str(errors.count)] if what == "memory" else []), *shown)
+    return (*([str(errors.rows)] if what == "memory" else []), *shown)
 
 
 def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[float]]:

@@ -58,7 +58,7 @@ def architecture_of(family: Family, shape: TransformerShape, tied: bool, dropout
     )
 
 
-def _dropout(dropout: bool) -> dict[str, float]:
+def _dropout(dropout: bool) -> dict[str, Any]:
     names = ("attention_dropout", "residual_dropout", "embedding_dropout")
     return dict.fromkeys(names, DROPOUT if dropout else 0.0)
 
