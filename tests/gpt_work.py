@@ -143,7 +143,7 @@ def _head(s: float, h: float, v: float) -> LayerWork:
     return LayerWork(
         name="head",
         kernels=k.done(),
-        parameters=amounts((v * h, TENSOR), (2 * h, 0)),
+        parameters=amounts((2 * h, 0)),
         kept=amounts((4 * s * h, TOKEN), (4 * s * v, TOKEN | TENSOR)),
         kept_core=NONE,
         kept_for_weights=amounts((2 * s * h, TOKEN)),

@@ -65,9 +65,6 @@ DEFAULT_RUNTIME = Runtime()
 class Shares:
     """What a strategy makes of quantities with marks.
 
-    A rank of expert parallelism has the tokens of all ep ranks for its experts. So what has both EXPERTS and SAMPLES
-    stays as it is, and the sizes of a product have fewer experts and more tokens each.
-
     Attributes:
         strategy: that divides.
         widening: bytes of an element over those of the element that quantities are counted in.
@@ -83,7 +80,7 @@ class Shares:
         for marks in range(16):
             if marks & Mark.SAMPLES:
                 factors[marks] *= s.micro_batch
-            elif marks & Mark.EXPERTS:
+            if marks & Mark.EXPERTS:
                 factors[marks] /= s.ep
             if marks & Mark.TOKENS:
                 factors[marks] /= s.cp
@@ -114,15 +111,10 @@ class Shares:
     def sizes_of(self, kernels: Kernels) -> FloatArray:
         """[n, 4] sizes of products on a device: how many, rows, columns, depth."""
         s, marks = self.strategy, kernels.size_marks
-        sizes = kernels.sizes * self.gathered[marks & ~Mark.EXPERTS]
+        sizes = kernels.sizes * self.gathered[marks]
         if s.sequence_parallel and s.tp > 1:
             replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
-        if s.ep > 1:
-            of_experts = (marks & Mark.EXPERTS) > 0
-            has_tokens, has_experts = _any(marks, Mark.TOKENS)[:, None], _any(marks, Mark.EXPERTS)[:, None]
-            widened = np.where(has_tokens, marks & Mark.TOKENS, marks & Mark.SAMPLES) > 0
-            sizes = np.where(of_experts, sizes / s.ep, np.where(has_experts & widened, sizes * s.ep, sizes))
         return np.asarray(sizes)
 
 

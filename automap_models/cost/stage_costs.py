@@ -157,8 +157,8 @@ class _Pricing:
         held = self.counts @ parameters
         tied = self.work.tied / self.strategy.tp
         first, last = self.rank_of[0], self.rank_of[-1]
-        if first == last:
-            held[-1, 0] -= tied
+        if first != last:
+            held[-1, 0] += tied
         of_ranks = np.zeros((self.strategy.pp, 2))
         np.add.at(of_ranks, list(self.rank_of), held)
         sent = [self.shares.bytes_of(self.work.layers[layer].boundary) for layer in self.last_layers[:-1]]

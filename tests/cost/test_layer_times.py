@@ -10,7 +10,7 @@ from gpt_work import NONE, TENSOR, TOKEN, KernelList, gpt_work
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants, alignment_shares
-from automap_models.core.model_work import Kernels, LayerWork, Mark, WorkPass
+from automap_models.core.model_work import Kernels, LayerWork, WorkPass
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import LayerTimes, Runtime, Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
@@ -64,16 +64,6 @@ def test_micro_batch_context_and_tensor_parallelism_change_the_sizes() -> None:
     """64 tokens · 4 samples / 2 ranks of cp, 1024 columns / 4 ranks of tp."""
     one = _times(_product(64, 1024, 512, (0, TOKEN, TENSOR, 0)), micro_batch=4, tp=4, cp=2)
     assert one.forward == _times(_product(128, 256, 512, (0, 0, 0, 0))).forward
-
-
-def test_experts_of_a_rank_have_the_tokens_of_all_ranks() -> None:
-    """Eight experts with 128 tokens each of one rank; on four ranks two experts with 512 each."""
-    kernels = KernelList()
-    kernels.product(WorkPass.FORWARD, (8, 128, 1024, 512), (int(Mark.EXPERTS), TOKEN, 0, 0))
-    divided = _times(_layer(kernels), dp=4, ep=4)
-    whole = 2 * 8 * 128 * 1024 * 512
-    efficiency = 0.5 * (512 / 576) * (1024 / 1088) * (512 / 576)
-    assert divided.forward == pytest.approx(whole / (1e14 * efficiency) + 1e-6)
 
 
 def test_sequence_parallelism_divides_what_is_not_partitioned_otherwise() -> None:
