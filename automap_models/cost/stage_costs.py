@@ -237,8 +237,15 @@ class _Pricing:
         return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.clock.bytes_per_s
 
     def _transfer_s(self, boundary: int, sent_bytes: float) -> float:
-        """Every device of tp sends all tokens, with sequence parallelism its own."""
-        return self.groups.transfer_s(boundary, sent_bytes)
+        """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.
+
+        This is the scatter/gather optimisation of Narayanan et al. (2104.04473, section 4.1).
+        """
+        tensor = self.groups.tensor
+        if self.strategy.sequence_parallel or tensor.size == 1:
+            return self.groups.transfer_s(boundary, sent_bytes)
+        sent_s = self.groups.transfer_s(boundary, sent_bytes / tensor.size)
+        return sent_s + tensor.gather_s(sent_bytes) if sent_s else 0.0
 
     # ---- memory
 
