@@ -83,8 +83,19 @@ class ModelLayers:
         return {v: tuple(sorted(found)) for v, found in readers.items()}
 
     @cached_property
+    def token_inputs(self) -> tuple[int, ...]:
+        """Inputs of the step with samples and tokens: all but a random key."""
+        inputs = (v for v, argument in enumerate(self.graph.arguments) if argument.kind == "input")
+        return tuple(v for v in inputs if len(self.graph.shapes[v]) > 1)
+
+    @cached_property
+    def from_tokens(self) -> NDArray[np.bool_]:
+        """[v] whether a value is made of tokens."""
+        return self._depending([v in self.token_inputs for v in range(len(self.graph.arguments))])
+
+    @cached_property
     def from_inputs(self) -> NDArray[np.bool_]:
-        """[v] whether a value depends on an input of the step."""
+        """[v] whether a value is made of what a step reads, tokens or a random key, not of parameters alone."""
         return self._depending([argument.kind == "input" for argument in self.graph.arguments])
 
     @cached_property
@@ -103,14 +114,13 @@ class ModelLayers:
         return frozenset(v for v, made, i in self._forward_reads if self.in_core[made] and not self.in_core[i])
 
     @cached_property
-    def crossing(self) -> dict[int, tuple[int, int]]:
-        """Value made of inputs → the layer that makes it, and the last one whose forward pass reads it, a later one."""
-        layers, crossing = self.of_instructions, dict[int, tuple[int, int]]()
+    def crossing(self) -> dict[int, tuple[int, list[int]]]:
+        """Value made of tokens → the layer that makes it, and later ones whose forward pass reads it, ascending."""
+        layers, readers = self.of_instructions, dict[tuple[int, int], set[int]]()
         for v, made, i in self._forward_reads:
-            last = max(layers[i], crossing.get(v, (0, 0))[1])
-            if self.from_inputs[v] and NO_BLOCK < layers[made] < last:
-                crossing[v] = layers[made], last
-        return crossing
+            if self.from_tokens[v] and NO_BLOCK < layers[made] < layers[i]:
+                readers.setdefault((v, layers[made]), set()).add(layers[i])
+        return {v: (made, sorted(reading)) for (v, made), reading in readers.items()}
 
     @cached_property
     def _forward_reads(self) -> list[tuple[int, int, int]]:

@@ -24,6 +24,7 @@ from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, Mo
 from automap_models.core.strategy import TransformerShape
 from automap_models.cost.kernels import Traffic, kernel_traffic
 from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import BlockStack
@@ -72,9 +73,7 @@ class _Work:
         self.layers = ModelLayers(module, self.graph, stacks)
         self.marks = WorkMarks(self.step, self.layers, shape)
         self.shape, self.stacks = shape, stacks
-        self.samples = next(
-            self.graph.shapes[v][0] for v, argument in enumerate(self.graph.arguments) if argument.kind == "input"
-        )
+        self.samples = self.graph.shapes[self.layers.token_inputs[0]][0]
 
     def model(self, dtype: str) -> ModelWork:
         """The record of the whole model."""
@@ -220,12 +219,21 @@ class _Work:
         """Values that a layer saves for the backward pass: outside attention cores, and within them."""
         outside: list[int] = []
         within: list[int] = []
-        for v in np.flatnonzero(self.step.liveness.kept & self.layers.from_inputs).tolist():
-            maker = int(self.graph.producers[v])
-            if self.layers.of_instructions[maker] == layer:
+        for v, keeper in self._keepers.items():
+            if keeper == layer:
+                maker = int(self.graph.producers[v])
                 inner = self.layers.in_core[maker] and v not in self.layers.core_results
                 (within if inner else outside).append(v)
         return outside, within
+
+    @cached_property
+    def _keepers(self) -> dict[int, int]:
+        """Saved value → the layer that saves it: the one that makes it, or the first that it is handed on to."""
+        keepers = {}
+        for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
+            made = self.layers.of_instructions[self.graph.producers[v]]
+            keepers[v] = self.layers.crossing[v][1][0] if v in self.layers.crossing else made
+        return keepers
 
     def _read_for_weights(self, layer: int) -> set[int]:
         """Values that the kernels of the WEIGHT pass read."""
@@ -235,8 +243,8 @@ class _Work:
 
     def _handed_on(self, layer: int) -> Iterator[int]:
         """Values made up to a layer that later ones read in the forward pass."""
-        for v, (made, last) in self.layers.crossing.items():
-            if made <= layer < last:
+        for v, (made, reading) in self.layers.crossing.items():
+            if made <= layer < reading[-1]:
                 yield v
 
     def _exchanged(self, layer: int) -> Iterator[int]:

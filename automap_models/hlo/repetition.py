@@ -225,7 +225,6 @@ class _Repetition:
     def __init__(self, module: MlirModule, stacks: Sequence[BlockStack]) -> None:
         self.trace, self.stacks, self.names = module, stacks, _Names(stacks)
         self.graph: InstructionGraph = instruction_graph(module)
-        _require("random_bits" not in self.graph.opcodes)
         self.last = [(stack.layers - stack.lead) // stack.period - 2 for stack in stacks]
         self.argument_labels = [self.names.label(argument.name) for argument in module.arguments]
         named = [self.names.label(op.path) for op in module.operations]

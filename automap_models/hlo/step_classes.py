@@ -222,7 +222,7 @@ class StepClasses:
             return ()
         position = value - int(self.graph.result_offsets[i])
         results = int(self.graph.result_offsets[i + 1] - self.graph.result_offsets[i])
-        opcode = self.module.operations[i].opcode
+        opcode = uses[-1].opcode  # a loop's own, behind those of what it runs
         place = _PASSED_ON.get(opcode)
         if place is None:
             return self._dims_of(uses[-1].values[position - results])

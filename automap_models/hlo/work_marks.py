@@ -117,6 +117,4 @@ class WorkMarks:
         }
 
     def _of_inputs(self, dim: int) -> frozenset[int]:
-        inputs = (v for v, argument in enumerate(self.step.graph.arguments) if argument.kind == "input")
-        found = (self.step.of_dims[v] for v in inputs)
-        return frozenset(dims[dim] for dims in found if len(dims) > dim) - {NO_CLASS}
+        return frozenset(self.step.of_dims[v][dim] for v in self.layers.token_inputs) - {NO_CLASS}

@@ -197,7 +197,12 @@ def sized(name: str, *, batch: int | None = None, sequence: int | None = None, d
 
 
 def configured(
-    path: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+    path: str,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    dtype: str | None = None,
+    dropout: bool = False,
 ) -> SizedModel:
     """The model of a Hugging Face config.json.
 
@@ -205,6 +210,7 @@ def configured(
         batch: samples in a micro-batch; 1 unless another number is given.
         sequence: tokens of a sample; see config_json.py for how many there are unless another number is given.
         dtype: what the layers compute in; what the file says unless another is given.
+        dropout: whether the model has the dropout that the file says.
 
     Raises:
         BadInput: the file cannot be used, an option is out of range, jax is not installed.
@@ -212,7 +218,7 @@ def configured(
     from .config_json import read_config
 
     _require_jax(path)
-    model = read_config(path)
+    model = read_config(path, dropout=dropout)
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
     return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)

@@ -74,6 +74,7 @@ class Source:
         sequence: tokens in a sample.
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
+        dropout: whether the model has the dropout that its config.json says.
         model: what a factory would return, where Python gives it; `what` is then its name.
     """
 
@@ -83,6 +84,7 @@ class Source:
     sequence: int | None = None
     dtype: str | None = None
     trainable: tuple[str, ...] = ()
+    dropout: bool = False
     model: object = None
 
     @property
@@ -195,7 +197,9 @@ def read_model_work(what: str, *, sequence: int | None = None, dtype: str | None
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    return (configured if source.kind is SourceKind.CONFIG else sized)(source.what, **source.sizes)
+    if source.kind is SourceKind.CONFIG:
+        return configured(source.what, **source.sizes, dropout=source.dropout)
+    return sized(source.what, **source.sizes)
 
 
 def framework_of(returned: object) -> Framework:

@@ -44,7 +44,8 @@ class Architecture(Protocol):
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """Name → shape of what a step reads, given the labels' shape: (batch,) for images, (batch, sequence) for text.
 
-        `labels` are class numbers, below 0 where nothing is to be predicted.
+        `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
+        key.
         """
 
 
@@ -149,7 +150,8 @@ def step_function(module: nn.Module) -> Callable[..., tuple[Tree, Tree, Tree, ja
 
 def _loss(module: nn.Module, params: Tree, model_state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:
     variables = {"params": params, **model_state}
-    logits, computed = module.apply(variables, **_inputs(batch), mutable=[*model_state, "losses"])
+    random = {"dropout": batch["key"]} if "key" in batch else None
+    logits, computed = module.apply(variables, **_inputs(batch), rngs=random, mutable=[*model_state, "losses"])
     updated = dict(computed)
     with jax.named_scope("loss"):
         auxiliary = jax.tree.leaves(updated.pop("losses", {}))
@@ -157,7 +159,7 @@ def _loss(module: nn.Module, params: Tree, model_state: Tree, batch: Batch) -> t
 
 
 def _inputs(batch: Batch) -> dict[str, Any]:
-    return {name: array for name, array in batch.items() if name != "labels"}
+    return {name: array for name, array in batch.items() if name not in ("key", "labels")}
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

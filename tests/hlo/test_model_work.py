@@ -191,6 +191,19 @@ def test_each_pass_of_a_block_sums_its_hidden_states_twice(name: str) -> None:
         assert amounts.marks.tolist() == [of_tokens] * len(expected)
 
 
+@pytest.mark.slow
+def test_a_block_with_dropout_keeps_what_korthikanti_et_al_count() -> None:
+    """arXiv 2205.05198, equations 1 and 2: s·b·h·(10 + 24/t + 5·a·s/(h·t)) bytes, the last term in attention cores."""
+    dropping = replace(GPT, attention_dropout=0.1, residual_dropout=0.1, embedding_dropout=0.1)
+    block = _work(dropping).layers[1]
+    s, h, heads = SEQUENCE, GPT.width, GPT.heads
+    shared = (block.kept.marks & Mark.TENSOR) > 0
+    assert block.kept.values[~shared].sum() == pytest.approx(10 * s * h, rel=0.02)
+    assert block.kept.values[shared].sum() == pytest.approx(24 * s * h, rel=0.02)
+    assert block.kept_core.values.sum() == pytest.approx(5 * heads * s * s, rel=0.02)
+    assert ((block.kept_core.marks & Mark.TENSOR) > 0).all()
+
+
 def test_a_block_hands_on_its_hidden_states_and_keys_and_values_pass_around() -> None:
     block = _work(GPT).layers[1]
     assert block.boundary.values.tolist() == [2 * SEQUENCE * 64]
