@@ -138,7 +138,8 @@ def profile(
         device: whose roofline the times are, by name, file or record.
         measure: run the step on this machine and take its times instead.
         name: of the model.
-        options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`), and `trainable`.
+        options: of measuring (`repeats`, `warmup`, `seed`); of a name (`batch`, `sequence`, `dtype`,
+            `dropout`), and `trainable`.
 
     Raises:
         BadInput: the model or an option cannot be used.
@@ -234,6 +235,7 @@ class _ProfileOptions:
     sequence: int | None = None
     dtype: str | None = None
     trainable: tuple[str, ...] = ()
+    dropout: bool = False
     repeats: int | None = None
     warmup: int | None = None
     seed: int | None = None
@@ -245,8 +247,12 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
         if inputs is not None:
             raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
         what = os.fspath(model)
-        return Source(what, source_kind(what), options.batch, options.sequence, options.dtype, options.trainable)
-    for name in ("batch", "sequence", "dtype", "trainable"):
+        kind = source_kind(what)
+        if options.dropout and kind is not SourceKind.CONFIG:
+            raise BadInput(f"{what} {kind.value}", where="`dropout`", do="leave it out")
+        sizes = options.batch, options.sequence, options.dtype
+        return Source(what, kind, *sizes, options.trainable, options.dropout)
+    for name in ("batch", "sequence", "dtype", "trainable", "dropout"):
         if getattr(options, name):
             raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the inputs say it")
     name = str(getattr(model, "name", None) or getattr(model, "__name__", None) or type(model).__name__)

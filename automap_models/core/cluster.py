@@ -142,17 +142,21 @@ class Cluster:
         """Whether all nodes are alike and all devices as fast as the one whose times the profile has."""
         return not self.groups or (not self.group_of.any() and self.slowdown is None)
 
-    def require_uniform(self, who: str) -> None:
+    def require_uniform(self, who: str, do: str = "plan with `planner='auto'` or `planner='exact'`") -> None:
         """Refuse a mixed cluster.
 
+        Args:
+            who: needs equal nodes.
+            do: what a person should do about it.
+
         Raises:
-            BadInput: it is one; the message says who needs equal nodes.
+            BadInput: it is one.
         """
         if not self.is_uniform:
             raise BadInput(
                 f"is mixed, and {who} knows only clusters of equal nodes",
                 where=f"cluster {self.name}",
-                do="plan with `planner='auto'` or `planner='exact'`",
+                do=do,
             )
 
     def _of_nodes(self, key: str) -> NDArray[Any]:

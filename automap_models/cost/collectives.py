@@ -91,17 +91,42 @@ def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: in
     return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
 
 
+def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """How groups of devices lie in nodes: members in the node that has most, nodes, and groups that share a link.
+
+    Args:
+        nodes: [groups, size] of each group's devices.
+        count: nodes of the cluster.
+
+    Returns:
+        Two int64 [groups], and the largest number of groups that leave the same node.
+    """
+    group, _, held = _meetings(nodes, count)
+    inside = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(inside, group, held)
+    return inside, np.bincount(group), int(_leaving(nodes, count).max())
+
+
+def _meetings(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Group, node and number of devices for each group and node that have devices in common; arguments as above."""
+    keys = np.arange(len(nodes))[:, None] * count + nodes
+    met, held = np.unique(keys, return_counts=True)
+    group, node = np.divmod(met, count)
+    return group, node, held
+
+
+def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[count] how many groups share the link of each node, as they have devices in others, too; arguments as above."""
+    group, node, _ = _meetings(nodes, count)
+    return np.bincount(node[np.bincount(group)[group] > 1], minlength=count)
+
+
 def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
     """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
-    keys = np.arange(len(nodes))[:, None] * cluster.nodes + nodes
-    met, held = np.unique(keys, return_counts=True)
-    group, node = np.divmod(met, cluster.nodes)
-    within_s = np.zeros(len(nodes))
+    group, node, held = _meetings(nodes, cluster.nodes)
+    within_s, across = np.zeros(len(nodes)), np.bincount(group)
     np.maximum.at(within_s, group, 2.0 * (held - 1) / held / cluster.node_intra[node])
-    across = np.bincount(group)
-    leaving = np.bincount(node[across[group] > 1], minlength=cluster.nodes)
-    rings = 2.0 * (across - 1) / across
-    between_s = np.zeros(len(nodes))
+    rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
     for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
         between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())
     return float((within_s + between_s).max())

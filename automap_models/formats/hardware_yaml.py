@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
@@ -216,8 +216,21 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
 
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s and step"
 )
+
+
+class StepConstantsDocument(Document):
+    """Constants of the training step; the keys are the attributes of `StepConstants`."""
+
+    product_efficiency: float
+    half_size: float
+    attention_efficiency: float
+    bandwidth_efficiency: float
+    launch_s: float
+    intra_efficiency: float
+    inter_efficiency: float
+    overlap: float
 
 
 class DeviceDocument(Document):
@@ -230,6 +243,7 @@ class DeviceDocument(Document):
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    step: StepConstantsDocument | None = None
     name: Text = ""
 
     def device(self, where: str, name: str = "device") -> Device:
@@ -240,7 +254,11 @@ class DeviceDocument(Document):
         """
         values = msgspec.structs.asdict(self)
         try:
-            return Device(**{**values, "name": values["name"] or name})
+            step = None if self.step is None else StepConstants(**msgspec.structs.asdict(self.step))
+        except BadInput as error:
+            raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
+        try:
+            return Device(**{**values, "name": values["name"] or name, "step": step})
         except BadInput as error:
             raise BadInput(error.what, where=where, do=error.do) from None
 

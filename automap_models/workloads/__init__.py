@@ -2,7 +2,7 @@
 
 Each is a flax.linen model with its loss, gradients and Adam. What they have in common:
 
-- dropout is left out: the step is deterministic, and it needs no random key;
+- dropout is left out unless a share is given: the step is deterministic, and it needs no random key;
 - parameters, the optimiser's state and the loss are float32; `dtype` is what the layers compute in, so that a step in
   half precision casts every parameter where it is used (mixed precision); losses are not scaled;
 - sequences are full: there is no padding, and no mask for it;

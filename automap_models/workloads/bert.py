@@ -10,8 +10,17 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.repetition import BlockStack
-from automap_models.workloads.blocks import ACTIVATIONS, Activation, Attention, FeedForward, norm, token_shapes
+from automap_models.workloads.blocks import (
+    ACTIVATIONS,
+    Activation,
+    Attention,
+    FeedForward,
+    dropped,
+    norm,
+    token_shapes,
+)
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,9 @@ class BertConfig:
 
     Attributes:
         feed_forward: width of the feed-forward layers; None: four times as wide as the hidden states.
+        attention_dropout: share of the weights of attention that are left out.
+        residual_dropout: share of what attention and feed-forward layers give that is left out.
+        embedding_dropout: share of the embeddings that is left out.
     """
 
     width: int
@@ -31,6 +43,9 @@ class BertConfig:
     feed_forward: int | None = None
     activation: Activation = "gelu"
     epsilon: float = 1e-12
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
 
     def module(self, dtype: jnp.dtype) -> Bert:
         """See training.Architecture."""
@@ -45,9 +60,23 @@ class BertConfig:
         """See training.RepeatingArchitecture."""
         return replace(self, layers=blocks["block_"])
 
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """See training.TransformerArchitecture."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            ffn=self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+        )
+
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; labels are negative where no token was masked."""
-        return token_shapes(labels, "ids", "types", "labels")
+        shares = self.attention_dropout, self.residual_dropout, self.embedding_dropout
+        return token_shapes(labels, "ids", "types", "labels", random=any(shares))
 
 
 BERT_48 = BertConfig(width=1024, heads=16, layers=48)
@@ -68,6 +97,7 @@ class Bert(nn.Module):
         x = embedding(ids) + embed(c.types, name="type_embedding")(types)
         x = x + embed(c.positions, name="position_embedding")(jnp.arange(ids.shape[1]))
         x = norm("embedding_layer_norm", False, c.epsilon, self.dtype)(x)
+        x = dropped("embedding_dropout", c.embedding_dropout, x)
         for i in range(c.layers):
             x = Block(c, self.dtype, name=f"block_{i}")(x)
         x = ACTIVATIONS[c.activation](nn.Dense(c.width, dtype=self.dtype, name="masked_lm")(x))
@@ -87,8 +117,11 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, n, width] → the same shape."""
         c = self.config
-        attention = Attention(c.heads, c.width // c.heads, True, True, self.dtype, name="attention")
-        x = norm("attention_layer_norm", False, c.epsilon, self.dtype)(x + attention(x))
+        heads = c.heads, c.width // c.heads
+        attention = Attention(*heads, True, True, self.dtype, dropout=c.attention_dropout, name="attention")
+        change = dropped("attention_dropout", c.residual_dropout, attention(x))
+        x = norm("attention_layer_norm", False, c.epsilon, self.dtype)(x + change)
         feed_forward = FeedForward(c.feed_forward or 4 * c.width, True, c.activation, self.dtype, name="feed_forward")
-        normed: jax.Array = norm("feed_forward_layer_norm", False, c.epsilon, self.dtype)(x + feed_forward(x))
+        change = dropped("feed_forward_dropout", c.residual_dropout, feed_forward(x))
+        normed: jax.Array = norm("feed_forward_layer_norm", False, c.epsilon, self.dtype)(x + change)
         return normed

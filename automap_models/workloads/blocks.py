@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.hlo.locations import ATTENTION_CORE
+
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": partial(nn.gelu, approximate=False),
@@ -63,6 +65,7 @@ class Attention(nn.Module):
         output_bias: whether o has a bias; None: where the others have.
         rotary: how q and k are turned by their positions; None: not at all.
         query_norm: ε of a root-mean-square norm of each head of q and k; None: they have none.
+        dropout: share of the weights that are left out.
     """
 
     heads: int
@@ -74,6 +77,7 @@ class Attention(nn.Module):
     output_bias: bool | None = None
     rotary: Rotary | None = None
     query_norm: float | None = None
+    dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array, memory: jax.Array | None = None, bias: jax.Array | None = None) -> jax.Array:
@@ -100,9 +104,10 @@ class Attention(nn.Module):
         if groups > 1:
             q = q.reshape(*q.shape[:2], shared, groups, self.head_width)
             bias = None if bias is None else bias[:, :, None]
-        scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
-        weights = attention_weights(scores, bias, self.dtype)
-        mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
+        with jax.named_scope(ATTENTION_CORE):
+            scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
+            weights = dropped("dropout", self.dropout, attention_weights(scores, bias, self.dtype))
+            mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
         output_bias = self.use_bias if self.output_bias is None else self.output_bias
         return nn.Dense(x.shape[-1], output_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
 
@@ -139,10 +144,11 @@ class LatentAttention(nn.Module):
         down = nn.Dense(c.rank + rotary, self.use_bias, self.dtype, name="kv_down")(x)
         kv = up("kv", norm("kv_norm", True, self.epsilon, self.dtype)(down[..., : c.rank]), plain + c.value_width)
         turned_q, turned_k = turned((q[..., plain:], down[..., None, c.rank :]), c.rotary)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q[..., :plain], kv[..., :plain])
-        scores = scores + jnp.einsum("bqhd,bkd->bhqk", turned_q, turned_k[:, :, 0])
-        weights = attention_weights(scores * (plain + rotary) ** -0.5, bias, self.dtype)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, kv[..., plain:])
+        plain_q, plain_k, turned_k, v = q[..., :plain], kv[..., :plain], turned_k[:, :, 0], kv[..., plain:]
+        with jax.named_scope(ATTENTION_CORE):
+            scores = jnp.einsum("bqhd,bkhd->bhqk", plain_q, plain_k) + jnp.einsum("bqhd,bkd->bhqk", turned_q, turned_k)
+            weights = attention_weights(scores * (plain + rotary) ** -0.5, bias, self.dtype)
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
         return nn.Dense(x.shape[-1], self.use_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
 
 
@@ -151,6 +157,11 @@ def attention_weights(scores: jax.Array, bias: jax.Array | None, dtype: jnp.dtyp
     if bias is not None:
         scores = scores + bias
     return nn.softmax(scores.astype(jnp.float32)).astype(dtype)
+
+
+def dropped(name: str, rate: float, x: jax.Array) -> jax.Array:
+    """Dropout (arXiv 1207.0580): a share of the numbers is left out, the others grow by as much."""
+    return nn.Dropout(rate, deterministic=False, name=name)(x) if rate else x
 
 
 def turned(heads: tuple[jax.Array, ...], rotary: Rotary) -> tuple[jax.Array, ...]:
@@ -204,9 +215,14 @@ def causal_bias(length: int, dtype: jnp.dtype) -> jax.Array:
     return jnp.where(visible, 0, lowest).astype(dtype)[None, None]
 
 
-def token_shapes(labels: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Name → int32 [batch, sequence] for each name, with labels = (batch, sequence)."""
-    return {name: _array(labels, jnp.int32) for name in names}
+def token_shapes(labels: tuple[int, ...], *names: str, random: bool = False) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name → int32 [batch, sequence] for each name, with labels = (batch, sequence).
+
+    Args:
+        random: whether the step also reads `key`, from which it draws random numbers.
+    """
+    keys = {"key": _array((2,), jnp.uint32)} if random else {}
+    return {name: _array(labels, jnp.int32) for name in names} | keys
 
 
 def image_shapes(labels: tuple[int, ...], size: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,16 +1,18 @@
 """A Hugging Face config.json as a model: the sizes in it, in the words of its family.
 
-Only the file is read. What changes neither shapes nor costs is ignored: dropout, initialisation, the scaling of rotary
-positions to longer sequences, windows of attention, how a router limits and balances the experts it chooses.
+Only the file is read. What changes neither shapes nor costs is ignored: initialisation, the scaling of rotary positions
+to longer sequences, windows of attention, how a router limits and balances the experts it chooses. Dropout of BERT and
+GPT-2 is left out unless it is asked for: few models are trained with it any more, whatever their files say.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Foreign, Positive, Share, decode_json, read_bytes, wrong
@@ -33,6 +35,7 @@ Layers = Annotated[int, Meta(ge=1, le=1000)]
 Few = Annotated[int, Meta(ge=1, le=64)]
 """Experts of a token: each is chosen by operations of its own."""
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
+Dropout = Annotated[float, Meta(ge=0, lt=1)]
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -81,12 +84,15 @@ def is_config(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_config(path: str | os.PathLike[str]) -> ConfiguredModel:
+def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> ConfiguredModel:
     """The model of a config.json.
+
+    Args:
+        dropout: whether the model has the dropout that the file says, which bert and gpt2 can have.
 
     Raises:
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
-            size that cannot be meant.
+            size that cannot be meant; dropout is asked for of another family.
     """
     content, where = read_bytes(path, LARGEST_CONFIG_BYTES), str(path)
     known = ", ".join(FAMILIES)
@@ -96,6 +102,11 @@ def read_config(path: str | os.PathLike[str]) -> ConfiguredModel:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise wrong(where, "$.model_type", kind, f"one of {known}", "give the config.json of a model of these")
     config = decode_json(content, FAMILIES[kind], where=where, do="check the file against the published one")
+    if not dropout:
+        config = config.without_dropout()
+    elif not isinstance(config, _Bert | _Gpt2):
+        do = "leave it out, or give a model of bert or gpt2"
+        raise BadInput(f"is not known for models of {kind}", where="`dropout`", do=do)
     file = Path(path)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     positions, learned = config.positions()
@@ -139,6 +150,10 @@ class _Family(Foreign):
                 return dtype
         return "float32"
 
+    def without_dropout(self) -> Self:
+        """The same without dropout."""
+        return self
+
 
 class _Bert(_Family, kw_only=True):
     vocab_size: Size
@@ -150,9 +165,14 @@ class _Bert(_Family, kw_only=True):
     type_vocab_size: Size = 2
     hidden_act: str = "gelu"
     layer_norm_eps: Epsilon = 1e-12
+    hidden_dropout_prob: Dropout = 0.1
+    attention_probs_dropout_prob: Dropout = 0.1
 
     def positions(self) -> tuple[int | None, bool]:
         return self.max_position_embeddings, True
+
+    def without_dropout(self) -> Self:
+        return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
     def architecture(self, where: str) -> Architecture:
         from automap_models.workloads.bert import BertConfig
@@ -168,6 +188,9 @@ class _Bert(_Family, kw_only=True):
             feed_forward=self.intermediate_size,
             activation=_activation(where, "hidden_act", self.hidden_act),
             epsilon=self.layer_norm_eps,
+            attention_dropout=self.attention_probs_dropout_prob,
+            residual_dropout=self.hidden_dropout_prob,
+            embedding_dropout=self.hidden_dropout_prob,
         )
 
 
@@ -229,9 +252,15 @@ class _Gpt2(_Family, kw_only=True):
     activation_function: str = "gelu_new"
     layer_norm_epsilon: Epsilon = 1e-5
     tie_word_embeddings: bool = True
+    attn_pdrop: Dropout = 0.1
+    resid_pdrop: Dropout = 0.1
+    embd_pdrop: Dropout = 0.1
 
     def positions(self) -> tuple[int | None, bool]:
         return self.n_positions, True
+
+    def without_dropout(self) -> Self:
+        return replace(self, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
 
     def architecture(self, where: str) -> Architecture:
         from automap_models.workloads.decoder import DecoderConfig
@@ -247,6 +276,9 @@ class _Gpt2(_Family, kw_only=True):
             activation=_activation(where, "activation_function", self.activation_function),
             epsilon=self.layer_norm_epsilon,
             tied=self.tie_word_embeddings,
+            attention_dropout=self.attn_pdrop,
+            residual_dropout=self.resid_pdrop,
+            embedding_dropout=self.embd_pdrop,
         )
 
 

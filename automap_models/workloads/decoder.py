@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.repetition import BlockStack
 from automap_models.workloads.blocks import (
     Activation,
@@ -27,6 +28,7 @@ from automap_models.workloads.blocks import (
     LatentAttention,
     Rotary,
     causal_bias,
+    dropped,
     norm,
     token_shapes,
 )
@@ -53,6 +55,9 @@ class DecoderConfig:
         latent: attention through a narrow latent; None: plain attention.
         mixture: of experts in place of feed-forward layers; None: dense.
         dense_layers: with a mixture, the number of blocks before those that have it.
+        attention_dropout: share of the weights of plain attention that are left out.
+        residual_dropout: share of what attention and feed-forward layers give that is left out.
+        embedding_dropout: share of the embeddings that is left out.
     """
 
     width: int
@@ -77,6 +82,9 @@ class DecoderConfig:
     latent: Latent | None = None
     mixture: Mixture | None = None
     dense_layers: int = 0
+    attention_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    embedding_dropout: float = 0.0
 
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
@@ -87,13 +95,28 @@ class DecoderConfig:
         """See training.RepeatingArchitecture."""
         return replace(self, layers=blocks["block_"])
 
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """See training.TransformerArchitecture; with a mixture, `ffn` is the width of an expert."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+            experts=self.mixture.experts if self.mixture else None,
+        )
+
     def module(self, dtype: jnp.dtype) -> Decoder:
         """See training.Architecture."""
         return Decoder(self, dtype)
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; labels are the ids shifted left."""
-        return token_shapes(labels, "ids", "labels")
+        shares = self.attention_dropout, self.residual_dropout, self.embedding_dropout
+        return token_shapes(labels, "ids", "labels", random=any(shares))
 
 
 GPT2_MEDIUM = DecoderConfig(width=1024, heads=16, layers=24)
@@ -118,6 +141,7 @@ class Decoder(nn.Module):
         if c.positions is not None:
             position = nn.Embed(c.positions, c.width, self.dtype, name="position_embedding")
             x = x + position(jnp.arange(ids.shape[1]))
+        x = dropped("embedding_dropout", c.embedding_dropout, x)
         for i in range(c.layers):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
         x = norm("final_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
@@ -138,10 +162,11 @@ class Block(nn.Module):
         """[batch, n, width] → the same shape."""
         c = self.config
         mask = causal_bias(x.shape[1], self.dtype)  # each block makes its own, so that none crosses a pipeline cut
-        attended = x + self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
+        change = self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
+        attended = x + dropped("attention_dropout", c.residual_dropout, change)
         read = x if c.parallel else attended
-        total: jax.Array = attended + self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
-        return total
+        change = self._feed_forward()(self._norm("feed_forward_layer_norm")(read))
+        return attended + dropped("feed_forward_dropout", c.residual_dropout, change)
 
     def _norm(self, name: str) -> nn.Module:
         return norm(name, self.config.root_mean_square, self.config.epsilon, self.dtype)
@@ -160,6 +185,7 @@ class Block(nn.Module):
             output_bias=c.output_bias,
             rotary=c.rotary,
             query_norm=c.epsilon if c.query_norm else None,
+            dropout=c.attention_dropout,
             name="attention",
         )
 

@@ -11,6 +11,7 @@ from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
 
 if TYPE_CHECKING:
+    from automap_models.core.model_work import ModelWork
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
     from automap_models.workloads.training import Architecture
@@ -173,6 +174,16 @@ class SizedModel:
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
 
+    def work(self) -> ModelWork:
+        """What one sample costs, layer by layer.
+
+        Raises:
+            BadInput: it is no transformer, or XLA refuses the step.
+        """
+        from .training import architecture_work
+
+        return architecture_work(self.name, self.architecture, self.labels[-1], self.dtype)
+
 
 def sized(name: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None) -> SizedModel:
     """A workload with its sizes; arguments and errors are those of `build`."""
@@ -186,7 +197,12 @@ def sized(name: str, *, batch: int | None = None, sequence: int | None = None, d
 
 
 def configured(
-    path: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+    path: str,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    dtype: str | None = None,
+    dropout: bool = False,
 ) -> SizedModel:
     """The model of a Hugging Face config.json.
 
@@ -194,6 +210,7 @@ def configured(
         batch: samples in a micro-batch; 1 unless another number is given.
         sequence: tokens of a sample; see config_json.py for how many there are unless another number is given.
         dtype: what the layers compute in; what the file says unless another is given.
+        dropout: whether the model has the dropout that the file says.
 
     Raises:
         BadInput: the file cannot be used, an option is out of range, jax is not installed.
@@ -201,7 +218,7 @@ def configured(
     from .config_json import read_config
 
     _require_jax(path)
-    model = read_config(path)
+    model = read_config(path, dropout=dropout)
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
     return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)

@@ -22,6 +22,7 @@ from automap_models.workloads.registry import SizedModel, configured, names, siz
 if TYPE_CHECKING:
     from automap_models.core.device import Device
     from automap_models.core.instruction_graph import InstructionGraph
+    from automap_models.core.model_work import ModelWork
     from automap_models.core.profile import Profile
     from automap_models.hlo.module import MlirModule, Module
 
@@ -73,6 +74,7 @@ class Source:
         sequence: tokens in a sample.
         dtype: that the layers compute in.
         trainable: patterns of an HLO file's trainable parameters.
+        dropout: whether the model has the dropout that its config.json says.
         model: what a factory would return, where Python gives it; `what` is then its name.
     """
 
@@ -82,6 +84,7 @@ class Source:
     sequence: int | None = None
     dtype: str | None = None
     trainable: tuple[str, ...] = ()
+    dropout: bool = False
     model: object = None
 
     @property
@@ -174,9 +177,29 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
         return step_module(example.model, example.args, example.kwargs, name=source.what)
 
 
+def read_model_work(what: str, *, sequence: int | None = None, dtype: str | None = None) -> ModelWork:
+    """What a built-in transformer or that of a config.json costs, layer by layer, for one sample.
+
+    Args:
+        what: its name, or the file.
+        sequence: tokens of a sample; None: the model's own number.
+        dtype: what the layers compute in; None: what the model is published in.
+
+    Raises:
+        BadInput: it is neither, the file cannot be read, or an option is out of range.
+    """
+    source = Source(what, source_kind(what), sequence=sequence, dtype=dtype)
+    if source.kind not in _BUILT:
+        do = "give a built-in model or a Hugging Face config.json"
+        raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=what, do=do)
+    return _built(source).work()
+
+
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    return (configured if source.kind is SourceKind.CONFIG else sized)(source.what, **source.sizes)
+    if source.kind is SourceKind.CONFIG:
+        return configured(source.what, **source.sizes, dropout=source.dropout)
+    return sized(source.what, **source.sizes)
 
 
 def framework_of(returned: object) -> Framework:

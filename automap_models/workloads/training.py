@@ -11,9 +11,16 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from automap_models.core.model_work import ModelWork
+from automap_models.core.strategy import TransformerShape
+from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.model_work import model_work
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import BlockStack, repeated
+from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 
 Tree = Any
@@ -23,6 +30,9 @@ Batch = Mapping[str, Any]
 """Name → array."""
 
 OPTIMIZER = optax.adam(1e-3)
+
+_TRACED_SAMPLES = 2
+"""Of a trace whose work is that of one: with one alone, the dimension of samples could not be told from others of 1."""
 
 
 class Architecture(Protocol):
@@ -34,7 +44,8 @@ class Architecture(Protocol):
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """Name → shape of what a step reads, given the labels' shape: (batch,) for images, (batch, sequence) for text.
 
-        `labels` are class numbers, below 0 where nothing is to be predicted.
+        `labels` are class numbers, below 0 where nothing is to be predicted; `key`, of models with dropout, is a random
+        key.
         """
 
 
@@ -48,6 +59,14 @@ class RepeatingArchitecture(Architecture, Protocol):
 
     def with_blocks(self, blocks: Mapping[str, int]) -> Self:
         """The same with so many blocks in the stack of each scope."""
+
+
+@runtime_checkable
+class TransformerArchitecture(RepeatingArchitecture, Protocol):
+    """The sizes of a transformer."""
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """What a strategy divides, of samples of so many tokens."""
 
 
 def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> Module:
@@ -67,6 +86,26 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
         if module is not None:
             return module
     return trace(training_step(name, architecture, labels, dtype))
+
+
+def architecture_work(name: str, architecture: Architecture, sequence: int, dtype: str) -> ModelWork:
+    """The work of a transformer by layers, from a trace with a few of its blocks.
+
+    Args:
+        sequence: tokens of a sample.
+        dtype: what the layers compute in.
+
+    Raises:
+        BadInput: it is no transformer, or XLA refuses the step.
+    """
+    if not isinstance(architecture, TransformerArchitecture):
+        do = "give a transformer: a decoder, BERT or T5"
+        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
+    stacks = architecture.stacks
+    shallow = architecture.with_blocks({stack.scope: stack.traced for stack in stacks})
+    module = trace(training_step(name, shallow, (_TRACED_SAMPLES, sequence), dtype))
+    sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", "without restrictions"))
+    return model_work(module, sharding, architecture.shape(name, sequence), stacks, dtype)
 
 
 def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:
@@ -111,7 +150,8 @@ def step_function(module: nn.Module) -> Callable[..., tuple[Tree, Tree, Tree, ja
 
 def _loss(module: nn.Module, params: Tree, model_state: Tree, batch: Batch) -> tuple[jax.Array, Tree]:
     variables = {"params": params, **model_state}
-    logits, computed = module.apply(variables, **_inputs(batch), mutable=[*model_state, "losses"])
+    random = {"dropout": batch["key"]} if "key" in batch else None
+    logits, computed = module.apply(variables, **_inputs(batch), rngs=random, mutable=[*model_state, "losses"])
     updated = dict(computed)
     with jax.named_scope("loss"):
         auxiliary = jax.tree.leaves(updated.pop("losses", {}))
@@ -119,7 +159,7 @@ def _loss(module: nn.Module, params: Tree, model_state: Tree, batch: Batch) -> t
 
 
 def _inputs(batch: Batch) -> dict[str, Any]:
-    return {name: array for name, array in batch.items() if name != "labels"}
+    return {name: array for name, array in batch.items() if name not in ("key", "labels")}
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -29,6 +29,7 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "batch": MODELS,
     "sequence": MODELS,
     "dtype": MODELS,
+    "dropout": (SourceKind.CONFIG,),
     "trainable": (SourceKind.MODULE,),
     "device": STEPS,
     "measure": STEPS,
@@ -59,9 +60,9 @@ ARGUMENTS: Mapping[str, str] = {
     **{
         name: flag(name)
         for name in (
-            *("batch", "beam", "communication", "cpus", "cut_at", "device", "dtype", "equal_replicas", "framework"),
-            *("global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches", "microbatch_size"),
-            *("min_gain", "nodes", "objective", "out", "pieces"),
+            *("batch", "beam", "communication", "cpus", "cut_at", "device", "dropout", "dtype", "equal_replicas"),
+            *("framework", "global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches"),
+            *("microbatch_size", "min_gain", "nodes", "objective", "out", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
         )
@@ -239,10 +240,13 @@ def add_topo(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
 
 
 def add_step_arguments(group: argparse._ArgumentGroup) -> None:
-    """--batch, --sequence, --dtype and --trainable: which training step is meant."""
+    """--batch, --sequence, --dtype, --dropout and --trainable: which training step is meant."""
     group.add_argument("--batch", metavar="N", type=at_least(1), help="samples in a micro-batch")
     group.add_argument("--sequence", metavar="N", type=at_least(1), help="tokens in a sample")
     group.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
+    group.add_argument(
+        "--dropout", action="store_true", help="for a config.json of bert or gpt2: with the dropout that the file says"
+    )
     group.add_argument(
         "--trainable",
         metavar="PATTERN",
@@ -329,9 +333,8 @@ def source_of(options: Mapping[str, Any]) -> Source:
     for name, kinds in APPLIES.items():
         if options.get(name) and kind not in kinds:
             raise superfluous(name, f"{what} {kind.value}")
-    return Source(
-        what, kind, options["batch"], options["sequence"], options["dtype"], tuple(options["trainable"] or ())
-    )
+    sizes = options["batch"], options["sequence"], options["dtype"]
+    return Source(what, kind, *sizes, tuple(options["trainable"] or ()), options["dropout"])
 
 
 def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source:

@@ -34,6 +34,16 @@ FAMILIES: dict[str, Architecture] = {
     "bert": BertConfig(width=16, heads=4, layers=5, vocabulary=40, positions=8),
     "gpt2": DecoderConfig(width=16, heads=4, layers=12, vocabulary=40, positions=8),
     "moe": replace(T5, layers=10, experts=2),
+    "dropout": DecoderConfig(
+        width=16,
+        heads=4,
+        layers=6,
+        vocabulary=40,
+        positions=8,
+        attention_dropout=0.1,
+        residual_dropout=0.1,
+        embedding_dropout=0.1,
+    ),
 }
 """More blocks than are traced; those of gpt2 are sorted 0, 1, 10, 11, 2 as keys of a tree."""
 LABELS = (2, 8)

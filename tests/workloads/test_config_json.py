@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap_models.api import profile
 from automap_models.core.instruction_graph import Phase
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
@@ -226,3 +227,46 @@ def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> N
     assert configured(str(path)).labels == (1, 16)
     with pytest.raises(BadInput, match="tiny has 16 positions, 17 were asked for"):
         configured(str(path), sequence=17)
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+BERT = {
+    **{"model_type": "bert", "vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"intermediate_size": 16, "max_position_embeddings": 16},
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "shares"),
+    [
+        (GPT2, (0.1, 0.1, 0.1)),  # what transformers takes where a file says nothing
+        ({**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.2, "embd_pdrop": 0.3}, (0.0, 0.2, 0.3)),
+        (BERT, (0.1, 0.1, 0.1)),
+        ({**BERT, "attention_probs_dropout_prob": 0.3, "hidden_dropout_prob": 0.0}, (0.3, 0.0, 0.0)),
+    ],
+)
+def test_a_model_has_the_dropout_of_its_file_if_it_is_asked_for(
+    document: dict[str, Any], shares: tuple[float, float, float], tmp_path: Path
+) -> None:
+    path = written(document, tmp_path)
+    for dropout, expected in ((True, shares), (False, (0.0, 0.0, 0.0))):
+        sizes: Any = read_config(path, dropout=dropout).architecture
+        assert (sizes.attention_dropout, sizes.residual_dropout, sizes.embedding_dropout) == expected
+
+
+def test_a_step_with_dropout_reads_a_random_key(tmp_path: Path) -> None:
+    path = written(GPT2, tmp_path)
+    modules = (configured(str(path), dropout=dropout).module() for dropout in (True, False))
+    names = [{argument.name for argument in module.arguments} for module in modules]
+    assert names[0] - names[1] == {"batch/key"}
+
+
+def test_dropout_of_other_families_is_refused(tmp_path: Path) -> None:
+    path = written(LLAMA, tmp_path)
+    with pytest.raises(BadInput, match="not known for models of llama"):
+        read_config(path, dropout=True)
+
+
+def test_dropout_is_for_config_files() -> None:
+    with pytest.raises(BadInput, match="is a built-in JAX model"):
+        profile("bert48", dropout=True)

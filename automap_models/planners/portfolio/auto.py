@@ -21,6 +21,7 @@ from automap_models.core.units import counted
 from automap_models.cost.staged import StagedCost
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Watch
 from automap_models.planners.portfolio.competition import Budget, Makers, compete
+from automap_models.planners.portfolio.descent import merges
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.costs import StagedResult
 from automap_models.planners.staged.policy import PolicyConfig
@@ -111,10 +112,16 @@ def which_stage_gains_nothing(
     more than `min_gain`, the problem with one stage fewer is planned anew.
     """
     problem, plan = result.problem, result.plan
-    if plan is None or plan.stages == 1 or (problem.constraints.equal_replicas and problem.cluster.devices > 1):
+    if (
+        plan is None
+        or plan.stages == 1
+        or any(plan.shardings)
+        or (problem.constraints.equal_replicas and problem.cluster.devices > 1)
+    ):
         return
     fewer, limit_s = replace(problem, stages=plan.stages - 1), result.cost.step_s * (1.0 + min_gain)
-    merged = [(cost.step_s, s) for s in range(plan.stages - 1) if (cost := _merged_cost(fewer, plan, s)) is not None]
+    plans = enumerate(merges(fewer, problem, plan))
+    merged = [(cost.step_s, s) for s, one in plans if (cost := _cost_that_fits(fewer, one)) is not None]
     best_s, at = min(merged, default=(math.inf, 0))
     load = (result.cost.forward_s + result.cost.backward_s) * np.diff([0, *plan.device_cuts, problem.cluster.devices])
     idle, other = (at, at + 1) if load[at] <= load[at + 1] else (at + 1, at)
@@ -128,13 +135,11 @@ def which_stage_gains_nothing(
             yield f"one stage gains nothing{which}: with {fewer.stages} stages {words}"
 
 
-def _merged_cost(fewer: StagedProblem, plan: StagedPlan, s: int) -> StagedCost | None:
-    """The cost of the plan with the stages s and s + 1 as one; None where that is not allowed or does not fit."""
-    cuts, device_cuts = (tuple(np.delete(of_plan, s).tolist()) for of_plan in (plan.cuts, plan.device_cuts))
-    merged = StagedPlan(cuts, device_cuts, plan.micro_batches, plan.planner)
-    if any(plan.shardings) or not merged.check_valid(fewer)[0]:
+def _cost_that_fits(problem: StagedProblem, plan: StagedPlan) -> StagedCost | None:
+    """The cost of a plan; None where it is not allowed or does not fit."""
+    if not plan.check_valid(problem)[0]:
         return None
-    cost = step_cost(fewer, merged)
+    cost = step_cost(problem, plan)
     return cost if cost.feasible else None
 
 

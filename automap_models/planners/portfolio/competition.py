@@ -26,7 +26,16 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
 from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_each
 from automap_models.planners.portfolio.contender import Contender, best_of
-from automap_models.planners.portfolio.descent import CLOSE, between_blocks, descend
+from automap_models.planners.portfolio.descent import (
+    CLOSE,
+    SPLITS,
+    between_blocks,
+    descend,
+    merges,
+    merges_and_splits,
+    shortest_first,
+    splits,
+)
 from automap_models.planners.staged.baselines import DataParallelPlanner, UniformPlanner
 from automap_models.planners.staged.costs import LENGTH_ROUNDING, StagedResult, is_plain
 from automap_models.planners.staged.exact import ExactPlanner, certify
@@ -50,6 +59,8 @@ RAISES = 1
 """So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
 OTHERS = 12
 """So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
+REGROUP = 8
+"""So many times the time of a refinement is what merging and splitting stages of the best plan may take."""
 BLOCKS = 4
 """So many times the time of a refinement is what finding a plan between blocks may take."""
 
@@ -339,7 +350,39 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
                     if shorter.check_valid(contender.problem)[0]
                 ]
                 best_s = min(best_s, rated[-1][0])
+    if refine_s and contenders[0].problem.schedule is not None:
+        rated += _with_other_stages(rated, contenders, refine_s, deadline.part(REGROUP * refine_s, time.process_time))
     return rated
+
+
+def _with_other_stages(
+    rated: Sequence[Rated], contenders: Sequence[Contender], refine_s: float, deadline: Deadline
+) -> Iterator[Rated]:
+    """Where merging two stages of the shortest plan or splitting one, and refining, leads, while it gets shorter.
+
+    Cuts off the grid may be good for numbers of stages whose own plans on the grid are not.
+    """
+    of_stages = {(contender.problem.stages, contender.problem.micro_batches): contender for contender in contenders}
+    step_s, origin, plan = min(rated, key=lambda entry: entry[0])
+    shorter = True
+    while shorter and not deadline.passed and not any(plan.shardings):
+        shorter, starts = False, list[Rated]()
+        for stages, regrouped in (
+            (plan.stages - 1, merges),
+            (plan.stages, merges_and_splits),
+            (plan.stages + 1, splits),
+        ):
+            contender = of_stages.get((stages, plan.micro_batches))
+            if contender is not None and stages > 1:
+                plans = shortest_first(contender, regrouped(contender.problem, origin.problem, plan))
+                starts += [(contender.costs(start).step_s, contender, start) for start in plans[:SPLITS]]
+        for _, contender, start in sorted(starts, key=lambda entry: entry[0])[:SPLITS]:
+            part = deadline.part(refine_s, time.process_time)
+            moved = refine(contender.problem, start, part, costs=contender.costs)
+            moved_s = contender.costs(moved).step_s
+            if moved_s < step_s * (1.0 - LENGTH_ROUNDING) and moved.check_valid(contender.problem)[0]:
+                step_s, origin, plan, shorter = moved_s, contender, moved, True
+                yield moved_s, contender, moved
 
 
 def fewest_stages(rated: Sequence[Rated], min_gain: float) -> tuple[Contender, StagedPlan]:

@@ -38,6 +38,8 @@ from automap_models.planners.staged.relaxation import least_length_s, out_of_rea
 from automap_models.planners.staged.search import MOVES, StagedSearch, anytime_search
 from automap_models.planners.staged.stage_tables import StageTables
 
+PATIENCE = 2
+"""So many numbers of more than two stages a node in a row may be no better before those after them are left alone."""
 CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
 SPLITS = 2
@@ -70,7 +72,7 @@ def descend(
 
     Args:
         contenders: all that compete, those of one stage with their plans.
-        ask: gives some of them the policy's plans and uniform cuts; it is asked for at most two stages a node.
+        ask: gives some of them the policy's plans and uniform cuts.
         one_s, others_s: processor time for one beginning, and for all of the other numbers of micro-batches together,
             so that plans do not depend on what else the machine does.
         deadline: when to stop in any case.
@@ -86,8 +88,8 @@ def descend(
     middle = min(counts, key=lambda M: (abs(np.log2(M / DEFAULT_MICRO_BATCHES)), M))
     ladder = sorted(_of_count(several, middle), key=lambda contender: contender.problem.stages)
     most = 2 * several[0].problem.cluster.nodes
-    ask([contender for contender in ladder if contender.problem.stages <= most] or ladder[:1])
-    stuck = _climb(ladder, contenders, one_s, deadline, min_gain)
+    ask([contender for contender in ladder if contender.problem.stages <= most])
+    stuck = _climb(ladder, contenders, ask, one_s, deadline, min_gain)
     if len(counts) > 1:
         others = [contender for contender in several if contender.problem.micro_batches != middle]
         _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, time.process_time), min_gain)
@@ -99,16 +101,22 @@ def _of_count(contenders: Sequence[Contender], micro_batches: int) -> list[Conte
 
 
 def _climb(
-    ladder: Sequence[Contender], contenders: Sequence[Contender], one_s: float, deadline: Deadline, min_gain: float
+    ladder: Sequence[Contender],
+    contenders: Sequence[Contender],
+    ask: AskPolicy,
+    one_s: float,
+    deadline: Deadline,
+    min_gain: float,
 ) -> list[Contender]:
     """From few stages to many, each beginning at the best of its own and of what splitting the last one gives.
 
-    Numbers of more than two stages a node are gone through as long as they get better.
+    Numbers of more than two stages a node, which the policy is asked about here, are gone through as long as they get
+    better, but for PATIENCE of them.
 
     Returns:
         Those of at most two stages a node that have no plan.
     """
-    last, stuck = None, []
+    last, stuck, worse = None, [], 0
     for contender in ladder:
         few = contender.problem.stages <= 2 * contender.problem.cluster.nodes
         best_s = best_of(contenders).step_s
@@ -116,13 +124,16 @@ def _climb(
             break
         if discarded(contender, best_s, min_gain):
             continue
+        if not few:
+            ask([contender])
         look_around(contender, one_s, deadline)
         if last is not None and last.plan is not None:
-            splits = _best(contender, _splits(contender.problem, last.problem, last.plan))[:SPLITS]
-            improve(contender, splits, deadline.part(one_s, time.process_time))
+            halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan))[:SPLITS]
+            improve(contender, halved, deadline.part(one_s, time.process_time))
         if few and contender.plan is None and not contender.closed:
             stuck.append(contender)
-        if not few and contender.step_s >= best_s:
+        worse = 0 if few or contender.step_s < best_s else worse + 1
+        if worse == PATIENCE:
             break
         last = contender
     return stuck
@@ -153,7 +164,7 @@ def look_around(contender: Contender, one_s: float, deadline: Deadline) -> None:
     own = [] if contender.plan is None else [contender.plan]
     part = deadline.part(one_s, time.process_time)
     equal = [equal_stages(contender, part), *_even_stages(contender, part)]
-    improve(contender, [*own, *_best(contender, equal)], deadline.part(one_s, time.process_time))
+    improve(contender, [*own, *shortest_first(contender, equal)], deadline.part(one_s, time.process_time))
     part = deadline.part(FAR * one_s, time.process_time)
     search = StagedSearch(contender.problem, part, contender.step_s, contender.costs)
     with suppress(OutOfTime):
@@ -179,7 +190,7 @@ def _carry_over(
         if plan is None or discarded(contender, best_of(contenders).step_s, min_gain):
             continue
         carried = [replace(plan, micro_batches=contender.problem.micro_batches)]
-        for start in _best(contender, carried):
+        for start in shortest_first(contender, carried):
             contender.offer(start, contender.costs(start))
         if contender.plan is None:
             rough_plans(contender, deadline)
@@ -190,14 +201,14 @@ def _carry_over(
         look_around(contender, one_s, deadline)
 
 
-def _best(contender: Contender, plans: Iterable[StagedPlan]) -> list[StagedPlan]:
+def shortest_first(contender: Contender, plans: Iterable[StagedPlan]) -> list[StagedPlan]:
     """Those of the plans that are valid for a contender and fit, the shortest first."""
     valid = [plan for plan in plans if plan.check_valid(contender.problem)[0] and contender.costs(plan).feasible]
     return sorted(valid, key=lambda plan: contender.costs(plan).step_s)
 
 
-def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans with one stage split where half of its work is done; each part gets half of the devices.
+def splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with one stage split where half of its work is done, between halves of its devices or one and the rest.
 
     Args:
         problem: of one stage more.
@@ -215,8 +226,34 @@ def _splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> 
         half = (work[last] + (work[first - 1] if first else 0.0)) / 2
         cut = int(inside[np.argmin(np.abs(work[inside] - half))])
         cuts = tuple(sorted((*plan.cuts, cut)))
-        device_cuts = tuple(sorted((*plan.device_cuts, (begin + end + 1) // 2)))
-        yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
+        for boundary in sorted({(begin + end + 1) // 2, begin + 1, end}):
+            device_cuts = tuple(sorted((*plan.device_cuts, boundary)))
+            yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
+
+
+def merges(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans with two neighbouring stages as one, which gets the devices of both.
+
+    Args:
+        problem: of one stage fewer.
+        former: that the plan is of.
+        plan: with stages to be merged.
+    """
+    for s in range(former.stages - 1):
+        cuts, device_cuts = (tuple(np.delete(of_plan, s).tolist()) for of_plan in (plan.cuts, plan.device_cuts))
+        yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, problem.grid.to_points(cuts))
+
+
+def merges_and_splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
+    """The plans of as many stages with two of them merged and one split.
+
+    Args:
+        problem, former: that the plan is of.
+        plan: of two stages or more.
+    """
+    fewer = replace(problem, stages=problem.stages - 1)
+    for merged in merges(fewer, former, plan):
+        yield from splits(problem, fewer, merged)
 
 
 def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:
@@ -276,7 +313,7 @@ def rough_plans(contender: Contender, deadline: Deadline) -> None:
     plans = _even_stages(contender, deadline)
     if not contender.closed and equal is not None:
         plans += _even_plans(equal, tables_of(equal), deadline)
-    for plan in _best(contender, plans)[:1]:
+    for plan in shortest_first(contender, plans)[:1]:
         contender.offer(plan, contender.costs(plan))
 
 
@@ -342,7 +379,7 @@ def between_blocks(contender: Contender, ends: Sequence[int], limit_s: float, de
         at = np.abs(np.subtract.outer(own.cuts, ends)).argmin(axis=1)
         plans.append(replace(own, cuts=tuple(ends[j] for j in at.tolist()), coarse_cuts=None, planner=PLANNER))
     plans += _equal_blocks(contender, deadline.part(deadline.left_s / 2))
-    starts = _best(contender, plans)
+    starts = shortest_first(contender, plans)
     if not starts or contender.costs(starts[0]).step_s > limit_s * (1.0 + CLOSE):
         return None
     tables = tables_of(problem, cut=np.array(ends))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +15,18 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
+from automap_models.formats.files import read_profile
+from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.planners.base import Deadline
 from automap_models.planners.portfolio.auto import AutoConfig, AutoPlanner
 from automap_models.planners.portfolio.competition import fewest_stages
 from automap_models.planners.portfolio.contender import Contender
-from automap_models.planners.portfolio.descent import descend, improve
+from automap_models.planners.portfolio.descent import descend, improve, merges, splits
 from automap_models.planners.portfolio.space import PlanningSpace
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.simulate.step import step_cost
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MakeProblem = Callable[..., StagedProblem]
 
 
@@ -167,3 +171,33 @@ def test_equal_stages_are_planned_where_they_divide_the_devices(make_problem: Ma
         for cost in [step_cost(equal, candidate)]
     ]
     assert result.cost.step_s <= min(steps) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merging_takes_one_pair_of_cuts_away_and_splitting_adds_one(seed: int, make_problem: MakeProblem) -> None:
+    problem = small(make_problem, seed, "1f1b")
+    n, devices = len(problem.profile), problem.cluster.devices
+    if not 1 < problem.stages < min(n, devices):
+        problem = replace(problem, stages=2, cluster=replace(problem.cluster, nodes=1, devices_per_node=5))
+        n, devices = len(problem.profile), 5
+    for plan in all_plans(problem)[:40]:
+        cuts = set(zip(plan.cuts, plan.device_cuts, strict=True))
+        fewer = replace(problem, stages=problem.stages - 1)
+        merged = list(merges(fewer, problem, plan))
+        assert [set(zip(one.cuts, one.device_cuts, strict=True)) for one in merged] == [
+            cuts - {cut} for cut in zip(plan.cuts, plan.device_cuts, strict=True)
+        ]
+        for split in splits(replace(problem, stages=problem.stages + 1), problem, plan):
+            assert set(plan.cuts) < set(split.cuts) < set(range(n - 1))
+            assert list(split.device_cuts) == sorted(set(split.device_cuts)) and min(split.device_cuts) > 0
+            assert max(split.device_cuts) < devices and set(plan.device_cuts) < set(split.device_cuts)
+
+
+@pytest.mark.slow
+def test_a_number_of_stages_that_is_no_better_does_not_end_the_search() -> None:
+    """VGG-19 on cluster A: five stages were no better than two, and six, which are by 5 %, were never looked at."""
+    profile = with_microbatch_size(read_profile(EXAMPLES / "vgg19_v100.npz"), 16)
+    space = PlanningSpace(ProfiledModel(profile), read_cluster("A"), micro_batches=16, schedule="1f1b")
+    six = AutoPlanner().solve(replace(space, stages=(6,)))
+    chosen = AutoPlanner().solve(space)
+    assert chosen.cost.step_s <= six.cost.step_s * (1.0 + AutoConfig().min_gain)
