@@ -62,6 +62,17 @@ def strategy_estimate(
     )
 
 
+def require_device(device: Device, strategy: Strategy) -> None:
+    """Refuse a device that a strategy cannot be priced on.
+
+    Raises:
+        BadInput: it has no constants of training steps, or no peak for the precision.
+    """
+    _ = device.required_step
+    for dtype in (strategy.dtype, *(("float8",) if strategy.precision == "fp8" else ())):
+        device.matrix_peak(dtype)
+
+
 def _parts(strategy: Strategy, costs: StageCosts) -> StepParts:
     """Of the rank whose passes and gradients end last."""
     times, sends = costs.times, _sends(costs)
