@@ -34,8 +34,6 @@ from automap_models.cost.process_groups import ProcessGroups
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
-MATRIX_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
-"""Precision → element type of products that are not in 8 bits."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CAST_BYTES = 5.0
 """Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
@@ -173,7 +171,7 @@ class StepClock:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
         self.constants: StepConstants = device.required_step
         self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
-        self.peak = device.matrix_peak(MATRIX_TYPES[strategy.precision])
+        self.peak = device.matrix_peak(strategy.dtype)
         self.fp8_peak = device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
     def layer(self, work: LayerWork, block: bool) -> LayerTimes:
@@ -259,7 +257,7 @@ class StepClock:
         """Bytes of the results of the forward pass's products, without scores."""
         products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
         count, rows, columns, _ = self.shares.sizes_of(kernels)[products].T
-        return float((count * rows * columns).sum()) * (4 if self.strategy.precision == "fp32" else 2)
+        return float((count * rows * columns).sum()) * ITEM_BYTES[self.strategy.dtype]
 
     def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
         """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""

@@ -131,7 +131,7 @@ class _Pricing:
         self.work, self.strategy, self.runtime = work, strategy, runtime
         self.constants = device.required_step
         self.groups: ProcessGroups = process_groups(strategy, cluster, self.constants)
-        widening = (4 if strategy.precision == "fp32" else 2) / ITEM_BYTES.get(work.dtype, 4)
+        widening = ITEM_BYTES[strategy.dtype] / ITEM_BYTES[work.dtype]
         self.shares = Shares(strategy, widening)
         self.clock = StepClock(strategy, device, self.groups, self.shares, runtime)
         self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(strategy, GRADIENT_BYTES)
