@@ -27,7 +27,7 @@ def amounts(*pairs: tuple[float, int]) -> Amounts:
     return Amounts(np.array([value for value, _ in pairs]), np.array([mark for _, mark in pairs], np.int8))
 
 
-class _Kernels:
+class KernelList:
     """Kernels of a layer in the making."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Kernels:
 
 
 def _block(s: float, h: float, a: float) -> LayerWork:
-    k, both = _Kernels(), TOKEN | TENSOR
+    k, both = KernelList(), TOKEN | TENSOR
     for of_pass, moved in ((WorkPass.FORWARD, 8 * s * h), (WorkPass.INPUT, 12 * s * h)):
         k.memory(of_pass, moved, TOKEN)  # layer norms, dropout and residual
         k.memory(of_pass, moved, TOKEN)
@@ -117,7 +117,7 @@ def _block(s: float, h: float, a: float) -> LayerWork:
 
 
 def _embedding(s: float, h: float, v: float) -> LayerWork:
-    k = _Kernels()
+    k = KernelList()
     k.memory(WorkPass.FORWARD, 6 * s * h, TOKEN)
     k.memory(WorkPass.WEIGHT, 6 * s * h, TOKEN)
     return LayerWork(
@@ -136,14 +136,14 @@ def _embedding(s: float, h: float, v: float) -> LayerWork:
 
 
 def _head(s: float, h: float, v: float) -> LayerWork:
-    k = _Kernels()
+    k = KernelList()
     k.linear(s, v, h, "columns")
     k.memory(WorkPass.FORWARD, 8 * s * v, TOKEN | TENSOR)
     k.memory(WorkPass.INPUT, 6 * s * v, TOKEN | TENSOR)
     return LayerWork(
         name="head",
         kernels=k.done(),
-        parameters=amounts((v * h, TENSOR), (2 * h, 0)),
+        parameters=amounts((2 * h, 0)),
         kept=amounts((4 * s * h, TOKEN), (4 * s * v, TOKEN | TENSOR)),
         kept_core=NONE,
         kept_for_weights=amounts((2 * s * h, TOKEN)),

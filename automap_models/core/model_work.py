@@ -36,7 +36,8 @@ class Mark(IntFlag):
     TENSOR = 4
     """Heads, columns of the perceptron or rows of the vocabulary, which tensor parallelism divides."""
     EXPERTS = 8
-    """The experts of a layer, which expert parallelism divides."""
+    """The experts of a layer, which expert parallelism divides. What has SAMPLES has none: with a share of the experts
+    come the tokens of the devices that have the others."""
 
 
 class WorkPass(IntEnum):
@@ -145,7 +146,8 @@ class ModelWork:
         order: the layer of `layers` that comes at each place; the first place is what comes before the blocks, the
             last what comes after them, so that there are `shape.layers` + 2.
         dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
-        tied: number of parameters that the first and the last place share, the word embedding's; 0 where none are.
+        tied: number of parameters that the first and the last place share, the word embedding's, which are counted
+            with the first place; 0 where none are.
     """
 
     shape: TransformerShape

@@ -45,12 +45,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ActionKind = Literal["F", "B", "I", "W"]
 """Forward, whole backward, gradients of the inputs, gradients of the weights."""
@@ -140,6 +141,8 @@ class Schedule:
 
 def _waiting(order: Order, stages: tuple[int, ...]) -> NDArray[np.int64]:
     """See Schedule.waiting."""
+    import numpy as np  # here, because the commands' help reads this module and is to be fast
+
     change = {"F": (1, 0), "B": (-1, 0), "I": (-1, 1), "W": (0, -1)}
     column = {stage: i for i, stage in enumerate(stages)}
     counts = np.zeros((len(order) + 1, 2, len(stages)), dtype=np.int64)
@@ -549,6 +552,8 @@ def most_held(
         saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
         kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
     """
+    import numpy as np
+
     saved = [1.0] * schedule.stages if saved is None else saved
     kept = kept if len(kept) else [0.0] * schedule.stages
     held = np.array([saved, kept], dtype=np.float64)

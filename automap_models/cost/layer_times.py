@@ -34,8 +34,6 @@ from automap_models.cost.process_groups import ProcessGroups
 
 FLASH_BACKWARD = 2.5
 """Arithmetic of a flash kernel's backward pass over that of its forward pass."""
-MATRIX_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
-"""Precision → element type of products that are not in 8 bits."""
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CAST_BYTES = 5.0
 """Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
@@ -65,9 +63,6 @@ DEFAULT_RUNTIME = Runtime()
 class Shares:
     """What a strategy makes of quantities with marks.
 
-    A rank of expert parallelism has the tokens of all ep ranks for its experts. So what has both EXPERTS and SAMPLES
-    stays as it is, and the sizes of a product have fewer experts and more tokens each.
-
     Attributes:
         strategy: that divides.
         widening: bytes of an element over those of the element that quantities are counted in.
@@ -83,7 +78,7 @@ class Shares:
         for marks in range(16):
             if marks & Mark.SAMPLES:
                 factors[marks] *= s.micro_batch
-            elif marks & Mark.EXPERTS:
+            if marks & Mark.EXPERTS:
                 factors[marks] /= s.ep
             if marks & Mark.TOKENS:
                 factors[marks] /= s.cp
@@ -114,15 +109,10 @@ class Shares:
     def sizes_of(self, kernels: Kernels) -> FloatArray:
         """[n, 4] sizes of products on a device: how many, rows, columns, depth."""
         s, marks = self.strategy, kernels.size_marks
-        sizes = kernels.sizes * self.gathered[marks & ~Mark.EXPERTS]
+        sizes = kernels.sizes * self.gathered[marks]
         if s.sequence_parallel and s.tp > 1:
             replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
             sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
-        if s.ep > 1:
-            of_experts = (marks & Mark.EXPERTS) > 0
-            has_tokens, has_experts = _any(marks, Mark.TOKENS)[:, None], _any(marks, Mark.EXPERTS)[:, None]
-            widened = np.where(has_tokens, marks & Mark.TOKENS, marks & Mark.SAMPLES) > 0
-            sizes = np.where(of_experts, sizes / s.ep, np.where(has_experts & widened, sizes * s.ep, sizes))
         return np.asarray(sizes)
 
 
@@ -181,7 +171,7 @@ class StepClock:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
         self.constants: StepConstants = device.required_step
         self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
-        self.peak = device.matrix_peak(MATRIX_TYPES[strategy.precision])
+        self.peak = device.matrix_peak(strategy.dtype)
         self.fp8_peak = device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
     def layer(self, work: LayerWork, block: bool) -> LayerTimes:
@@ -267,7 +257,7 @@ class StepClock:
         """Bytes of the results of the forward pass's products, without scores."""
         products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
         count, rows, columns, _ = self.shares.sizes_of(kernels)[products].T
-        return float((count * rows * columns).sum()) * (4 if self.strategy.precision == "fp32" else 2)
+        return float((count * rows * columns).sum()) * ITEM_BYTES[self.strategy.dtype]
 
     def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
         """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""

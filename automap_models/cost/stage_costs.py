@@ -131,7 +131,7 @@ class _Pricing:
         self.work, self.strategy, self.runtime = work, strategy, runtime
         self.constants = device.required_step
         self.groups: ProcessGroups = process_groups(strategy, cluster, self.constants)
-        widening = (4 if strategy.precision == "fp32" else 2) / ITEM_BYTES.get(work.dtype, 4)
+        widening = ITEM_BYTES[strategy.dtype] / ITEM_BYTES[work.dtype]
         self.shares = Shares(strategy, widening)
         self.clock = StepClock(strategy, device, self.groups, self.shares, runtime)
         self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(strategy, GRADIENT_BYTES)
@@ -157,8 +157,8 @@ class _Pricing:
         held = self.counts @ parameters
         tied = self.work.tied / self.strategy.tp
         first, last = self.rank_of[0], self.rank_of[-1]
-        if first == last:
-            held[-1, 0] -= tied
+        if first != last:
+            held[-1, 0] += tied
         of_ranks = np.zeros((self.strategy.pp, 2))
         np.add.at(of_ranks, list(self.rank_of), held)
         sent = [self.shares.bytes_of(self.work.layers[layer].boundary) for layer in self.last_layers[:-1]]
@@ -237,8 +237,15 @@ class _Pricing:
         return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.clock.bytes_per_s
 
     def _transfer_s(self, boundary: int, sent_bytes: float) -> float:
-        """Every device of tp sends all tokens, with sequence parallelism its own."""
-        return self.groups.transfer_s(boundary, sent_bytes)
+        """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.
+
+        This is the scatter/gather optimisation of Narayanan et al. (2104.04473, section 4.1).
+        """
+        tensor = self.groups.tensor
+        if self.strategy.sequence_parallel or tensor.size == 1:
+            return self.groups.transfer_s(boundary, sent_bytes)
+        sent_s = self.groups.transfer_s(boundary, sent_bytes / tensor.size)
+        return sent_s + tensor.gather_s(sent_bytes) if sent_s else 0.0
 
     # ---- memory
 

@@ -17,7 +17,7 @@ from automap_models.core.estimate import Estimate, StepParts
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, MATRIX_TYPES, Runtime, model_flop
+from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
 from automap_models.cost.stage_costs import StageCosts, stage_costs
 from automap_models.simulate.replay import rank_ends
 
@@ -45,7 +45,7 @@ def strategy_estimate(
     step_s = parts.total
     tokens = strategy.global_batch * work.shape.sequence
     flop = strategy.global_batch * sum(model_flop(work.layers[layer].kernels) for layer in work.order)
-    peak = device.matrix_peak("float8" if strategy.precision == "fp8" else MATRIX_TYPES[strategy.precision])
+    peak = device.matrix_peak("float8" if strategy.precision == "fp8" else strategy.dtype)
     passes_s = step_s - parts.data_parallel - parts.optimizer
     return Estimate(
         strategy=strategy,
@@ -60,6 +60,17 @@ def strategy_estimate(
         memory=costs.memory,
         memory_bytes=cluster.memory,
     )
+
+
+def require_device(device: Device, strategy: Strategy) -> None:
+    """Refuse a device that a strategy cannot be priced on.
+
+    Raises:
+        BadInput: it has no constants of training steps, or no peak for the precision.
+    """
+    _ = device.required_step
+    for dtype in (strategy.dtype, *(("float8",) if strategy.precision == "fp8" else ())):
+        device.matrix_peak(dtype)
 
 
 def _parts(strategy: Strategy, costs: StageCosts) -> StepParts:
