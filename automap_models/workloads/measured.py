@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import automap_models
 from automap_models.core.measured import Family, MeasuredStep
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
@@ -136,6 +135,6 @@ def with_layers(work: ModelWork, shape: TransformerShape) -> ModelWork:
 @lru_cache
 def _code() -> str:
     """Digest of the modules that make a model's work."""
-    places = [Path(automap_models.__file__).parent / name for name in _TRACERS]
+    places = [Path(__file__).parents[1] / name for name in _TRACERS]
     files = [path for place in places for path in ([place] if place.suffix else sorted(place.rglob("*.py")))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
