@@ -84,15 +84,28 @@ def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: in
     return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
 
 
-def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
-    """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
-    keys = np.arange(len(nodes))[:, None] * cluster.nodes + nodes
+def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """How groups of devices lie in nodes: members in the node that has most, nodes, and groups that share a link.
+
+    Args:
+        nodes: [groups, size] of each group's devices.
+        count: nodes of the cluster.
+
+    Returns:
+        Two int64 [groups], and the largest number of groups that leave the same node.
+    """
+    keys = np.arange(len(nodes))[:, None] * count + nodes
     met, held = np.unique(keys, return_counts=True)
-    group, node = np.divmod(met, cluster.nodes)
+    group, node = np.divmod(met, count)
     inside = np.zeros(len(nodes), dtype=np.int64)
     np.maximum.at(inside, group, held)
     across = np.bincount(group)
-    leaving = np.bincount(node[across[group] > 1])
+    return inside, across, int(np.bincount(node[across[group] > 1]).max(initial=0))
+
+
+def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
+    """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
+    inside, across, sharing = group_spans(nodes, cluster.nodes)
     within_s = 2.0 * (inside - 1) / inside / cluster.intra
-    between_s = 2.0 * (across - 1) / across / cluster.inter * leaving.max(initial=0)
+    between_s = 2.0 * (across - 1) / across / cluster.inter * sharing
     return float((within_s + between_s).max())

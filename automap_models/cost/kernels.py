@@ -25,13 +25,14 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.device import Device
-from automap_models.core.instruction_graph import InstructionGraph
-
-FloatArray = NDArray[np.float64]
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
@@ -47,6 +48,10 @@ RANDOM_OPCODES = frozenset({"random_bits", "rng", "rng_bit_generator"})
 """`random_bits` is what an instruction graph calls a loop over the rounds of a generator such as threefry."""
 REDUCTION_OPCODES = frozenset({"reduce", "reduce_window"})
 SLICE_OPCODES = frozenset({"slice", "dynamic_slice"})
+_ROW_OPCODES = frozenset({"gather", "scatter"})
+"""They read or write a few rows of their first operand, not all of it."""
+ANYWHERE = -1
+"""In place of a group: an instruction that can be fused into those of every group."""
 _ELEMENTWISE = """
 abs add and atan2 bitcast_convert broadcast broadcast_in_dim cbrt ceil clamp compare complex concatenate convert cosine
 count_leading_zeros divide exponential exponential_minus_one floor imag iota is_finite log log_plus_one logistic map
@@ -58,9 +63,41 @@ FUSIBLE_OPCODES = SLICE_OPCODES | RANDOM_OPCODES | frozenset(_ELEMENTWISE.split(
 """StableHLO's words; their results can stay in registers."""
 
 
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What kernels read and write, in m entries; n instructions.
+
+    Attributes:
+        flop: [n] of each instruction's kernel, zero for one that is fused into others.
+        kernels: [m] the instruction that writes a kernel's result.
+        values: [m] what it reads or writes.
+        nbytes: [m] how much of that.
+    """
+
+    flop: FloatArray
+    kernels: IntArray
+    values: IntArray
+    nbytes: FloatArray
+
+    @property
+    def moved(self) -> FloatArray:
+        """[n] bytes of each instruction's kernel."""
+        return np.bincount(self.kernels, self.nbytes, minlength=self.flop.size).astype(np.float64)
+
+
+def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None) -> Traffic:
+    """What the kernels of a graph compute, read and write.
+
+    Args:
+        groups: [n] of each instruction; those of different groups are not fused; None: all are of one.
+    """
+    return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups).traffic()
+
+
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
     """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
-    return _Fusion(graph).costs()
+    traffic = kernel_traffic(graph)
+    return traffic.flop, traffic.moved
 
 
 def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:
@@ -120,8 +157,8 @@ def _is_winograd(graph: InstructionGraph, i: int) -> bool:
 class _Fusion:
     """Which values are written to memory, and in which kernels each instruction takes part."""
 
-    def __init__(self, graph: InstructionGraph) -> None:
-        self.graph = graph
+    def __init__(self, graph: InstructionGraph, groups: Sequence[int]) -> None:
+        self.graph, self.groups = graph, groups
         self.inputs = self._inputs_behind_views()
         self.readers: list[list[int]] = [[] for _ in graph.shapes]
         for i, values in enumerate(self.inputs):
@@ -171,7 +208,13 @@ class _Fusion:
         return random
 
     def _must_be_written(self, v: int) -> bool:
-        return v in self.outputs or not self.readers[v] or not all(map(self._takes_in, self.readers[v]))
+        readers = self.readers[v]
+        return v in self.outputs or not readers or not all(map(self._takes_in, readers)) or self._leaves_group(v)
+
+    def _leaves_group(self, v: int) -> bool:
+        """Whether an instruction of another group reads a value."""
+        own = self.groups[self.graph.producers[v]]
+        return own != ANYWHERE and any(self.groups[i] not in (own, ANYWHERE) for i in self.readers[v])
 
     def _takes_in(self, i: int) -> bool:
         return self.graph.opcodes[i] in FUSIBLE_OPCODES or self.graph.opcodes[i] in REDUCTION_OPCODES
@@ -202,26 +245,46 @@ class _Fusion:
     def _is_fused(self, i: int) -> bool:
         return self.kernels[i] != {i}
 
-    def costs(self) -> tuple[FloatArray, FloatArray]:
-        """FLOP and moved bytes, [n] each."""
+    def traffic(self) -> Traffic:
+        """FLOP, and what is read and written."""
         graph, sizes = self.graph, self.graph.value_bytes.tolist()
-        flop, moved = np.zeros(len(graph)), np.zeros(len(graph))
-        read: dict[tuple[int, int], float] = {}  # (kernel, value) → bytes
+        flop = np.zeros(len(graph))
+        moved: dict[tuple[int, int], float] = {}  # (kernel, value) → bytes
+        read: dict[tuple[int, int], float] = {}
         for i, opcode in enumerate(graph.opcodes):
             if opcode in VIEW_OPCODES or opcode in {"constant", PART_OPCODE}:
                 continue
             for kernel in self.kernels[i] if not self._makes_bits(i) else ():
                 flop[kernel] += graph.flop[i]
+            results = range(*graph.result_offsets[i : i + 2].tolist())
             if not self._takes_in(i):
-                moved[i] += graph.bytes_accessed[i]
+                moved |= {(i, v): nbytes for v, nbytes in self._accessed(i, results).items()}
                 continue
             if not self._is_fused(i):
-                moved[i] += sum(sizes[graph.result_offsets[i] : graph.result_offsets[i + 1]])
+                moved |= {(i, v): sizes[v] for v in results}
             for v in self.inputs[i]:
                 maker = int(graph.producers[v])
                 if maker < 0 or not self._is_fused(maker):
                     for kernel in self.kernels[i]:
                         read[kernel, v] = max(read.get((kernel, v), 0.0), self._read_bytes(i, v, sizes))
-        for (kernel, _), read_bytes in read.items():
-            moved[kernel] += read_bytes
-        return flop, moved
+        moved |= read
+        keys = np.array(list(moved), dtype=np.int64).reshape(-1, 2)
+        return Traffic(flop, keys[:, 0], keys[:, 1], np.array(list(moved.values())))
+
+    def _accessed(self, i: int, results: range) -> dict[int, float]:
+        """Value → bytes of it that an instruction which runs alone reads or writes, as the graph has them in total.
+
+        What a gather or a scatter moves of its table is as much as the rows that it makes or adds.
+        """
+        graph = self.graph
+        accessed, sizes = float(graph.bytes_accessed[i]), graph.value_bytes
+        values = [*self.inputs[i], *results]
+        if graph.opcodes[i] in _ROW_OPCODES:
+            values = values[1:] if graph.opcodes[i] == "gather" else self.inputs[i][1:]
+        of_values = {v: float(sizes[v]) for v in values}
+        total = sum(of_values.values())
+        if total > accessed:
+            return {v: nbytes * accessed / total for v, nbytes in of_values.items()}
+        if of_values:
+            of_values[max(of_values, key=lambda v: of_values[v])] += accessed - total
+        return of_values

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
@@ -143,8 +144,21 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
 
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s and step"
 )
+
+
+class StepConstantsDocument(Document):
+    """Constants of the training step; the keys are the attributes of `StepConstants`."""
+
+    product_efficiency: float
+    half_size: float
+    attention_efficiency: float
+    bandwidth_efficiency: float
+    launch_s: float
+    intra_efficiency: float
+    inter_efficiency: float
+    overlap: float
 
 
 class DeviceDocument(Document):
@@ -157,6 +171,7 @@ class DeviceDocument(Document):
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    step: StepConstantsDocument | None = None
     name: Text = ""
 
     def device(self, where: str, name: str = "device") -> Device:
@@ -165,7 +180,13 @@ class DeviceDocument(Document):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        return _record_of(Device, self, where, name)
+        if self.step is None:
+            return _record_of(Device, self, where, name)
+        try:
+            step = StepConstants(**msgspec.structs.asdict(self.step))
+        except BadInput as error:
+            raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
+        return replace(_record_of(Device, msgspec.structs.replace(self, step=None), where, name), step=step)
 
 
 def known_devices() -> list[str]:

@@ -19,6 +19,8 @@ _CONTROL = {
     "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "shard_map", "while", "scan", "cond",
     "StatefulPartitionedCall", "PartitionedCall", "gradient_tape",
 }  # fmt: skip
+ATTENTION_CORE = "attention_core"
+"""The scope, `jax.named_scope`, of scores, softmax and their product with values: no layer of its own."""
 _AFTER_WHILE = {"body", "cond"}
 _BRANCH = re.compile(r"branch_\d+_fun")
 _BACKWARD = re.compile(r"(?:^|/)(?:transpose\(|gradient_tape(?:/|$)|gradients(?:/|$))")
@@ -33,6 +35,11 @@ def is_backward(path: str) -> bool:
 def is_differentiated(path: str) -> bool:
     """Whether an operation belongs to a function that is being differentiated, in either direction."""
     return _DIFFERENTIATED.search(path) is not None
+
+
+def in_attention_core(path: str) -> bool:
+    """Whether an operation is part of what a flash kernel computes."""
+    return ATTENTION_CORE in path
 
 
 @lru_cache(maxsize=1 << 16)
@@ -81,7 +88,7 @@ def _unwrapped(part: str) -> str:
 
 
 def _is_scope(part: str, before: str) -> bool:
-    if not part or part in _CONTROL or _BRANCH.fullmatch(part):
+    if not part or part in _CONTROL or part == ATTENTION_CORE or _BRANCH.fullmatch(part):
         return False
     if part in _AFTER_WHILE and before == "while":
         return False

@@ -21,6 +21,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -35,8 +36,8 @@ _TRACED = 4
 """Instances in a trace: the first, two alike, the last."""
 _LAST = _TRACED - 1
 _ALIKE = (1, 2)
-_NONE = -1
-"""In place of an instance: an operation of no block."""
+NO_BLOCK = -1
+"""In place of an instance, or a layer: an operation of none."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,25 @@ class BlockStack:
     def traced(self) -> int:
         """Blocks of the trace that stands for all: as many as there are where that is no fewer."""
         return min(self.layers, self.lead + _TRACED * self.period + (self.layers - self.lead) % self.period)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Of a path that names a block: what comes before the number, and the number."""
+        return re.compile(rf"((?:^|[/(]){re.escape(self.scope)})(\d+)(?=$|[/)])")
+
+    def place(self, block: int) -> int:
+        """The instance of a trace that one of its blocks belongs to."""
+        return min(max(0, (block - self.lead) // self.period), _LAST)
+
+    def source(self, block: int) -> tuple[int, int | None]:
+        """The block of the trace that a block of the repeated step is like, and how many instances before it is."""
+        end = self.layers - self.traced
+        if block < self.lead + self.period:
+            return block, None
+        if block - end >= 0 and self.place(block - end) == _LAST:
+            return block - end, None
+        shift, of_period = divmod(block - self.lead - self.period, self.period)
+        return self.lead + self.period + of_period, shift
 
 
 def repeated(module: MlirModule, stacks: Sequence[BlockStack]) -> RuledModule | None:
@@ -115,16 +135,16 @@ class _Names:
 
     def __init__(self, stacks: Sequence[BlockStack]) -> None:
         self._stacks = stacks
-        self._patterns = [re.compile(rf"((?:^|[/(]){re.escape(stack.scope)})(\d+)(?=$|[/)])") for stack in stacks]
+        self._patterns = [stack.pattern for stack in stacks]
         self._known: dict[tuple[str, int | None], str] = {}
 
     def label(self, name: str) -> int:
-        """The number of the instance that a name names: four times its stack and its place; _NONE for none."""
+        """The number of the instance that a name names: four times its stack and its place; NO_BLOCK for none."""
         for s, pattern in enumerate(self._patterns):
             match = pattern.search(name)
             if match is not None:
-                return _TRACED * s + self._place(s, int(match[2]))
-        return _NONE
+                return _TRACED * s + self._stacks[s].place(int(match[2]))
+        return NO_BLOCK
 
     def prefix(self, name: str) -> tuple[str, int] | None:
         """A name up to the number of its block, and the stack; None for a name of no block."""
@@ -140,27 +160,11 @@ class _Names:
             self._known[key] = name
         return self._known[key]
 
-    def source(self, s: int, block: int) -> tuple[int, int | None]:
-        """The block of the trace that a block of the repeated step is like, and how many instances before it is."""
-        stack = self._stacks[s]
-        end = stack.layers - stack.traced
-        place = self._place(s, block - end)
-        if block < stack.lead + stack.period:
-            return block, None
-        if block - end >= 0 and place == _LAST:
-            return block - end, None
-        shift, of_period = divmod(block - stack.lead - stack.period, stack.period)
-        return stack.lead + stack.period + of_period, shift
-
-    def _place(self, s: int, block: int) -> int:
-        stack = self._stacks[s]
-        return min(max(0, (block - stack.lead) // stack.period), _LAST)
-
     def _moved(self, s: int, block: int, shift: int | None) -> int:
         stack = self._stacks[s]
         if shift is not None:
             return block + shift * stack.period
-        return block + (stack.layers - stack.traced if self._place(s, block) > 1 else 0)
+        return block + (stack.layers - stack.traced if self._stacks[s].place(block) > 1 else 0)
 
 
 class _Values:
@@ -188,7 +192,7 @@ class _Values:
     def key_in_instance(self, value: int, k: int) -> _Key:
         """What a value is in instance k; itself where it is not repeated."""
         s, place = divmod(self.labels[value], _TRACED)
-        return (s, self._position[value], k) if place in _ALIKE and self.labels[value] != _NONE else value
+        return (s, self._position[value], k) if place in _ALIKE and self.labels[value] != NO_BLOCK else value
 
     def copied(self, first: int, second: int, s: int, k: int) -> _Key:
         """What an item of instance k reads where that of instance 1 reads `first` and that of instance 2 `second`."""
@@ -209,7 +213,7 @@ class _Values:
     def fixed(self, value: int, label: int) -> _Key:
         """What an item that is not repeated, of the instance `label`, reads for a value."""
         s, place = divmod(self.labels[value], _TRACED)
-        if self.labels[value] == _NONE or place not in _ALIKE:
+        if self.labels[value] == NO_BLOCK or place not in _ALIKE:
             return value
         _require(label == _TRACED * s + (0 if place == 1 else _LAST))
         return self.key_in_instance(value, 1 if place == 1 else self._last[s])
@@ -223,7 +227,8 @@ class _Repetition:
         self.graph: InstructionGraph = instruction_graph(module)
         self.last = [(stack.layers - stack.lead) // stack.period - 2 for stack in stacks]
         self.argument_labels = [self.names.label(argument.name) for argument in module.arguments]
-        self.labels = _labels(module.operations, self.graph, self.argument_labels, self.names)
+        named = [self.names.label(op.path) for op in module.operations]
+        self.labels = operation_labels(module.operations, self.graph, self.argument_labels, named)
         self.order = _update_last(module.operations, self.graph, self.labels)
         of_results = [label for label, op in zip(self.labels, module.operations, strict=True) for _ in op.results]
         first = self.graph.result_offsets.tolist()
@@ -281,9 +286,9 @@ class _Repetition:
         trace, arguments, types = self.trace, list[Argument](), list[Tensor]()
         of_prefix: dict[tuple[str, int], list[int]] = defaultdict(list)
         for v, argument in enumerate(trace.arguments):
-            of_prefix[self.names.prefix(argument.name) or (argument.name, _NONE)].append(v)
+            of_prefix[self.names.prefix(argument.name) or (argument.name, NO_BLOCK)].append(v)
         for (prefix, s), members in of_prefix.items():
-            for v, shift in self._blocks(prefix, s, members) if s != _NONE else [(members[0], None)]:
+            for v, shift in self._blocks(prefix, s, members) if s != NO_BLOCK else [(members[0], None)]:
                 ids[self.values.key_in_instance(v, 1 + (shift or 0))] = len(arguments)
                 name = trace.arguments[v].name
                 arguments.append(Argument(self.names.renamed(name, shift), trace.arguments[v].kind))
@@ -296,7 +301,7 @@ class _Repetition:
         for v in members:
             of_block[self.trace.arguments[v].name.removeprefix(prefix).partition("/")[0]].append(v)
         for block in sorted(range(self.stacks[s].layers), key=str):
-            source, shift = self.names.source(s, block)
+            source, shift = self.stacks[s].source(block)
             yield from ((v, shift) for v in of_block[str(source)])
 
     def _operations(self, copies: Sequence[_Copy], ids: dict[_Key, int]) -> tuple[Operation, ...]:
@@ -333,7 +338,7 @@ class _Repetition:
         """The values that the step returns; those of a block all at the place of instance 1."""
         for v in self.trace.outputs:
             s, place = divmod(self.values.labels[v], _TRACED)
-            if self.values.labels[v] == _NONE or place not in _ALIKE:
+            if self.values.labels[v] == NO_BLOCK or place not in _ALIKE:
                 yield ids[v]
             elif place == 1:
                 yield from (ids[self.values.key_in_instance(v, k)] for k in range(1, self.last[s] + 1))
@@ -371,7 +376,7 @@ class _Repetition:
         """The arguments of the trace, the instances that they stand for and their keys."""
         for v, label in enumerate(self.argument_labels):
             s, place = divmod(label, _TRACED)
-            if label != _NONE and place in _ALIKE:
+            if label != NO_BLOCK and place in _ALIKE:
                 if place == 1:
                     yield from ((v, k, self.values.key_in_instance(v, k)) for k in range(1, self.last[s] + 1))
             else:
@@ -383,7 +388,7 @@ class _Repetition:
         """What each copy of a use reads and makes, and the operation that it belongs to."""
         use, label = uses[i], items.labels[i]
         s, place = divmod(label, _TRACED)
-        if label == _NONE or place not in _ALIKE:
+        if label == NO_BLOCK or place not in _ALIKE:
             yield (values.fixed(v, label) for v in use.values), self.items.key_in_instance(use.operation, 1)
         elif place == 1:
             alike = uses[self._partner_of_use(i, items)]
@@ -398,27 +403,32 @@ class _Repetition:
         return self._partner(i, items)
 
 
-def _labels(
-    operations: Sequence[Operation], graph: InstructionGraph, argument_labels: Sequence[int], names: _Names
+def operation_labels(
+    operations: Sequence[Operation], graph: InstructionGraph, argument_labels: Sequence[int], own: Sequence[int]
 ) -> list[int]:
-    """[n] the instance that each operation belongs to, see above."""
+    """[n] the instance, or layer, that each operation belongs to, see above.
+
+    Args:
+        argument_labels: of the arguments.
+        own: [n] of the operations, NO_BLOCK where its location does not say.
+    """
     labels, of_values = list[int](), list(argument_labels)
     named = set(range(len(argument_labels)))
     latest: list[Callable[[Iterable[int]], int]] = [max if phase == Phase.FORWARD else min for phase in graph.phases]
-    for op, extreme in zip(operations, latest, strict=True):
-        label = names.label(op.path)
-        if label != _NONE:
+    for op, stated, extreme in zip(operations, own, latest, strict=True):
+        label = stated
+        if label != NO_BLOCK:
             named.update(range(len(of_values), len(of_values) + len(op.results)))
         else:
-            known = [v for v in op.operands if of_values[v] != _NONE]
+            known = [v for v in op.operands if of_values[v] != NO_BLOCK]
             known = [v for v in known if v in named] or known
-            label = extreme(of_values[v] for v in known) if known else _NONE
+            label = extreme(of_values[v] for v in known) if known else NO_BLOCK
         labels.append(label)
         of_values += [label] * len(op.results)
     readers: dict[int, set[int]] = defaultdict(set)
     producers = graph.producers.tolist()
     for i in range(len(operations) - 1, -1, -1):
-        if labels[i] == _NONE and len(readers[i]) == 1:
+        if labels[i] == NO_BLOCK and len(readers[i]) == 1:
             labels[i] = next(iter(readers[i]))
         for v in operations[i].operands:
             readers[producers[v]].add(labels[i])
@@ -429,14 +439,14 @@ def _labels_of_uses(
     uses: Sequence[Use], labels: Sequence[int], argument_labels: Sequence[int], n_values: int
 ) -> tuple[list[int], list[int]]:
     """The instances that uses and their values belong to; a copy of what is made of constants, to its reader's."""
-    of_uses, of_values = [_NONE] * len(uses), [_NONE] * n_values
+    of_uses, of_values = [NO_BLOCK] * len(uses), [NO_BLOCK] * n_values
     readers: dict[int, set[int]] = defaultdict(set)
     for i in range(len(uses) - 1, -1, -1):
         use = uses[i]
         results = use.values[len(use.values) - use.results :]
         reading = {label for v in results for label in readers[v]}
         own = labels[use.operation]
-        of_uses[i] = own if own != _NONE else next(iter(reading)) if len(reading) == 1 else _NONE
+        of_uses[i] = own if own != NO_BLOCK else next(iter(reading)) if len(reading) == 1 else NO_BLOCK
         for v in results:
             of_values[v] = of_uses[i]
         for v in use.values[: len(use.values) - use.results]:
@@ -494,12 +504,12 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
     while at < len(order):
         i, label = order[at], labels[order[at]]
         place = label % _TRACED
-        if label == _NONE or place not in _ALIKE:
+        if label == NO_BLOCK or place not in _ALIKE:
             yield _Copy(i, i)
             at += 1
             continue
-        run = _run(order[at:], labels, (label, _NONE))
-        own = [p for p in run if labels[p] != _NONE]
+        run = _run(order[at:], labels, (label, NO_BLOCK))
+        own = [p for p in run if labels[p] != NO_BLOCK]
         other = _run(order[at + len(run) :], labels, (label - place + 3 - place,))
         _require([items.key_in_instance(p, 1) for p in own] == [items.key_in_instance(p, 1) for p in other])
         of = dict(zip(own, own if place == 1 else other, strict=True))
@@ -512,7 +522,7 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
 def _run(items: Sequence[int], labels: Sequence[int], among: Sequence[int]) -> list[int]:
     """The first of the items that have these labels, up to the last of them that belongs to an instance."""
     run = list(takewhile(lambda p: labels[p] in among, items))
-    while run and labels[run[-1]] == _NONE:
+    while run and labels[run[-1]] == NO_BLOCK:
         run.pop()
     return run
 

@@ -17,8 +17,8 @@ from automap_models.hlo.module import Module
 from automap_models.hlo.sharding_classes import NO_CLASS, ModuleSharding
 from automap_models.hlo.sharding_rules import Role, Use
 
-_MOVED = {"reshape", "transpose", "convert", "optimization_barrier"}
-"""Opcodes through which a sum is still due: they change no number."""
+PASSED_THROUGH = {"reshape", "transpose", "convert", "optimization_barrier"}
+"""Opcodes of what changes no number, so that a sum is still due after it."""
 
 _PASSED_ON = {"while": 1, "optimization_barrier": 1, "case": 0, "if": 0}
 """Opcode of what has a use for each result → where in that the result stands."""
@@ -103,9 +103,19 @@ class StepClasses:
     @cached_property
     def of_values(self) -> tuple[Classes, ...]:
         """[v] classes of each value."""
+        return tuple(map(_distinct, self.of_dims))
+
+    @cached_property
+    def of_dims(self) -> tuple[Classes, ...]:
+        """[v] the class of each dimension of each value, NO_CLASS for none; empty where no rule speaks of the value."""
         arguments = len(self.graph.arguments)
         results = (self._of_result(v) for v in range(arguments, len(self.graph.shapes)))
-        return (*(self._of_rules_value(v) for v in range(arguments)), *results)
+        return (*(self._dims_of(v) for v in range(arguments)), *results)
+
+    def of_factors(self, instruction: int) -> tuple[Use, Classes]:
+        """The last use of an instruction, and the class of each of its factors, NO_CLASS for none."""
+        u = self._uses[instruction][-1]
+        return self.sharding.rules.uses[u], tuple(self._of_factors[slice(*self._factors[u : u + 2])])
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -151,7 +161,7 @@ class StepClasses:
         for c, value in sums:
             due[value][frozenset({c})] = sums[c, value]
         for use in self.sharding.rules.uses:
-            if use.opcode not in _MOVED and use.opcode != "add":
+            if use.opcode not in PASSED_THROUGH and use.opcode != "add":
                 continue
             pending = [due[v] if v in due and readers[v] == 1 else {} for v in _operands(use)]
             if use.opcode == "add" and len(pending) == 2:
@@ -200,12 +210,12 @@ class StepClasses:
         """How many points the loops of a use go through."""
         return float(np.prod(self.sharding.rules.factor_sizes[slice(*self._factors[u : u + 2])].astype(np.float64)))
 
-    def _of_rules_value(self, value: int) -> Classes:
-        """The classes of a value as the rules number them; arguments have the same numbers."""
-        return _distinct(self._of_dims[self._dims[value] : self._dims[value + 1]])
+    def _dims_of(self, value: int) -> Classes:
+        """The class of each dimension of a value as the rules number them; arguments have the same numbers."""
+        return tuple(self._of_dims[self._dims[value] : self._dims[value + 1]])
 
     def _of_result(self, value: int) -> Classes:
-        """The classes of a value of the graph that an instruction makes."""
+        """The class of each dimension of a value of the graph that an instruction makes."""
         i = int(self.graph.producers[value])
         uses = [self.sharding.rules.uses[u] for u in self._uses.get(i, ())]
         if not uses:
@@ -215,14 +225,14 @@ class StepClasses:
         opcode = uses[-1].opcode  # a loop's own, behind those of what it runs
         place = _PASSED_ON.get(opcode)
         if place is None:
-            return self._of_rules_value(uses[-1].values[position - results])
+            return self._dims_of(uses[-1].values[position - results])
         passed = [use for use in uses if use.opcode == opcode]
-        return self._of_rules_value(passed[position - results].values[place])
+        return self._dims_of(passed[position - results].values[place])
 
     def _sum(self, over: int, value: int, waited: set[int], use: Use) -> Sum:
         rounds = max(1, self.module.operations[use.operation].rounds)
         nbytes = self.sharding.rules.tensors[value].nbytes * rounds
-        return Sum(over, value, self._of_rules_value(value), nbytes, value not in waited, use.operation)
+        return Sum(over, value, _distinct(self._dims_of(value)), nbytes, value not in waited, use.operation)
 
     def _reduced(self, u: int) -> Classes:
         return _distinct([self._of_factors[f] for f in range(*self._factors[u : u + 2]) if self._reduces[f]])
@@ -235,7 +245,7 @@ class StepClasses:
         """The values that more than the update of the parameters needs, directly or moved or added."""
         waited: set[int] = set()
         for use in reversed(self.sharding.rules.uses):
-            moved = use.opcode in _MOVED | {"add", "concatenate"} and not waited.intersection(_results(use))
+            moved = use.opcode in PASSED_THROUGH | {"add", "concatenate"} and not waited.intersection(_results(use))
             if not moved and self.graph.phases[use.operation] != Phase.UPDATE:
                 waited.update(_operands(use))
         return waited

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.repetition import BlockStack
 from automap_models.workloads.blocks import (
     ACTIVATIONS,
@@ -58,6 +59,19 @@ class BertConfig:
     def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
         """See training.RepeatingArchitecture."""
         return replace(self, layers=blocks["block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """See training.TransformerArchitecture."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            ffn=self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+        )
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; labels are negative where no token was masked."""

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.hlo.locations import ATTENTION_CORE
+
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": partial(nn.gelu, approximate=False),
@@ -102,9 +104,10 @@ class Attention(nn.Module):
         if groups > 1:
             q = q.reshape(*q.shape[:2], shared, groups, self.head_width)
             bias = None if bias is None else bias[:, :, None]
-        scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
-        weights = dropped("dropout", self.dropout, attention_weights(scores, bias, self.dtype))
-        mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
+        with jax.named_scope(ATTENTION_CORE):
+            scores = jnp.einsum("bqhgd,bkhd->bhgqk" if groups > 1 else "bqhd,bkhd->bhqk", q, k)
+            weights = dropped("dropout", self.dropout, attention_weights(scores, bias, self.dtype))
+            mixed = jnp.einsum("bhgqk,bkhd->bqhgd" if groups > 1 else "bhqk,bkhd->bqhd", weights, v)
         output_bias = self.use_bias if self.output_bias is None else self.output_bias
         return nn.Dense(x.shape[-1], output_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
 
@@ -141,10 +144,11 @@ class LatentAttention(nn.Module):
         down = nn.Dense(c.rank + rotary, self.use_bias, self.dtype, name="kv_down")(x)
         kv = up("kv", norm("kv_norm", True, self.epsilon, self.dtype)(down[..., : c.rank]), plain + c.value_width)
         turned_q, turned_k = turned((q[..., plain:], down[..., None, c.rank :]), c.rotary)
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q[..., :plain], kv[..., :plain])
-        scores = scores + jnp.einsum("bqhd,bkd->bhqk", turned_q, turned_k[:, :, 0])
-        weights = attention_weights(scores * (plain + rotary) ** -0.5, bias, self.dtype)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, kv[..., plain:])
+        plain_q, plain_k, turned_k, v = q[..., :plain], kv[..., :plain], turned_k[:, :, 0], kv[..., plain:]
+        with jax.named_scope(ATTENTION_CORE):
+            scores = jnp.einsum("bqhd,bkhd->bhqk", plain_q, plain_k) + jnp.einsum("bqhd,bkd->bhqk", turned_q, turned_k)
+            weights = attention_weights(scores * (plain + rotary) ** -0.5, bias, self.dtype)
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
         return nn.Dense(x.shape[-1], self.use_bias, self.dtype, name="o")(mixed.reshape(*mixed.shape[:2], -1))
 
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.repetition import BlockStack
 from automap_models.workloads.blocks import (
     Activation,
@@ -93,6 +94,20 @@ class DecoderConfig:
     def with_blocks(self, blocks: Mapping[str, int]) -> DecoderConfig:
         """See training.RepeatingArchitecture."""
         return replace(self, layers=blocks["block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """See training.TransformerArchitecture; with a mixture, `ffn` is the width of an expert."""
+        return TransformerShape(
+            name=name,
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            ffn=self.mixture.width if self.mixture else self.feed_forward or 4 * self.width,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+            experts=self.mixture.experts if self.mixture else None,
+        )
 
     def module(self, dtype: jnp.dtype) -> Decoder:
         """See training.Architecture."""

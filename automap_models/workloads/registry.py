@@ -11,6 +11,8 @@ from automap_models.errors import BadInput
 from automap_models.user_code import call_factory
 
 if TYPE_CHECKING:
+    from automap_models.core.model_work import ModelWork
+    from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
     from automap_models.workloads.training import Architecture
@@ -172,6 +174,26 @@ class SizedModel:
         from .training import step_module
 
         return step_module(self.name, self.architecture, self.labels, self.dtype)
+
+    def shape(self) -> TransformerShape:
+        """Its sizes, as a strategy divides them.
+
+        Raises:
+            BadInput: it is no transformer.
+        """
+        from .training import required_transformer
+
+        return required_transformer(self.name, self.architecture).shape(self.name, self.labels[-1])
+
+    def work(self) -> ModelWork:
+        """What one sample costs, layer by layer.
+
+        Raises:
+            BadInput: it is no transformer, or XLA refuses the step.
+        """
+        from .training import architecture_work
+
+        return architecture_work(self.name, self.architecture, self.labels[-1], self.dtype)
 
 
 def sized(name: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None) -> SizedModel:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from automap_models.core.strategy import TransformerShape
 from automap_models.hlo.repetition import BlockStack
 from automap_models.workloads.blocks import Activation, Attention, FeedForward, causal_bias, norm, token_shapes
 
@@ -66,6 +67,20 @@ class T5Config:
     def with_blocks(self, blocks: Mapping[str, int]) -> T5Config:
         """See training.RepeatingArchitecture."""
         return replace(self, layers=blocks["encoder/block_"], decoder_layers=blocks["decoder/block_"])
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """See training.TransformerArchitecture; the layers are those of both stacks."""
+        return TransformerShape(
+            name=name,
+            layers=sum(stack.layers for stack in self.stacks),
+            hidden=self.width,
+            heads=self.heads,
+            kv_heads=self.heads,
+            ffn=self.feed_forward,
+            sequence=sequence,
+            vocabulary=self.vocabulary,
+            experts=self.experts or None,
+        )
 
     def inputs(self, labels: tuple[int, ...]) -> dict[str, jax.ShapeDtypeStruct]:
         """See training.Architecture; `decoder_ids` are the labels shifted right."""

@@ -11,9 +11,16 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from automap_models.core.model_work import ModelWork
+from automap_models.core.strategy import TransformerShape
+from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.model_work import model_work
 from automap_models.hlo.module import Module
 from automap_models.hlo.repetition import BlockStack, repeated
+from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.shardy import sharding_rules
 from automap_models.hlo.step import TrainingStep
 
 Tree = Any
@@ -23,6 +30,9 @@ Batch = Mapping[str, Any]
 """Name → array."""
 
 OPTIMIZER = optax.adam(1e-3)
+
+_TRACED_SAMPLES = 2
+"""Of a trace whose work is that of one: with one alone, the dimension of samples could not be told from others of 1."""
 
 
 class Architecture(Protocol):
@@ -51,6 +61,14 @@ class RepeatingArchitecture(Architecture, Protocol):
         """The same with so many blocks in the stack of each scope."""
 
 
+@runtime_checkable
+class TransformerArchitecture(RepeatingArchitecture, Protocol):
+    """The sizes of a transformer."""
+
+    def shape(self, name: str, sequence: int) -> TransformerShape:
+        """What a strategy divides, of samples of so many tokens."""
+
+
 def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> Module:
     """The traced training step of a model; of one with many blocks, a few are traced and repeated.
 
@@ -68,6 +86,36 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
         if module is not None:
             return module
     return trace(training_step(name, architecture, labels, dtype))
+
+
+def required_transformer(name: str, architecture: Architecture) -> TransformerArchitecture:
+    """The architecture itself.
+
+    Raises:
+        BadInput: it is no transformer.
+    """
+    if not isinstance(architecture, TransformerArchitecture):
+        do = "give a transformer: a decoder, BERT or T5"
+        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
+    return architecture
+
+
+def architecture_work(name: str, architecture: Architecture, sequence: int, dtype: str) -> ModelWork:
+    """The work of a transformer by layers, from a trace with a few of its blocks.
+
+    Args:
+        sequence: tokens of a sample.
+        dtype: what the layers compute in.
+
+    Raises:
+        BadInput: it is no transformer, or XLA refuses the step.
+    """
+    transformer = required_transformer(name, architecture)
+    stacks = transformer.stacks
+    shallow = transformer.with_blocks({stack.scope: stack.traced for stack in stacks})
+    module = trace(training_step(name, shallow, (_TRACED_SAMPLES, sequence), dtype))
+    sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", "without restrictions"))
+    return model_work(module, sharding, transformer.shape(name, sequence), stacks, dtype)
 
 
 def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:

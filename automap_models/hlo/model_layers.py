@@ -1,0 +1,239 @@
+"""The layers of a traced transformer, and which work of its backward pass makes nothing but gradients of parameters.
+
+    layer        0        1 … B      B + 1
+                 before   blocks     after           the update is of no layer
+    forward      ─────────────────────→    what the first block needs is before it, what no block needs is after them
+    backward     ←─────────────────────    the other way round
+
+What stands between two stacks of blocks, such as the norm that ends an encoder or the embedding that a decoder begins
+with, belongs to the first block of the second stack: the first that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.hlo.locations import in_attention_core
+from automap_models.hlo.module import Module
+from automap_models.hlo.repetition import NO_BLOCK, BlockStack, operation_labels
+from automap_models.hlo.step_classes import PASSED_THROUGH
+
+BEFORE = 0
+"""The layer of what comes before the blocks."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelLayers:
+    """The layers of a trace.
+
+    Attributes:
+        module: the trace, n operations.
+        graph: its, n instructions over v values.
+        stacks: its repeated blocks, in the order in which the forward pass runs them.
+    """
+
+    module: Module
+    graph: InstructionGraph
+    stacks: tuple[BlockStack, ...]
+
+    @cached_property
+    def first_blocks(self) -> tuple[int, ...]:
+        """The layer of the first block of each stack, and `after`."""
+        return tuple(accumulate((stack.traced for stack in self.stacks), initial=BEFORE + 1))
+
+    @property
+    def after(self) -> int:
+        """The layer of what comes after the blocks."""
+        return self.first_blocks[-1]
+
+    @cached_property
+    def of_instructions(self) -> tuple[int, ...]:
+        """[n] layer of each instruction; NO_BLOCK for constants that several read, `after` + 1 for the update."""
+        labels = operation_labels(
+            self.module.operations, self.graph, self.of_arguments, self._named_or_needed(self._named)
+        )
+        update = self.graph.phases == Phase.UPDATE
+        return tuple(self.after + 1 if late else label for late, label in zip(update, labels, strict=True))
+
+    @cached_property
+    def of_arguments(self) -> tuple[int, ...]:
+        """The block of each argument; NO_BLOCK for those that none has."""
+        return tuple(self.block(argument.name) for argument in self.graph.arguments)
+
+    @cached_property
+    def of_parameters(self) -> dict[int, tuple[int, ...]]:
+        """Trainable parameter → the layers whose forward pass reads it, ascending."""
+        graph, layers = self.graph, self.of_instructions
+        readers: dict[int, set[int]] = {
+            v: {block} if block != NO_BLOCK else set()
+            for v, (argument, block) in enumerate(zip(graph.arguments, self.of_arguments, strict=True))
+            if argument.kind == "parameter"
+        }
+        shown = self.shown_parameters
+        for value, i in zip(graph.operands.tolist(), graph.consumers.tolist(), strict=True):
+            if shown[value] in readers and graph.phases[i] == Phase.FORWARD and layers[i] != NO_BLOCK:
+                readers[shown[value]].add(layers[i])
+        return {v: tuple(sorted(found)) for v, found in readers.items()}
+
+    @cached_property
+    def token_inputs(self) -> tuple[int, ...]:
+        """Inputs of the step with samples and tokens: all but a random key."""
+        inputs = (v for v, argument in enumerate(self.graph.arguments) if argument.kind == "input")
+        return tuple(v for v in inputs if len(self.graph.shapes[v]) > 1)
+
+    @cached_property
+    def from_tokens(self) -> NDArray[np.bool_]:
+        """[v] whether a value is made of tokens."""
+        return self._depending([v in self.token_inputs for v in range(len(self.graph.arguments))])
+
+    @cached_property
+    def from_inputs(self) -> NDArray[np.bool_]:
+        """[v] whether a value is made of what a step reads, tokens or a random key, not of parameters alone."""
+        return self._depending([argument.kind == "input" for argument in self.graph.arguments])
+
+    @cached_property
+    def from_arguments(self) -> NDArray[np.bool_]:
+        """[v] whether a value depends on any argument: it is made of more than constants."""
+        return self._depending([True] * len(self.graph.arguments))
+
+    @cached_property
+    def in_core(self) -> NDArray[np.bool_]:
+        """[n] whether an instruction is part of an attention core."""
+        return np.array([in_attention_core(op.path) for op in self.module.operations], dtype=np.bool_)
+
+    @cached_property
+    def core_results(self) -> frozenset[int]:
+        """Values that attention cores make in the forward pass for what comes after them."""
+        return frozenset(v for v, made, i in self._forward_reads if self.in_core[made] and not self.in_core[i])
+
+    @cached_property
+    def crossing(self) -> dict[int, tuple[int, list[int]]]:
+        """Value made of tokens → the layer that makes it, and later ones whose forward pass reads it, ascending."""
+        layers, readers = self.of_instructions, dict[tuple[int, int], set[int]]()
+        for v, made, i in self._forward_reads:
+            if self.from_tokens[v] and NO_BLOCK < layers[made] < layers[i]:
+                readers.setdefault((v, layers[made]), set()).add(layers[i])
+        return {v: (made, sorted(reading)) for (v, made), reading in readers.items()}
+
+    @cached_property
+    def _forward_reads(self) -> list[tuple[int, int, int]]:
+        """Value, the instruction that makes it and one of the forward pass that reads it."""
+        graph = self.graph
+        chosen = (graph.phases[graph.consumers] == Phase.FORWARD) & (graph.producers[graph.operands] >= 0)
+        values = graph.operands[chosen]
+        triples = zip(values.tolist(), graph.producers[values].tolist(), graph.consumers[chosen].tolist(), strict=True)
+        return list(triples)
+
+    @cached_property
+    def gradients_only(self) -> NDArray[np.bool_]:
+        """[n] whether a backward instruction leads in its own layer only to gradients of parameters."""
+        graph, layers, adds_up = self.graph, self.of_instructions, self._adds_up
+        only = np.zeros(len(graph), dtype=np.bool_)
+        passed_on = np.zeros(len(graph.shapes), dtype=np.bool_)
+        makers, offsets, results = graph.producers.tolist(), graph.operand_offsets, graph.result_offsets
+        for i in np.flatnonzero(graph.phases == Phase.BACKWARD)[::-1].tolist():
+            only[i] = not passed_on[results[i] : results[i + 1]].any()
+            for v in graph.operands[offsets[i] : offsets[i + 1]].tolist():
+                same = makers[v] >= 0 and layers[makers[v]] == layers[i]
+                passed_on[v] |= not only[i] if same else not adds_up[i]
+        return only
+
+    def block(self, name: str) -> int:
+        """The block that a path names; NO_BLOCK for none."""
+        for stack, first in zip(self.stacks, self.first_blocks, strict=False):
+            match = stack.pattern.search(name)
+            if match is not None:
+                return first + int(match[2])
+        return NO_BLOCK
+
+    @cached_property
+    def _named(self) -> list[int]:
+        """[n] the block that each instruction's location names."""
+        return [self.block(op.path) for op in self.module.operations]
+
+    def _named_or_needed(self, named: Sequence[int]) -> list[int]:
+        """[n] the layers of instructions, those outside the blocks by what they need or are needed by."""
+        graph, own = self.graph, list(named)
+        needed_by, backward_needs = self._first_needing(named), self._first_needed(named)
+        for i, op in enumerate(self.module.operations):
+            if named[i] != NO_BLOCK or not op.path or not self.from_arguments[graph.result_offsets[i]]:
+                continue
+            if graph.phases[i] == Phase.FORWARD:
+                own[i] = BEFORE if needed_by[i] == BEFORE + 1 else needed_by[i]
+            elif graph.phases[i] == Phase.BACKWARD and backward_needs[i] != NO_BLOCK:
+                own[i] = BEFORE if backward_needs[i] == BEFORE + 1 else backward_needs[i]
+        return own
+
+    def _first_needing(self, named: Sequence[int]) -> list[int]:
+        """[n] the first block whose forward pass needs an instruction; `after` where none does."""
+        graph, first = self.graph, [self.after] * len(self.graph)
+        of_values = [self.after] * len(graph.shapes)
+        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        for i in range(len(graph) - 1, -1, -1):
+            if graph.phases[i] != Phase.FORWARD:
+                continue
+            needing = min((of_values[v] for v in range(results[i], results[i + 1])), default=self.after)
+            first[i] = needing if named[i] == NO_BLOCK else named[i]
+            for v in graph.operands[offsets[i] : offsets[i + 1]].tolist():
+                of_values[v] = min(of_values[v], first[i])
+        return first
+
+    def _first_needed(self, named: Sequence[int]) -> list[int]:
+        """[n] the first block whose backward pass an instruction of the backward pass needs.
+
+        `after` where it needs only what comes after the blocks; NO_BLOCK where it needs neither.
+        """
+        graph, first = self.graph, [NO_BLOCK] * len(self.graph)
+        forward = self._first_needing(named)
+        last = self.after + 1
+        of_values = [last] * len(graph.shapes)
+        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        for i in range(len(graph)):
+            if graph.phases[i] == Phase.FORWARD:
+                needed = self.after if forward[i] == self.after and named[i] == NO_BLOCK else last
+            elif graph.phases[i] == Phase.BACKWARD:
+                read = graph.operands[offsets[i] : offsets[i + 1]].tolist()
+                needed = min((of_values[v] for v in read), default=last)
+                needed = needed if named[i] == NO_BLOCK else named[i]
+                first[i] = NO_BLOCK if needed == last else needed
+            else:
+                continue
+            of_values[results[i] : results[i + 1]] = [needed] * (results[i + 1] - results[i])
+        return first
+
+    def _depending(self, arguments: Sequence[bool]) -> NDArray[np.bool_]:
+        graph = self.graph
+        depends = np.zeros(len(graph.shapes), dtype=np.bool_)
+        depends[: len(arguments)] = arguments
+        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        for i in range(len(graph)):
+            depends[results[i] : results[i + 1]] = depends[graph.operands[offsets[i] : offsets[i + 1]]].any()
+        return depends
+
+    @cached_property
+    def shown_parameters(self) -> list[int]:
+        """[v] the parameter that a value is, in another type or shape; the value itself for every other."""
+        graph, shown = self.graph, list(range(len(self.graph.shapes)))
+        for i in np.flatnonzero([opcode in PASSED_THROUGH for opcode in graph.opcodes]).tolist():
+            shown[graph.result_offsets[i]] = shown[graph.operands[graph.operand_offsets[i]]]
+        return shown
+
+    @cached_property
+    def _adds_up(self) -> NDArray[np.bool_]:
+        """[n] whether an instruction only adds gradients up, or moves them, for the update."""
+        graph, waited = self.graph, np.zeros(len(self.graph.shapes), dtype=np.bool_)
+        adds_up: NDArray[np.bool_] = graph.phases == Phase.UPDATE
+        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        for i in range(len(graph) - 1, -1, -1):
+            if graph.opcodes[i] == "add" or graph.opcodes[i] in PASSED_THROUGH:
+                adds_up[i] |= not waited[results[i] : results[i + 1]].any()
+            if not adds_up[i]:
+                waited[graph.operands[offsets[i] : offsets[i + 1]]] = True
+        return adds_up

@@ -1,0 +1,324 @@
+"""A model's work by layers, from the traced training step of a few of its blocks.
+
+    trace ── layers (model_layers.py) ──→ kernels, parameters, kept values, sums of each layer
+        └─── classes of dimensions ─────→ what samples, tokens, tensor and expert parallelism divide (work_marks.py)
+
+Kernels are fused as cost/kernels.py says, but not across layers: so blocks that are alike have the same record, and a
+pipeline can be cut between any two. What is made of parameters alone by a change of type is not counted: the parameters
+of mixed precision are at hand in the type that the layers compute in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, ModelWork, WorkKind, WorkPass
+from automap_models.core.strategy import TransformerShape
+from automap_models.cost.kernels import Traffic, kernel_traffic
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.kept import kept_values
+from automap_models.hlo.model_layers import BEFORE, ModelLayers
+from automap_models.hlo.module import Module
+from automap_models.hlo.repetition import BlockStack
+from automap_models.hlo.sharding_classes import ModuleSharding
+from automap_models.hlo.sharding_rules import Use
+from automap_models.hlo.step_classes import PASSED_THROUGH, StepClasses, Sum
+from automap_models.hlo.work_marks import WorkMarks
+
+_NUMBER, _ROWS, _COLUMNS, _DEPTH = range(4)
+"""Where the sizes of a product stand in `Kernels.sizes`."""
+_PLACES = {0b111: _NUMBER, 0b101: _ROWS, 0b110: _COLUMNS, 0b011: _DEPTH}
+"""Which of first operand, second operand (bit 1) and result (bit 2) have a factor → where it stands among the sizes."""
+
+
+def model_work(
+    module: Module, sharding: ModuleSharding, shape: TransformerShape, stacks: Sequence[BlockStack], dtype: str
+) -> ModelWork:
+    """The work of a transformer.
+
+    Args:
+        module: the training step with `BlockStack.traced` blocks of each stack, of one sample or more.
+        sharding: its classes of dimensions.
+        shape: of the whole model.
+        stacks: in the order in which the forward pass runs them.
+        dtype: of activations and weights.
+    """
+    return _Work(module, sharding, shape, tuple(stacks)).model(dtype)
+
+
+class _Entry(NamedTuple):
+    """Bytes that a kernel moves."""
+
+    nbytes: float
+    mark: int
+    scores: bool
+
+
+class _Work:
+    """The work of a trace; see `model_work`."""
+
+    def __init__(
+        self, module: Module, sharding: ModuleSharding, shape: TransformerShape, stacks: tuple[BlockStack, ...]
+    ) -> None:
+        self.graph: InstructionGraph = instruction_graph(module)
+        self.step = StepClasses(module, sharding, self.graph)
+        self.layers = ModelLayers(module, self.graph, stacks)
+        self.marks = WorkMarks(self.step, self.layers, shape)
+        self.shape, self.stacks = shape, stacks
+        self.samples = self.graph.shapes[self.layers.token_inputs[0]][0]
+
+    def model(self, dtype: str) -> ModelWork:
+        """The record of the whole model."""
+        distinct: list[LayerWork] = []
+        numbers: dict[int, int] = {}
+        order = []
+        for layer, name in self._order():
+            if layer not in numbers:
+                work = self.layer(layer, name)
+                alike = (k for k, other in enumerate(distinct) if _alike(work, other))
+                numbers[layer] = next(alike, len(distinct))
+                if numbers[layer] == len(distinct):
+                    distinct.append(work)
+            order.append(numbers[layer])
+        tied = sum(self._size(v) for v, layers in self.layers.of_parameters.items() if self._is_tied(layers))
+        return ModelWork(self.shape, tuple(distinct), tuple(order), dtype, tied)
+
+    def layer(self, layer: int, name: str) -> LayerWork:
+        """The record of one layer of the trace."""
+        kept, core = self._kept(layer)
+        weights = self._read_for_weights(layer)
+        return LayerWork(
+            name=name,
+            kernels=self._kernels(layer),
+            parameters=self._parameters(layer),
+            kept=self._amounts(kept),
+            kept_core=self._amounts(core),
+            kept_for_weights=self._amounts(v for v in kept if v in weights),
+            boundary=self._amounts(self._handed_on(layer)),
+            sums_forward=self._sums(layer, Phase.FORWARD),
+            sums_backward=self._sums(layer, Phase.BACKWARD),
+            exchanged=self._amounts(self._exchanged(layer)),
+            context=self._amounts(self._keys_and_values(layer)),
+        )
+
+    def _order(self) -> Iterator[tuple[int, str]]:
+        """The layer of the trace that comes at each place of the model, and its name."""
+        yield BEFORE, "embedding"
+        for stack, first in zip(self.stacks, self.layers.first_blocks, strict=False):
+            for block in range(stack.layers):
+                yield first + stack.source(block)[0], stack.scope.rstrip("_")
+        yield self.layers.after, "head"
+
+    def _is_tied(self, layers: Sequence[int]) -> bool:
+        return BEFORE in layers and self.layers.after in layers
+
+    # --- kernels
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What kernels read and write."""
+        return kernel_traffic(self.graph, self.layers.of_instructions)
+
+    @cached_property
+    def passes(self) -> NDArray[np.int8]:
+        """[n] the pass of each instruction."""
+        backward = np.where(self.layers.gradients_only, WorkPass.WEIGHT, WorkPass.INPUT)
+        return np.where(self.graph.phases == Phase.FORWARD, WorkPass.FORWARD, backward).astype(np.int8)
+
+    @cached_property
+    def _moved(self) -> dict[int, list[_Entry]]:
+        """Instruction → what its kernel moves; those that write nothing of their own are none."""
+        moved: dict[int, list[_Entry]] = defaultdict(list)
+        traffic = self.traffic
+        columns = (traffic.kernels.tolist(), traffic.values.tolist(), traffic.nbytes.tolist())
+        for i, v, nbytes in zip(*columns, strict=True):
+            if nbytes > 0 and self.graph.shapes[v]:
+                scores = bool(self.layers.in_core[i]) and self.marks.is_scores(v)
+                moved[i].append(_Entry(*self._of_one_sample(nbytes, self.marks.of_value(v)), scores))
+        return moved
+
+    def _of_layer(self, layer: int) -> Iterator[int]:
+        """The instructions of a layer whose kernels write something."""
+        for i, own in enumerate(self.layers.of_instructions):
+            if own == layer and i in self._moved and not self._changes_a_parameter(i):
+                yield i
+
+    def _changes_a_parameter(self, i: int) -> bool:
+        """Whether an instruction of the forward pass gives a parameter another type."""
+        read = self.graph.operands[self.graph.operand_offsets[i]] if self.graph.opcodes[i] == "convert" else None
+        return read is not None and self.layers.shown_parameters[read] in self.layers.of_parameters
+
+    def _kernels(self, layer: int) -> Kernels:
+        chosen = list(self._of_layer(layer))
+        sizes, size_marks = np.ones((len(chosen), 4)), np.zeros((len(chosen), 4), dtype=np.int8)
+        kinds = np.full(len(chosen), WorkKind.MEMORY, dtype=np.int8)
+        for k, i in enumerate(chosen):
+            if self.graph.opcodes[i] == "dot_general":
+                kinds[k] = WorkKind.PRODUCT
+                sizes[k], size_marks[k] = self._product(i)
+        moved = [(k, *entry) for k, i in enumerate(chosen) for entry in self._moved[i]]
+        return Kernels(
+            passes=self.passes[chosen],
+            kinds=kinds,
+            core=self.layers.in_core[chosen],
+            sizes=sizes,
+            size_marks=size_marks,
+            moved_kernels=np.array([entry[0] for entry in moved], dtype=np.int64),
+            moved_bytes=np.array([entry[1] for entry in moved], dtype=np.float64),
+            moved_marks=np.array([entry[2] for entry in moved], dtype=np.int8),
+            moved_scores=np.array([entry[3] for entry in moved], dtype=np.bool_),
+        )
+
+    def _product(self, i: int) -> tuple[list[float], list[int]]:
+        """The four sizes of a product, and their marks; each mark stands at one of them."""
+        use, classes = self.step.of_factors(i)
+        assert use.rule is not None
+        sizes, of_sizes = [1.0] * 4, [set[int]() for _ in range(4)]
+        for factor, place in _places(use).items():
+            sizes[place] *= use.rule.sizes[factor]
+            of_sizes[place].add(classes[factor])
+        of_all = self.marks.of_classes(c for own in of_sizes for c in own)
+        marks, left = [0] * 4, of_all
+        for place in (_ROWS, _NUMBER, _COLUMNS, _DEPTH):
+            marks[place] = left & self.marks.of_classes(of_sizes[place])
+            left &= ~marks[place]
+        if left:  # the tokens of experts, which go with their samples
+            marks[next(place for place in range(4) if marks[place] & Mark.SAMPLES)] |= left
+        samples = next((place for place in range(4) if marks[place] & Mark.SAMPLES), None)
+        if samples is not None:
+            sizes[samples] /= self.samples
+        return sizes, marks
+
+    # --- values
+
+    def _of_one_sample(self, amount: float, mark: int) -> tuple[float, int]:
+        return (amount / self.samples if mark & Mark.SAMPLES else amount), mark
+
+    def _amounts(self, values: Iterable[int]) -> Amounts:
+        """Bytes of values."""
+        return _amounts(self._of_one_sample(float(self.graph.value_bytes[v]), self.marks.of_value(v)) for v in values)
+
+    def _size(self, v: int) -> float:
+        """Number of elements of a value."""
+        return float(np.prod(np.array(self.graph.shapes[v], dtype=np.float64)))
+
+    def _parameters(self, layer: int) -> Amounts:
+        """Those that the layer is the first to read."""
+        owned = (v for v, layers in self.layers.of_parameters.items() if layers and layers[0] == layer)
+        return _amounts((self._size(v), self.marks.of_value(v)) for v in owned)
+
+    def _kept(self, layer: int) -> tuple[list[int], list[int]]:
+        """Values that a layer saves for the backward pass: outside attention cores, and within them."""
+        outside: list[int] = []
+        within: list[int] = []
+        for v, keeper in self._keepers.items():
+            if keeper == layer:
+                maker = int(self.graph.producers[v])
+                inner = self.layers.in_core[maker] and v not in self.layers.core_results
+                (within if inner else outside).append(v)
+        return outside, within
+
+    @cached_property
+    def _keepers(self) -> dict[int, int]:
+        """Saved value → the layer that saves it: the one that makes it, or the first that it is handed on to."""
+        keepers = {}
+        for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
+            made = self.layers.of_instructions[self.graph.producers[v]]
+            keepers[v] = self.layers.crossing[v][1][0] if v in self.layers.crossing else made
+        return keepers
+
+    def _read_for_weights(self, layer: int) -> set[int]:
+        """Values that the kernels of the WEIGHT pass read."""
+        chosen = [i for i in self._of_layer(layer) if self.passes[i] == WorkPass.WEIGHT]
+        read = self.traffic.values[np.isin(self.traffic.kernels, chosen)]
+        return set(self.step.liveness.storage[read].tolist())
+
+    def _handed_on(self, layer: int) -> Iterator[int]:
+        """Values made up to a layer that later ones read in the forward pass."""
+        for v, (made, reading) in self.layers.crossing.items():
+            if made <= layer < reading[-1]:
+                yield v
+
+    def _exchanged(self, layer: int) -> Iterator[int]:
+        """What the experts of a layer make for its tokens."""
+        for i in self._products(layer, WorkPass.FORWARD):
+            result = int(self.graph.result_offsets[i])
+            classes = frozenset(self.step.of_values[result])
+            of_experts = (self.marks.experts & classes & set(self.step.of_values[v]) for v in self._read(i))
+            if classes & self.marks.hidden and all(of_experts):
+                yield result
+
+    def _keys_and_values(self, layer: int) -> list[int]:
+        """What the products of attention cores read from outside, other than queries."""
+        found: dict[int, None] = {}
+        for i in self._products(layer, WorkPass.FORWARD):
+            if self.layers.in_core[i]:
+                outside = [v for v in map(self._behind_moves, self._read(i)) if not self._is_made_in_core(v)]
+                found |= dict.fromkeys([min(outside, key=self._size)])  # queries have as many heads, or more
+        return list(found)
+
+    def _products(self, layer: int, of_pass: WorkPass) -> list[int]:
+        chosen = self._of_layer(layer)
+        return [i for i in chosen if self.graph.opcodes[i] == "dot_general" and self.passes[i] == of_pass]
+
+    def _read(self, i: int) -> list[int]:
+        return [int(v) for v in self.graph.operands[slice(*self.graph.operand_offsets[i : i + 2])]]
+
+    def _is_made_in_core(self, v: int) -> bool:
+        maker = int(self.graph.producers[v])
+        return maker >= 0 and bool(self.layers.in_core[maker])
+
+    def _behind_moves(self, v: int) -> int:
+        """The value from outside an attention core that a value of it is in another order or type, or itself."""
+        while self._is_made_in_core(v) and self.graph.opcodes[self.graph.producers[v]] in PASSED_THROUGH:
+            v = self._read(int(self.graph.producers[v]))[0]
+        return v
+
+    def _sums(self, layer: int, phase: Phase) -> Amounts:
+        """What the devices of tensor parallelism sum in a pass."""
+        return _amounts(
+            self._of_one_sample(total.nbytes, self.marks.of_classes(total.classes))
+            for total in self._waited_sums
+            if self.layers.of_instructions[total.operation] == layer and self.graph.phases[total.operation] == phase
+        )
+
+    @cached_property
+    def _waited_sums(self) -> list[Sum]:
+        return [total for total in self.step.sums_over(self.marks.tensor) if not total.late]
+
+
+def _places(use: Use) -> dict[int, int]:
+    """Where each factor of a product stands among its sizes."""
+    assert use.rule is not None
+    of_factor: dict[int, int] = defaultdict(int)
+    for position, _, factor in use.rule.links:
+        of_factor[factor] |= 1 << position
+    return {factor: _PLACES[positions] for factor, positions in of_factor.items()}
+
+
+def _amounts(entries: Iterable[tuple[float, int]]) -> Amounts:
+    """Amounts of one mark each: those of the same mark stay apart."""
+    pairs = list(entries)
+    values = np.array([value for value, _ in pairs], dtype=np.float64)
+    return Amounts(values, np.array([mark for _, mark in pairs], dtype=np.int8))
+
+
+def _alike(one: LayerWork, other: LayerWork) -> bool:
+    """Whether two layers are the same but for rounding."""
+    return all(_same(getattr(one, field.name), getattr(other, field.name)) for field in fields(LayerWork))
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Kernels | Amounts):
+        return all(_same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and bool(np.allclose(one, other, rtol=1e-9, atol=0))
+    return one == other

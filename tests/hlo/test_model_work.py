@@ -1,0 +1,236 @@
+"""A model's work by layers has the sizes that the literature states, and its marks say what strategies divide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
+from automap_models.hlo.adapter import trace
+from automap_models.hlo.model_work import model_work
+from automap_models.hlo.repetition import BlockStack
+from automap_models.hlo.rule_sets import RuleSet
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.shardy import sharding_rules
+from automap_models.workloads import training
+from automap_models.workloads.blocks import Rotary
+from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.training import TransformerArchitecture, architecture_work, training_step
+
+SEQUENCE = 24
+GPT = DecoderConfig(width=64, heads=4, head_width=16, feed_forward=256, layers=6, vocabulary=160, positions=48)
+LLAMA = DecoderConfig(
+    width=64,
+    heads=8,
+    head_width=8,
+    kv_heads=4,
+    feed_forward=176,
+    layers=6,
+    vocabulary=160,
+    positions=None,
+    attention_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    activation="silu",
+    gated=True,
+    root_mean_square=True,
+    rotary=Rotary(8),
+    tied=False,
+)
+FAMILIES: dict[str, TransformerArchitecture] = {"gpt": GPT, "llama": LLAMA}
+SLOW = [pytest.param(name, marks=() if name == "gpt" else pytest.mark.slow) for name in FAMILIES]
+
+
+@cache
+def _work(architecture: Any, sequence: int = SEQUENCE) -> ModelWork:
+    return architecture_work("m", architecture, sequence, "bfloat16")
+
+
+def _layers(work: ModelWork) -> Iterator[LayerWork]:
+    return (work.layers[k] for k in work.order)
+
+
+def _flop(layer: LayerWork, *passes: WorkPass) -> float:
+    kernels = layer.kernels
+    chosen = (kernels.kinds == WorkKind.PRODUCT) & np.isin(kernels.passes, passes or list(WorkPass))
+    return float(2 * kernels.sizes[chosen].prod(axis=1).sum())
+
+
+def _divided(values: Any, marks: Any, mark: Mark, by: float) -> Any:
+    return np.where(marks & mark, values / by, values)
+
+
+def _assert_equal(one: Any, other: Any, where: str = "") -> None:
+    if is_dataclass(one):
+        for field in fields(one):
+            _assert_equal(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+    elif isinstance(one, tuple) and one and is_dataclass(one[0]):
+        assert len(one) == len(other)
+        for k, (first, second) in enumerate(zip(one, other, strict=True)):
+            _assert_equal(first, second, f"{where}[{k}]")
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=where)
+    else:
+        assert one == other, where
+
+
+def test_the_products_of_a_gpt_are_those_of_narayanan_et_al() -> None:
+    """arXiv 2104.04473, section 5.1: 4·s·l·h²·(6 + s/h) + 2·s·h·V forward, in 3 passes without recomputation.
+
+    Equation 3, 96·B·s·l·h²·(1 + s/(6h) + V/(16·l·h)), is that of four passes through the blocks and three through the
+    head.
+    """
+    s, layers, h, v = SEQUENCE, GPT.layers, GPT.width, GPT.vocabulary
+    forward = sum(_flop(layer, WorkPass.FORWARD) for layer in _layers(_work(GPT)))
+    assert forward == pytest.approx(24 * s * layers * h**2 + 4 * s**2 * layers * h + 2 * s * h * v)
+    total = sum(_flop(layer) for layer in _layers(_work(GPT)))
+    recomputed = sum(_flop(layer, WorkPass.FORWARD) for layer in list(_layers(_work(GPT)))[1:-1])
+    assert total + recomputed == pytest.approx(96 * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h)))
+
+
+def test_gradients_of_activations_and_of_parameters_take_as_much_as_the_forward_pass_but_for_attention_cores() -> None:
+    block = _work(GPT).layers[1]
+    core = block.kernels.core & (block.kernels.kinds == WorkKind.PRODUCT)
+    of_core = {p: 2 * block.kernels.sizes[core & (block.kernels.passes == p)].prod(axis=1).sum() for p in WorkPass}
+    assert of_core[WorkPass.INPUT] == 2 * of_core[WorkPass.FORWARD] and of_core[WorkPass.WEIGHT] == 0
+    dense = _flop(block, WorkPass.FORWARD) - of_core[WorkPass.FORWARD]
+    assert _flop(block, WorkPass.WEIGHT) == dense == _flop(block, WorkPass.INPUT) - of_core[WorkPass.INPUT]
+
+
+def test_the_products_of_a_llama_block_count_shared_heads_and_three_matrices() -> None:
+    s, h, f, shared = SEQUENCE, 64, 176, 32
+    block = _work(LLAMA).layers[1]
+    matrices = 2 * h * h + 2 * h * shared + 3 * h * f
+    assert _flop(block, WorkPass.FORWARD) == pytest.approx(2 * s * matrices + 4 * s**2 * h)
+    assert block.parameters.values.sum() == matrices + 2 * h
+    assert block.context.values.sum() == 2 * s * shared * 2  # keys and values, two bytes each
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_tensor_parallelism_makes_a_model_with_a_share_of_heads_columns_and_vocabulary(name: str) -> None:
+    """What one of two devices computes is the model that has half of these (arXiv 1909.08053, section 3)."""
+    whole = FAMILIES[name]
+    assert isinstance(whole, DecoderConfig) and whole.feed_forward is not None
+    half = replace(
+        whole,
+        heads=whole.heads // 2,
+        kv_heads=whole.kv_heads and whole.kv_heads // 2,
+        feed_forward=whole.feed_forward // 2,
+        vocabulary=whole.vocabulary // 2,
+    )
+    _assert_shares(_work(whole), _work(half), Mark.TENSOR, 2)
+
+
+def _assert_shares(work: ModelWork, share: ModelWork, mark: Mark, by: float) -> None:
+    """The quantities of one model with the mark divided are those of another."""
+    for one, other in zip(_layers(work), _layers(share), strict=True):
+        a, b = one.kernels, other.kernels
+        np.testing.assert_array_equal(a.passes, b.passes)
+        np.testing.assert_allclose(_divided(a.sizes, a.size_marks, mark, by), b.sizes)
+        np.testing.assert_array_equal(a.moved_kernels, b.moved_kernels)
+        np.testing.assert_allclose(_divided(a.moved_bytes, a.moved_marks, mark, by), b.moved_bytes)
+        for field in fields(LayerWork):
+            amounts, shares = getattr(one, field.name), getattr(other, field.name)
+            if isinstance(amounts, Amounts):
+                np.testing.assert_allclose(
+                    _divided(amounts.values, amounts.marks, mark, by), shares.values, err_msg=field.name
+                )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_work_of_one_sample_does_not_depend_on_how_many_are_traced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_TRACED_SAMPLES", 3)
+    _assert_equal(architecture_work("m", FAMILIES[name], SEQUENCE, "bfloat16"), _work(FAMILIES[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_twice_the_tokens_double_what_is_marked_so_and_quadruple_scores(name: str) -> None:
+    short, long = _work(FAMILIES[name]), _work(FAMILIES[name], 2 * SEQUENCE)
+    for one, other in zip(_layers(short), _layers(long), strict=True):
+        a, b = one.kernels, other.kernels
+        core_product = a.core & (a.kinds == WorkKind.PRODUCT)
+        flop = _divided(a.sizes, a.size_marks, Mark.TOKENS, 0.5).prod(axis=1) * np.where(core_product, 2, 1)
+        np.testing.assert_allclose(flop, b.sizes.prod(axis=1))
+        moved = _divided(a.moved_bytes, a.moved_marks, Mark.TOKENS, 0.5) * np.where(a.moved_scores, 2, 1)
+        np.testing.assert_allclose(moved, b.moved_bytes)
+        for key in ("parameters", "kept", "boundary", "sums_forward", "sums_backward", "context", "exchanged"):
+            amounts = getattr(one, key)
+            np.testing.assert_allclose(
+                _divided(amounts.values, amounts.marks, Mark.TOKENS, 0.5), getattr(other, key).values
+            )
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_each_pass_of_a_block_sums_its_hidden_states_twice(name: str) -> None:
+    """Megatron-LM (arXiv 1909.08053, section 3): two all-reduces in the forward pass and two in the backward pass.
+
+    The embedding's rows are summed as well, and of the head, whose vocabulary is partitioned, the highest logit, the
+    label's and the sum of exponentials of each token; in its backward pass the hidden states.
+    """
+    embedding, block, head = _work(FAMILIES[name]).layers
+    hidden = 2 * SEQUENCE * 64
+    of_tokens = Mark.SAMPLES | Mark.TOKENS
+    for amounts, expected in (
+        (embedding.sums_forward, [hidden]),
+        (embedding.sums_backward, []),
+        (block.sums_forward, [hidden] * 2),
+        (block.sums_backward, [hidden] * 2),
+        (head.sums_forward, [4 * SEQUENCE] * 3),
+        (head.sums_backward, [hidden]),
+    ):
+        assert amounts.values.tolist() == expected
+        assert amounts.marks.tolist() == [of_tokens] * len(expected)
+
+
+@pytest.mark.slow
+def test_a_block_with_dropout_keeps_what_korthikanti_et_al_count() -> None:
+    """arXiv 2205.05198, equations 1 and 2: s·b·h·(10 + 24/t + 5·a·s/(h·t)) bytes, the last term in attention cores."""
+    dropping = replace(GPT, attention_dropout=0.1, residual_dropout=0.1, embedding_dropout=0.1)
+    block = _work(dropping).layers[1]
+    s, h, heads = SEQUENCE, GPT.width, GPT.heads
+    shared = (block.kept.marks & Mark.TENSOR) > 0
+    assert block.kept.values[~shared].sum() == pytest.approx(10 * s * h, rel=0.02)
+    assert block.kept.values[shared].sum() == pytest.approx(24 * s * h, rel=0.02)
+    assert block.kept_core.values.sum() == pytest.approx(5 * heads * s * s, rel=0.02)
+    assert ((block.kept_core.marks & Mark.TENSOR) > 0).all()
+
+
+def test_a_block_hands_on_its_hidden_states_and_keys_and_values_pass_around() -> None:
+    block = _work(GPT).layers[1]
+    assert block.boundary.values.tolist() == [2 * SEQUENCE * 64]
+    assert block.context.values.tolist() == [2 * SEQUENCE * 64] * 2
+
+
+def test_the_parameters_of_all_layers_are_the_models_and_the_tied_ones_count_once() -> None:
+    work = _work(GPT)
+    s, h, v = GPT.positions, GPT.width, GPT.vocabulary
+    assert s is not None
+    assert work.tied == v * h
+    assert sum(layer.parameters.values.sum() for layer in _layers(work)) == (v + s + 2) * h + 6 * (12 * h + 13) * h
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_trace_of_a_few_blocks_says_the_same_as_one_of_all(name: str) -> None:
+    architecture = FAMILIES[name]
+    module = trace(training_step("m", architecture, (2, SEQUENCE), "bfloat16"))
+    stacks = [_untraced(stack) for stack in architecture.stacks]
+    sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", ""))
+    whole = model_work(module, sharding, architecture.shape("m", SEQUENCE), stacks, "bfloat16")
+    _assert_equal(whole, _work(architecture))
+
+
+def _untraced(stack: BlockStack) -> BlockStack:
+    """A stack of which all blocks are traced, since those that a few stand for come after its leading ones."""
+    whole = replace(stack, lead=stack.layers - 4 * stack.period)
+    assert whole.traced == stack.layers > stack.traced
+    return whole
