@@ -128,7 +128,7 @@ def _calling(contents: Sequence[bytes]) -> Any:
             copy.attributes["sym_visibility"] = ir.StringAttr.get("private")
             kinds.append(ir.TypeAttr(copy.attributes["function_type"]).value)
         with ir.InsertionPoint(whole.body):
-            entry = func.FuncOp("main", ([read for kind in kinds for read in kind.inputs], []))
+            entry: Any = func.FuncOp("main", ([read for kind in kinds for read in kind.inputs], []))
         with ir.InsertionPoint(entry.add_entry_block()):
             arguments = iter(entry.arguments)
             for i, kind in enumerate(kinds):
