@@ -25,7 +25,8 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.errors import BadInput
 
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
@@ -112,8 +114,24 @@ def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True
     Raises:
         BadInput: the device has no rate for the element type of a matrix product.
     """
-    flop, moved_bytes = kernel_costs(graph)
-    times_s = device.seconds(flop, moved_bytes)
+    return _kernel_times(graph, device, *kernel_costs(graph), tf32=tf32)
+
+
+def roofline_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
+    """Name of each device → seconds of one micro-batch by its roofline; devices without a rate for it are left out."""
+    costs, seconds = kernel_costs(graph), {}
+    for device in devices:
+        with suppress(BadInput):
+            times_s = _kernel_times(graph, device, *costs, tf32=True)
+            seconds[device.name] = float(times_s[graph.in_microbatch].sum())
+    return seconds
+
+
+def _kernel_times(
+    graph: InstructionGraph, device: Device, flop: FloatArray, moved_bytes: FloatArray, *, tf32: bool
+) -> FloatArray:
+    """[n] time of each instruction whose kernel does that much work."""
+    times_s, flop = device.seconds(flop, moved_bytes), flop.copy()
     matrix: dict[str, list[int]] = {}
     for i, opcode in enumerate(graph.opcodes):
         if opcode in MATRIX_OPCODES:
