@@ -18,8 +18,11 @@ from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.shardy import sharding_rules
 from automap_models.workloads import training
-from automap_models.workloads.blocks import Rotary
+from automap_models.workloads.bert import BertConfig
+from automap_models.workloads.blocks import Latent, Rotary
 from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.mixture import Mixture
+from automap_models.workloads.t5 import T5Config
 from automap_models.workloads.training import TransformerArchitecture, architecture_work, training_step
 
 SEQUENCE = 24
@@ -42,8 +45,24 @@ LLAMA = DecoderConfig(
     rotary=Rotary(8),
     tied=False,
 )
-FAMILIES: dict[str, TransformerArchitecture] = {"gpt": GPT, "llama": LLAMA}
+MIXTRAL = replace(LLAMA, mixture=Mixture(8, 2, 112))
+LATENT = Latent(query_rank=24, rank=20, plain_width=12, rotary=Rotary(8), value_width=10)
+DEEPSEEK = replace(LLAMA, kv_heads=None, latent=LATENT, dense_layers=1, mixture=Mixture(8, 2, 112, 80))
+BERT = BertConfig(width=64, heads=4, layers=6, vocabulary=160, positions=48)
+T5 = T5Config(width=64, heads=4, head_width=16, feed_forward=176, layers=6, vocabulary=160)
+FAMILIES: dict[str, TransformerArchitecture] = {
+    "gpt": GPT,
+    "neox": replace(GPT, positions=None, rotary=Rotary(8), parallel=True, tied=False),
+    "llama": LLAMA,
+    "qwen3": replace(LLAMA, query_norm=True),
+    "mixtral": MIXTRAL,
+    "deepseek": DEEPSEEK,
+    "bert": BERT,
+    "t5": T5,
+    "switch": replace(T5, layers=12, experts=8),
+}
 SLOW = [pytest.param(name, marks=() if name == "gpt" else pytest.mark.slow) for name in FAMILIES]
+WITH_HEAD_WIDTH = [case for case in SLOW if case.values != ("bert",)]  # a BERT's heads are its width
 
 
 @cache
@@ -111,18 +130,16 @@ def test_the_products_of_a_llama_block_count_shared_heads_and_three_matrices() -
     assert block.context.values.sum() == 2 * s * shared * 2  # keys and values, two bytes each
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", WITH_HEAD_WIDTH)
 def test_tensor_parallelism_makes_a_model_with_a_share_of_heads_columns_and_vocabulary(name: str) -> None:
     """What one of two devices computes is the model that has half of these (arXiv 1909.08053, section 3)."""
-    whole = FAMILIES[name]
-    assert isinstance(whole, DecoderConfig) and whole.feed_forward is not None
-    half = replace(
-        whole,
-        heads=whole.heads // 2,
-        kv_heads=whole.kv_heads and whole.kv_heads // 2,
-        feed_forward=whole.feed_forward // 2,
-        vocabulary=whole.vocabulary // 2,
-    )
+    whole: Any = FAMILIES[name]
+    half = replace(whole, **{key: getattr(whole, key) // 2 for key in ("heads", "feed_forward", "vocabulary")})
+    if isinstance(half, DecoderConfig):
+        half = replace(half, kv_heads=half.kv_heads and half.kv_heads // 2)
+        if half.mixture is not None:
+            width, shared_width = half.mixture.width // 2, half.mixture.shared_width // 2
+            half = replace(half, mixture=replace(half.mixture, width=width, shared_width=shared_width))
     _assert_shares(_work(whole), _work(half), Mark.TENSOR, 2)
 
 
@@ -169,7 +186,7 @@ def test_twice_the_tokens_double_what_is_marked_so_and_quadruple_scores(name: st
             )
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", [case for case in SLOW if case.values[0] in ("gpt", "llama", "qwen3", "bert")])
 def test_each_pass_of_a_block_sums_its_hidden_states_twice(name: str) -> None:
     """Megatron-LM (arXiv 1909.08053, section 3): two all-reduces in the forward pass and two in the backward pass.
 
