@@ -11,6 +11,7 @@ with, belongs to the first block of the second stack: the first that needs it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,6 +122,14 @@ class ModelLayers:
             if self.from_tokens[v] and NO_BLOCK < layers[made] < layers[i]:
                 readers.setdefault((v, layers[made]), set()).add(layers[i])
         return {v: (made, sorted(reading)) for (v, made), reading in readers.items()}
+
+    @cached_property
+    def forward_readers(self) -> dict[int, list[int]]:
+        """Value that an instruction makes → the instructions of the forward pass that read it."""
+        readers: dict[int, list[int]] = defaultdict(list)
+        for v, _, i in self._forward_reads:
+            readers[v].append(i)
+        return readers
 
     @cached_property
     def _forward_reads(self) -> list[tuple[int, int, int]]:

@@ -228,11 +228,13 @@ class _Work:
 
     @cached_property
     def _keepers(self) -> dict[int, int]:
-        """Saved value → the layer that saves it: the one that makes it, or the first that it is handed on to."""
-        keepers = {}
+        """Saved value → the layer that saves it: the first that reads it, since a pipeline may be cut before that."""
+        layers, keepers = self.layers.of_instructions, dict[int, int]()
         for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
-            made = self.layers.of_instructions[self.graph.producers[v]]
-            keepers[v] = self.layers.crossing[v][1][0] if v in self.layers.crossing else made
+            made = int(self.graph.producers[v])
+            at_home = any(layers[i] == layers[made] for i in self.layers.forward_readers[v])
+            handed_on = v in self.layers.crossing and not at_home
+            keepers[v] = self.layers.crossing[v][1][0] if handed_on else layers[made]
         return keepers
 
     def _read_for_weights(self, layer: int) -> set[int]:
