@@ -126,6 +126,11 @@ class Device:
         if not 0 <= self.launch_s < math.inf:
             raise BadInput(f"launch_s is {self.launch_s!r}", where=where, do="give seconds ≥ 0")
 
+    @property
+    def matrix_rates(self) -> tuple[tuple[str, float], ...]:
+        """Element types with the FLOP/s attainable in matrix products of them."""
+        return tuple((dtype, peak * self.compute_efficiency) for dtype, peak in self.matrix.items())
+
     def seconds(
         self, flop: ArrayLike, moved_bytes: ArrayLike, dtype: str = "float32", kind: KernelKind = "vector"
     ) -> FloatArray:

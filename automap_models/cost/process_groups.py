@@ -136,7 +136,12 @@ class ProcessGroups:
 
 
 def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstants) -> ProcessGroups:
-    """The groups of a strategy on a cluster whose collectives reach these shares of its links."""
+    """The groups of a strategy on a cluster whose collectives reach these shares of its links.
+
+    Raises:
+        BadInput: the cluster is mixed.
+    """
+    cluster.require_uniform("the price of a strategy", "give a cluster of equal nodes, or plan with automap infer")
     sizes = (strategy.pp, strategy.dp // strategy.ep, strategy.ep, strategy.cp, strategy.tp)
     spans, ranks = _spans(sizes, cluster.devices_per_node)
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
