@@ -12,32 +12,40 @@ from typing import TYPE_CHECKING
 from automap_models.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from automap_models.api import ExploredResult, PlannedResult, explore, plan, profile, read_plan
+    from automap_models.api import ExploredResult, PlannedResult, estimate, explore, plan, profile, read_plan
     from automap_models.core.cluster import Cluster
     from automap_models.core.device import Device
+    from automap_models.core.estimate import Estimate
     from automap_models.core.profile import Profile
     from automap_models.core.result import Result
     from automap_models.core.staged import StagedPlan, StagedProblem
+    from automap_models.core.strategy import Strategy
+    from automap_models.cost.layer_times import Runtime
     from automap_models.cost.staged import plan_cost
     from automap_models.errors import AutomapError, BadInput, Infeasible
     from automap_models.formats.files import read_profile
     from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.batch import Outcome, plan_batch
+    from automap_models.workloads.source import read_model_work
 
 __all__ = [
     "AutomapError",
     "BadInput",
     "Cluster",
     "Device",
+    "Estimate",
     "ExploredResult",
     "Infeasible",
     "Outcome",
     "PlannedResult",
     "Profile",
     "Result",
+    "Runtime",
     "StagedPlan",
     "StagedProblem",
+    "Strategy",
+    "estimate",
     "explore",
     "make_planner",
     "plan",
@@ -45,6 +53,7 @@ __all__ = [
     "plan_cost",
     "profile",
     "read_cluster",
+    "read_model_work",
     "read_plan",
     "read_profile",
 ]
@@ -54,14 +63,18 @@ _WHERE = {
     "BadInput": "automap_models.errors",
     "Cluster": "automap_models.core.cluster",
     "Device": "automap_models.core.device",
+    "Estimate": "automap_models.core.estimate",
     "ExploredResult": "automap_models.api",
     "Infeasible": "automap_models.errors",
     "Outcome": "automap_models.planners.staged.batch",
     "PlannedResult": "automap_models.api",
     "Profile": "automap_models.core.profile",
     "Result": "automap_models.core.result",
+    "Runtime": "automap_models.cost.layer_times",
     "StagedPlan": "automap_models.core.staged",
     "StagedProblem": "automap_models.core.staged",
+    "Strategy": "automap_models.core.strategy",
+    "estimate": "automap_models.api",
     "explore": "automap_models.api",
     "make_planner": "automap_models.planners.registry",
     "plan": "automap_models.api",
@@ -69,6 +82,7 @@ _WHERE = {
     "plan_cost": "automap_models.cost.staged",
     "profile": "automap_models.api",
     "read_cluster": "automap_models.formats.hardware_yaml",
+    "read_model_work": "automap_models.workloads.source",
     "read_plan": "automap_models.api",
     "read_profile": "automap_models.formats.files",
 }

@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
+from automap_models.core.estimate import Estimate
+from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import PlanReport, Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, require_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device
 from automap_models.formats.plan_json import read_plan as read_plan_file
@@ -33,7 +37,15 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.workloads.source import DEFAULT_DEVICE, Source, SourceKind, framework_of, source_kind
+from automap_models.simulate.strategy import strategy_estimate
+from automap_models.workloads.source import (
+    DEFAULT_DEVICE,
+    Source,
+    SourceKind,
+    framework_of,
+    read_model_work,
+    source_kind,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -205,6 +217,42 @@ def explore(
     result.required_plan()
     best = PlannedResult.of(evaluate(result, seed=request.seed))
     return ExploredResult(**vars(best), exploration=result.facts["exploration"])
+
+
+def estimate(
+    model: ModelWork | PathLike,
+    cluster: Cluster | PathLike,
+    strategy: Strategy,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    sequence: int | None = None,
+    runtime: Runtime = DEFAULT_RUNTIME,
+) -> Estimate:
+    """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
+
+    Args:
+        model: the name of a built-in transformer or a Hugging Face config.json; or the ModelWork that `read_model_work`
+            makes of one, which is worth its while where many strategies are priced.
+        cluster: a record, a shipped one's name or a YAML file.
+        strategy: how the model is trained.
+        device: what the cluster is made of, with constants of training steps.
+        sequence: tokens of a sample; None is the model's own number.
+        runtime: how the framework runs it.
+
+    Raises:
+        BadInput: an argument cannot be used, or the strategy divides the model or the cluster otherwise than these can
+            be divided.
+    """
+    if not isinstance(model, (ModelWork, str, os.PathLike)):
+        do = "give the name of a built-in model, a config.json, or what `read_model_work` makes of one"
+        raise BadInput(f"is a {type(model).__name__}", where="`model`", do=do)
+    if isinstance(model, ModelWork) and sequence is not None:
+        raise BadInput("is for the name of a model", where="`sequence`", do="leave it out: the work has its own")
+    placed, chips = _cluster(cluster), _device(device)
+    strategy.require_cluster(placed)
+    if not isinstance(model, ModelWork):
+        model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype)
+    return strategy_estimate(model, strategy, placed, chips, runtime=runtime)
 
 
 def read_plan(

@@ -67,6 +67,19 @@ class PlaceRequest:
 
 
 @dataclass(frozen=True)
+class StrategyRequest:
+    """A strategy to be priced by `automap plan`.
+
+    Attributes:
+        fields: those of `core.strategy.Strategy` that are given.
+        flash: whether attention cores are flash kernels.
+    """
+
+    fields: dict[str, Any]
+    flash: bool
+
+
+@dataclass(frozen=True)
 class PlanRequest:
     """`automap plan`.
 
@@ -77,6 +90,7 @@ class PlanRequest:
         options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
         plan: a plan.json to cost, instead of making one.
+        strategy: to price, instead of making a plan.
     """
 
     source: Source
@@ -86,6 +100,7 @@ class PlanRequest:
     options: ExploreOptions
     cached: bool
     plan: Path | None
+    strategy: StrategyRequest | None
 
 
 @dataclass(frozen=True)

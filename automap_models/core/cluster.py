@@ -1,34 +1,90 @@
-"""A cluster of equal nodes with equal devices and two interconnect speeds."""
+"""A cluster: equal nodes of equal devices with two interconnect speeds, or groups of nodes of different kinds."""
 
 from __future__ import annotations
 
+import math
 import reprlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from automap_models.core.profile import LARGEST_BYTES, SMALLEST_RATE
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.profile import LARGEST_BYTES, SMALLEST_RATE, FloatArray
 from automap_models.errors import BadInput
 
 _SHORT = reprlib.Repr()
 
 MAX_DEVICES = 65_536
 """Devices of the largest cluster; more is a slip of the pen, and arrays as long as that must not be laid out."""
+SPEEDS = (1e-6, 1e6)
+"""Of a device over another: the least and the most that can be meant."""
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal nodes of a mixed cluster.
+
+    Attributes:
+        nodes, devices_per_node, intra, inter, memory: as of `Cluster`.
+        device: name of the kind of device; empty where nobody says.
+        speed: of a device, relative to the one whose times the profile has: 2 takes half the time. None is that of the
+            kind by `rates`, or 1 where there are none.
+        rates: element types with the FLOP/s that the kind attains in matrix products of them (`Device.matrix_rates`).
+
+    Raises:
+        BadInput: a number that is not positive or cannot be meant.
+    """
+
+    nodes: int
+    devices_per_node: int
+    intra: float
+    inter: float
+    memory: float
+    device: str = ""
+    speed: float | None = None
+    rates: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "group of nodes")
+        low, high = SPEEDS
+        if self.speed is not None and not (_is_number(self.speed) and low <= self.speed <= high):
+            raise BadInput(
+                f"speed is {_SHORT.repr(self.speed)}",
+                where="group of nodes",
+                do=f"give a positive number, {low:g} to {high:g}; 2 takes half the time of the profile's device",
+            )
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`nodes` nodes of `devices_per_node` devices each; device u lives in node u // devices_per_node.
+    """Nodes of devices that are numbered through: the first node has devices 0 … G-1.
+
+    Most clusters are uniform, `nodes` nodes of `devices_per_node` devices each. A mixed one has groups of nodes that
+    differ in their devices or links; `of_groups` makes it:
+
+        groups       2 nodes of 2            1 node of 4
+        nodes        0        1        2
+        devices      0 1      2 3      4 5 6 7
+
+    Its fields are then what all groups have at least, so that whoever reads only these is on the safe side.
 
     Attributes:
         nodes: number of nodes, N.
-        devices_per_node: devices in each node, G.
+        devices_per_node: devices in each node, G; of unequal nodes the largest number that divides each of theirs.
         intra: bandwidth inside a node, bytes/s per device.
         inter: bandwidth between nodes, bytes/s per node.
         memory: bytes per device.
         name: what people call it.
+        groups: of a mixed cluster, in the order of its devices.
 
     Raises:
-        BadInput: a size or a speed that is not positive or cannot be meant (core.profile), or more than MAX_DEVICES
-            devices.
+        BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES
+            devices, or fields that are not those of the groups.
     """
 
     nodes: int
@@ -37,32 +93,214 @@ class Cluster:
     inter: float
     memory: float
     name: str = "cluster"
+    groups: tuple[NodeGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        for key in ("nodes", "devices_per_node"):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(
-                    f"{key} is {_SHORT.repr(value)}", where=f"cluster {self.name}", do="give a whole number ≥ 1"
-                )
-        if self.nodes * self.devices_per_node > MAX_DEVICES:
-            raise BadInput(
-                f"{_SHORT.repr(self.nodes)} nodes of {_SHORT.repr(self.devices_per_node)} device(s)",
-                where=f"cluster {self.name}",
-                do=f"give at most {MAX_DEVICES} devices in all",
+        where = f"cluster {self.name}"
+        _check_numbers(self, where)
+        if self.devices > MAX_DEVICES:
+            sizes = self.groups or (self,)
+            nodes = " and ".join(
+                f"{_SHORT.repr(of.nodes)} nodes of {_SHORT.repr(of.devices_per_node)} device(s)" for of in sizes[:2]
             )
-        for key in ("intra", "inter", "memory"):
-            value = getattr(self, key)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not SMALLEST_RATE <= value <= LARGEST_BYTES:
-                raise BadInput(
-                    f"{key} is {_SHORT.repr(value)}",
-                    where=f"cluster {self.name}",
-                    do=f"give a positive number of bytes{'' if key == 'memory' else ' per second'}, "
-                    f"{SMALLEST_RATE:g} to {LARGEST_BYTES:g}",
-                )
+            what = nodes if len(sizes) < 3 else f"{nodes} and {len(sizes) - 2} more group(s)"
+            raise BadInput(what, where=where, do=f"give at most {MAX_DEVICES} devices in all")
+        if self.groups and _least(self.groups) != {key: getattr(self, key) for key in _SUMMARY}:
+            raise BadInput("has numbers that its groups have not", where=where, do="make it with Cluster.of_groups")
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[NodeGroup], name: str = "cluster") -> Cluster:
+        """The mixed cluster of these groups.
+
+        Raises:
+            BadInput: there is none, or they have more than MAX_DEVICES devices.
+        """
+        if not groups:
+            raise BadInput("has no group of nodes", where=f"cluster {name}", do="give at least one")
+        return cls(**_least(groups), name=name, groups=tuple(groups))
 
     @property
     def devices(self) -> int:
-        """Number of devices, D = N·G."""
-        return self.nodes * self.devices_per_node
+        """Number of devices, D."""
+        if not self.groups:
+            return self.nodes * self.devices_per_node
+        return sum(group.nodes * group.devices_per_node for group in self.groups)
+
+    @property
+    def node_groups(self) -> tuple[NodeGroup, ...]:
+        """Groups of equal nodes; a uniform cluster is one."""
+        alone = NodeGroup(self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, speed=1.0)
+        return self.groups or (alone,)
+
+    @property
+    def shape(self) -> str:
+        """Nodes × devices of each: `4 × 8`, of a mixed cluster `2 × 8 + 4 × 4`."""
+        return " + ".join(f"{group.nodes} × {group.devices_per_node}" for group in self.node_groups)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all nodes are alike and all devices as fast as the one whose times the profile has."""
+        return not self.groups or (not self.group_of.any() and self.slowdown is None)
+
+    def require_uniform(self, who: str, do: str = "plan with `planner='auto'` or `planner='exact'`") -> None:
+        """Refuse a mixed cluster.
+
+        Args:
+            who: needs equal nodes.
+            do: what a person should do about it.
+
+        Raises:
+            BadInput: it is one.
+        """
+        if not self.is_uniform:
+            raise BadInput(
+                f"is mixed, and {who} knows only clusters of equal nodes",
+                where=f"cluster {self.name}",
+                do=do,
+            )
+
+    def _of_nodes(self, key: str) -> NDArray[Any]:
+        """[N] an attribute of each node's group."""
+        groups = self.node_groups
+        return np.repeat([getattr(group, key) for group in groups], [group.nodes for group in groups])
+
+    @cached_property
+    def node_bounds(self) -> IntArray:
+        """[N+1] the first device of each node, and the number of devices."""
+        bounds: IntArray = np.concatenate(([0], np.cumsum(self._of_nodes("devices_per_node"), dtype=np.int64)))
+        return bounds
+
+    @cached_property
+    def node_of(self) -> IntArray:
+        """[D] the node of each device."""
+        return np.repeat(np.arange(self.nodes), np.diff(self.node_bounds))
+
+    @cached_property
+    def group_of(self) -> IntArray:
+        """[D] the group of each device: devices of one group are alike, and so are their nodes."""
+        kinds = list(dict.fromkeys(replace(group, nodes=1) for group in self.node_groups))
+        of_group = [kinds.index(replace(group, nodes=1)) for group in self.node_groups]
+        return np.repeat(of_group, [group.nodes * group.devices_per_node for group in self.node_groups])
+
+    @cached_property
+    def node_intra(self) -> FloatArray:
+        """[N] bandwidth inside each node, bytes/s per device."""
+        return self._of_nodes("intra").astype(np.float64)
+
+    @cached_property
+    def node_inter(self) -> FloatArray:
+        """[N] bandwidth of each node's link to the others, bytes/s."""
+        return self._of_nodes("inter").astype(np.float64)
+
+    @cached_property
+    def device_memory(self) -> FloatArray:
+        """[D] bytes of each device."""
+        return self._of_nodes("memory").astype(np.float64)[self.node_of]
+
+    @cached_property
+    def slowdown(self) -> FloatArray | None:
+        """[D] time of each device over that of the profile's; None where all are equal to it.
+
+        Raises:
+            BadInput: kinds of devices are named, and the profile's is not known (`relative_to`).
+        """
+        for group in self.node_groups:
+            if group.speed is None and group.rates:
+                raise BadInput(
+                    f"does not say how fast {group.device or 'its devices'} are",
+                    where=f"cluster {self.name}",
+                    do="give each group its `speed`, relative to the device whose times the profile has",
+                )
+        speed = np.array([1.0 if group.speed is None else group.speed for group in self.node_groups])
+        if (speed == 1.0).all():
+            return None
+        slowdown: FloatArray = np.repeat(1.0 / speed, [g.nodes * g.devices_per_node for g in self.node_groups])
+        return slowdown
+
+    def relative_to(self, device: str, dtype: str) -> Cluster:
+        """The cluster with the speed of every group, relative to the device whose times a profile has.
+
+        A group that gives its speed keeps it. Otherwise it is the ratio of the FLOP/s that the two kinds attain in
+        matrix products of the profile's element type; the profile's device has to be one of the cluster's kinds.
+
+        Args:
+            device: name of the profile's device.
+            dtype: its element type; float32 runs as TF32 on kinds that can.
+
+        Raises:
+            BadInput: the profile's device is none of the kinds, or a kind has no rate for the type.
+        """
+        if all(group.speed is not None or not group.rates for group in self.groups):
+            return self
+        known = {group.device: _matrix_rate(group, dtype, self.name) for group in self.groups if group.rates}
+        if device not in known:
+            raise BadInput(
+                f"has {', '.join(known)}, but the profile's times are of {device or 'a device that it does not name'}",
+                where=f"cluster {self.name}",
+                do=f"give each group its `speed`, relative to that device, or profile the model on one of {len(known)}",
+            )
+        groups = tuple(
+            replace(group, speed=known[group.device] / known[device]) if group.speed is None and group.rates else group
+            for group in self.groups
+        )
+        return replace(self, groups=groups)
+
+    def with_memory(self, memory: float) -> Cluster:
+        """The cluster whose devices have so much memory, or in the same proportion more where they differ."""
+        groups = tuple(replace(group, memory=memory * (group.memory / self.memory)) for group in self.groups)
+        return replace(self, memory=memory, groups=groups)
+
+    def with_memory_at_most(self, memory: float) -> Cluster:
+        """The cluster of whose devices no more than so much memory is used."""
+        groups = tuple(replace(group, memory=min(memory, group.memory)) for group in self.groups)
+        return replace(self, memory=min(memory, self.memory), groups=groups)
+
+
+_SUMMARY = ("nodes", "devices_per_node", "intra", "inter", "memory")
+
+
+def _least(groups: Sequence[NodeGroup]) -> dict[str, Any]:
+    """The fields of the cluster of these groups: what all of them have at least."""
+    slowest: dict[str, Any] = {
+        key: min(getattr(group, key) for group in groups) for key in ("intra", "inter", "memory")
+    }
+    per_node = math.gcd(*(group.devices_per_node for group in groups))
+    return {"nodes": sum(group.nodes for group in groups), "devices_per_node": per_node, **slowest}
+
+
+def _matrix_rate(group: NodeGroup, dtype: str, cluster: str) -> float:
+    """FLOP/s that a group's kind attains in matrix products of that type."""
+    rates = dict(group.rates)
+    kind = "tf32" if dtype == "float32" and "tf32" in rates else dtype
+    if kind not in rates:
+        raise BadInput(
+            f"{group.device} has no rate for matrix products in {dtype}",
+            where=f"cluster {cluster}",
+            do=f"give each group its `speed`, or profile the model in {', '.join(rates)}",
+        )
+    return rates[kind]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_numbers(record: Cluster | NodeGroup, where: str) -> None:
+    """Refuse sizes, speeds and memories that cannot be meant.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    for key in ("nodes", "devices_per_node"):
+        value = getattr(record, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadInput(f"{key} is {_SHORT.repr(value)}", where=where, do="give a whole number ≥ 1")
+    for key in ("intra", "inter", "memory"):
+        value = getattr(record, key)
+        if not _is_number(value) or not SMALLEST_RATE <= value <= LARGEST_BYTES:
+            raise BadInput(
+                f"{key} is {_SHORT.repr(value)}",
+                where=where,
+                do=f"give a positive number of bytes{'' if key == 'memory' else ' per second'}, "
+                f"{SMALLEST_RATE:g} to {LARGEST_BYTES:g}",
+            )

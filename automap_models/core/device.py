@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,72 @@ from automap_models.errors import BadInput
 
 FloatArray = NDArray[np.float64]
 KernelKind = Literal["matrix", "vector"]
+LARGEST = 1e6
+"""Of a size or a time among the constants; more is a slip of the pen."""
+
+
+@dataclass(frozen=True)
+class StepConstants:
+    """What the kernels and the collectives of a training step reach on a kind of device, fitted to measured steps.
+
+    Attributes:
+        product_efficiency: share of the peak that products of large matrices reach, in (0, 1].
+        half_size: rows, columns or depth of a product at which it reaches half of that.
+        attention_efficiency: share of the peak that a flash kernel reaches.
+        bandwidth_efficiency: share of the memory's bandwidth that other kernels reach.
+        launch_s: what each kernel costs beside its work, seconds.
+        intra_efficiency, inter_efficiency: share of a link's bandwidth that collectives reach inside a node and across
+            nodes.
+        overlap: share of the communication of data parallelism that can go on beside computation, in [0, 1].
+
+    Raises:
+        BadInput: a number out of range.
+    """
+
+    product_efficiency: float
+    half_size: float
+    attention_efficiency: float
+    bandwidth_efficiency: float
+    launch_s: float
+    intra_efficiency: float
+    inter_efficiency: float
+    overlap: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            of_share = field.name.endswith("_efficiency")
+            if not ((0 < value <= 1) if of_share else (0 <= value <= (1 if field.name == "overlap" else LARGEST))):
+                do = "give a share in (0, 1]" if of_share else "give a number of 0 or more; of overlap, up to 1"
+                raise BadInput(f"{field.name} is {value!r}", where="step", do=do)
+
+    def product_efficiencies(self, sizes: FloatArray) -> FloatArray:
+        """[…] share of the peak that products of these sizes reach: each short side loses.
+
+            product_efficiency · Π x / (x + half_size)    over rows, columns and depth x
+
+        Args:
+            sizes: […, 3] rows, columns and depth of each product.
+        """
+        return np.asarray(self.product_efficiency * np.prod(sizes / (sizes + self.half_size), axis=-1))
+
+
+ALIGNED = ((64, 1.0), (8, 0.93), (1, 0.07))
+"""Elements that the sides of a product in 16 or 8 bits are multiples of, and the share of the aligned rate that it
+then reaches: matrix units take sides of 8 elements, full tiles 64. Of all kinds of devices; fitted with them."""
+
+
+def alignment_shares(sizes: FloatArray) -> FloatArray:
+    """[…] share of the aligned rate that products reach whose sides are multiples of few elements only.
+
+    Args:
+        sizes: […, 3] rows, columns and depth of each product; one that is no whole number counts as aligned.
+    """
+    shares = np.ones(sizes.shape[:-1])
+    whole = sizes == np.floor(sizes)
+    for (multiple, _), (_, share) in pairwise(ALIGNED):
+        shares = np.where((whole & (sizes % multiple != 0)).any(axis=-1), share, shares)
+    return shares
 
 
 @dataclass(frozen=True)
@@ -29,6 +96,7 @@ class Device:
         compute_efficiency, bandwidth_efficiency: attainable share of the peaks, in (0, 1].
         winograd: whether 3×3 convolutions of stride 1 in float32 run by Winograd's algorithm, as cuDNN's do.
         launch_s: what each kernel costs beside its work, seconds.
+        step: constants of the training step under a strategy; None where none have been fitted.
 
     Raises:
         BadInput: a number out of range, or no float32 rate.
@@ -42,6 +110,7 @@ class Device:
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    step: StepConstants | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.name}"
@@ -56,6 +125,11 @@ class Device:
                 raise BadInput(f"{key} is {getattr(self, key)!r}", where=where, do="give a share in (0, 1]")
         if not 0 <= self.launch_s < math.inf:
             raise BadInput(f"launch_s is {self.launch_s!r}", where=where, do="give seconds ≥ 0")
+
+    @property
+    def matrix_rates(self) -> tuple[tuple[str, float], ...]:
+        """Element types with the FLOP/s attainable in matrix products of them."""
+        return tuple((dtype, peak * self.compute_efficiency) for dtype, peak in self.matrix.items())
 
     def seconds(
         self, flop: ArrayLike, moved_bytes: ArrayLike, dtype: str = "float32", kind: KernelKind = "vector"
@@ -73,12 +147,29 @@ class Device:
             BadInput: the device has no rate for matrix products of that type.
         """
         flop, moved_bytes = np.asarray(flop, np.float64), np.asarray(moved_bytes, np.float64)
-        peak = self._matrix_peak(dtype) if kind == "matrix" else self.vector
+        peak = self.matrix_peak(dtype) if kind == "matrix" else self.vector
         compute_s = flop / (peak * self.compute_efficiency)
         work_s = np.maximum(compute_s, moved_bytes / (self.bandwidth * self.bandwidth_efficiency))
         return np.asarray(np.where(work_s > 0, work_s + self.launch_s, 0.0))
 
-    def _matrix_peak(self, dtype: str) -> float:
+    @property
+    def required_step(self) -> StepConstants:
+        """The constants of the training step.
+
+        Raises:
+            BadInput: the device has none.
+        """
+        if self.step is None:
+            do = "fit them with automap-calibrate, or choose a device that has them"
+            raise BadInput("has no constants of training steps (`step:`)", where=f"device {self.name}", do=do)
+        return self.step
+
+    def matrix_peak(self, dtype: str) -> float:
+        """Peak FLOP/s of products of matrices of an element type.
+
+        Raises:
+            BadInput: the device has no rate for it.
+        """
         if dtype not in self.matrix:
             raise BadInput(
                 f"has no rate for matrix products in {dtype}",

@@ -36,7 +36,8 @@ class Mark(IntFlag):
     TENSOR = 4
     """Heads, columns of the perceptron or rows of the vocabulary, which tensor parallelism divides."""
     EXPERTS = 8
-    """The experts of a layer, which expert parallelism divides."""
+    """The experts of a layer, which expert parallelism divides. What has SAMPLES has none: with a share of the experts
+    come the tokens of the devices that have the others."""
 
 
 class WorkPass(IntEnum):
@@ -118,6 +119,7 @@ class LayerWork:
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, which the devices of context parallelism pass on.
+        causal: whether its attention masks the half of the scores, which a flash kernel skips.
     """
 
     name: str
@@ -131,6 +133,7 @@ class LayerWork:
     sums_backward: Amounts
     exchanged: Amounts
     context: Amounts
+    causal: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,8 @@ class ModelWork:
         order: the layer of `layers` that comes at each place; the first place is what comes before the blocks, the
             last what comes after them, so that there are `shape.layers` + 2.
         dtype: element type of activations and weights, `bfloat16`, `float16` or `float32`.
-        tied: number of parameters that the first and the last place share, the word embedding's; 0 where none are.
+        tied: number of parameters that the first and the last place share, the word embedding's, which are counted
+            with the first place; 0 where none are.
     """
 
     shape: TransformerShape

@@ -73,6 +73,9 @@ class PlacedPlan:
             return False, why
         if sorted(self.device_order) != list(range(problem.cluster.devices)):
             return False, f"the device order does not name the devices 0 to {problem.cluster.devices - 1} once each"
+        kinds = problem.cluster.group_of
+        if (kinds[list(self.device_order)] != kinds).any():
+            return False, "the device order puts devices of a group of nodes at positions of another group"
         if not set(self.idle) <= set(self.device_order):
             return False, f"idle devices {list(self.idle)} are not all among 0 to {problem.cluster.devices - 1}"
         if set(self.stage_of_device()[self.working()].tolist()) != set(range(self.plan.stages)):

@@ -184,6 +184,16 @@ class Profile:
         return str(self.meta.get("model", "unnamed model"))
 
     @property
+    def device(self) -> str:
+        """Name of the device whose times these are; empty where the profile does not say."""
+        return str(self.meta.get("device", ""))
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the step as the profile tells it; float32 where it does not."""
+        return str(self.meta.get("dtype", self.meta.get("parameter_dtype", "float32")))
+
+    @property
     def element_bytes(self) -> float | None:
         """Bytes of one parameter, by `meta["parameter_dtype"]`; None where the profile does not say."""
         dtype = _DTYPE.match(str(self.meta.get("parameter_dtype")))

@@ -45,10 +45,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from automap_models.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ActionKind = Literal["F", "B", "I", "W"]
 """Forward, whole backward, gradients of the inputs, gradients of the weights."""
@@ -115,6 +118,15 @@ class Schedule:
         return tuple(rank_of(stage, self.ranks, self.placement) for stage in range(self.stages))
 
     @cached_property
+    def waiting(self) -> tuple[tuple[tuple[int, ...], NDArray[np.int64]], ...]:
+        """[S] virtual stages of each rank, and how many micro-batches of each wait there.
+
+        The second is int64 [k, 2, vp]: k different moments; for B or I, and for W after I; which virtual stage.
+        """
+        stages = [tuple(s for s, at in enumerate(self.rank_of) if at == rank) for rank in range(self.ranks)]
+        return tuple((held, _waiting(order, held)) for order, held in zip(self.orders, stages, strict=True))
+
+    @cached_property
     def turns(self) -> tuple[tuple[int, ...], ...]:
         """[S] of each rank's passes, where they stand in one order of all passes in which none comes before its inputs.
 
@@ -125,6 +137,18 @@ class Schedule:
             BadInput: there is no such order: ranks wait for each other for ever.
         """
         return _turns(self)
+
+
+def _waiting(order: Order, stages: tuple[int, ...]) -> NDArray[np.int64]:
+    """See Schedule.waiting."""
+    import numpy as np  # here, because the commands' help reads this module and is to be fast
+
+    change = {"F": (1, 0), "B": (-1, 0), "I": (-1, 1), "W": (0, -1)}
+    column = {stage: i for i, stage in enumerate(stages)}
+    counts = np.zeros((len(order) + 1, 2, len(stages)), dtype=np.int64)
+    for position, (kind, stage, _) in enumerate(order):
+        counts[position + 1, :, column[stage]] = change[kind]
+    return np.unique(np.cumsum(counts, axis=0), axis=0)
 
 
 def rank_of(stage: int, ranks: int, placement: Placement) -> int:
@@ -408,6 +432,9 @@ SCHEDULES: dict[str, _Family] = {
 
 DEFAULT_SCHEDULE = "1f1b"
 """What frameworks run unless they are told otherwise."""
+ROUNDS_SHOWN = 3
+"""Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
+all schedules is shorter than two."""
 DEFAULT_MIN_GAIN = 0.005
 """How much shorter, relatively, a further stage has to make the step under a schedule."""
 
@@ -470,7 +497,28 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
 
 
-@lru_cache(maxsize=32)
+def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[int, int]:
+    """(M', R): M' of the M micro-batches show all of a schedule, whose middle repeats itself every R micro-batches.
+
+        M    warm-up | steady … steady … steady … steady | ending
+        M'   warm-up | steady … steady | ending               M - M' is a multiple of R
+
+    With M' a rank already holds as much as with M. They are M where there is no such middle: with GPipe, and in rounds
+    of other than S micro-batches.
+
+    Args:
+        name: a key of SCHEDULES.
+        ranks, micro_batches, virtual: S, M, vp; see `require_runnable`.
+    """
+    in_rounds = SCHEDULES[name].virtual is None
+    if name == "gpipe" or (in_rounds and micro_batches % ranks):
+        return micro_batches, micro_batches
+    a_round = ranks if in_rounds else 1
+    skipped = max(0, micro_batches - (ROUNDS_SHOWN + in_rounds) * ranks) // a_round * a_round
+    return micro_batches - skipped, a_round
+
+
+@lru_cache(maxsize=256)
 def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | None = None) -> Schedule:
     """The schedule of that name for S ranks, M micro-batches and vp virtual stages a rank.
 
@@ -504,15 +552,11 @@ def most_held(
         saved: [S·vp] what a virtual stage saves of a micro-batch from F until B or I; None is 1 each.
         kept: [S·vp] what of it a virtual stage keeps from I until W, for the gradients of the weights; empty is 0 each.
     """
+    import numpy as np
+
     saved = [1.0] * schedule.stages if saved is None else saved
     kept = kept if len(kept) else [0.0] * schedule.stages
-    change = {
-        "F": saved,
-        "B": [-of_stage for of_stage in saved],
-        "I": [after - before for after, before in zip(kept, saved, strict=True)],
-        "W": [-of_stage for of_stage in kept],
-    }
+    held = np.array([saved, kept], dtype=np.float64)
     return tuple(
-        max(accumulate((change[action.kind][action.stage] for action in order), initial=0.0))
-        for order in schedule.orders
+        float((waiting * held[:, list(stages)]).sum(axis=(1, 2)).max()) for stages, waiting in schedule.waiting
     )

@@ -51,12 +51,13 @@ class StagedProblem:
         constraints: what people ask of a plan beside being short; a plan that breaks them is not valid.
         schedule: a key of `core.schedules.WARM_UPS`, whose step counts; None for the length L.
 
-        slowdown: [D] time of the device at each position over that of a healthy one, whose times the profile has;
-            None where all devices are healthy. A stage waits for the slowest of its devices that work.
+        slowdown: [D] time of the device at each position over that of a healthy one of its kind; None where all are
+            healthy. A stage waits for the slowest of its devices that work.
 
     Raises:
         BadInput: an unknown schedule, S, M or σ out of range for this profile and cluster, devices that do not make S
-            equal stages where these are asked for, a sharding of another profile or of degree 1.
+            equal stages where these are asked for, a sharding of another profile or of degree 1, kinds of devices
+            whose speeds the profile does not tell (`Cluster.relative_to`).
     """
 
     profile: Profile
@@ -75,6 +76,7 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if self.state_factor is None:
             object.__setattr__(self, "state_factor", default_state_factor(self.profile))
+        object.__setattr__(self, "cluster", self.cluster.relative_to(self.profile.device, self.profile.dtype))
         if self.schedule is not None:
             require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
@@ -105,14 +107,13 @@ class StagedProblem:
             require_alike(self.profile, sharding)
             if sharding.degree < 2:
                 raise BadInput(f"degree {sharding.degree}", where=f"sharding {sharding.name}", do="divide by 2 or more")
-        if self.slowdown is not None:
-            self._check_slowdown(self.slowdown)
-
-    def _check_slowdown(self, slowdown: tuple[float, ...]) -> None:
-        if len(slowdown) != self.cluster.devices or not all(math.isfinite(slow) and slow > 0 for slow in slowdown):
+        slowdown = self.slowdown
+        if slowdown is not None and not (
+            len(slowdown) == self.cluster.devices and all(math.isfinite(slow) and slow > 0 for slow in slowdown)
+        ):
             do = f"give {self.cluster.devices} positive numbers, one a device"
             raise BadInput(f"{len(slowdown)} numbers", where="`slowdown`", do=do)
-        if self.shardings:
+        if self.shardings and self.slowdowns is not None:
             what = "devices of unequal speed cannot share operators"
             raise BadInput(what, where="`slowdown`", do="plan without shardings")
 
@@ -141,17 +142,26 @@ class StagedProblem:
         return replicas if self.samples is None else self.samples / np.ceil(self.samples / replicas)
 
     @cached_property
+    def slowdowns(self) -> FloatArray | None:
+        """[D] time of the device at each position over that of the profile's; None where all are as fast as that."""
+        of_kinds = self.cluster.slowdown
+        if self.slowdown is None:
+            return of_kinds
+        own = np.array(self.slowdown)
+        return own if of_kinds is None else own * of_kinds
+
+    @cached_property
     def paces(self) -> StagePaces:
         """How fast each stage without a sharding works, and on how many of its devices."""
-        if self.slowdown is None:
-            return equal_paces(self.shares)
-        return unequal_paces(self.shares, np.array(self.slowdown))
+        if self.slowdowns is None:
+            return equal_paces(self.shares, self.cluster.device_memory)
+        return unequal_paces(self.shares, self.slowdowns, self.cluster.device_memory)
 
     def idle_positions(self, plan: StagedPlan) -> tuple[int, ...]:
         """Positions whose devices would hold up their stage more than they help it: they stand idle."""
-        if self.slowdown is None:
+        if self.slowdowns is None:
             return ()
-        return idle_positions(self.paces, np.array(self.slowdown), plan.stage_devices(self.cluster.devices))
+        return idle_positions(self.shares, self.slowdowns, plan.stage_devices(self.cluster.devices))
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""

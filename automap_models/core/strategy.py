@@ -132,6 +132,11 @@ class Strategy:
         return self.tp * self.cp * self.dp * self.pp
 
     @property
+    def dtype(self) -> str:
+        """Element type of weights and activations; with fp8, of all but operands of products."""
+        return {"fp32": "float32", "fp16": "float16"}.get(self.precision, "bfloat16")
+
+    @property
     def stages(self) -> int:
         """Virtual stages pp · vp."""
         return self.pp * self.vp

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.profile import FloatArray
 
 
 def devices_per_node(cluster: Cluster, first: int, stop: int) -> NDArray[np.int64]:
     """[N] how many of the devices first … stop-1 live in each node, c_s[v]."""
-    start = np.arange(cluster.nodes) * cluster.devices_per_node
-    held = np.minimum(stop, start + cluster.devices_per_node) - np.maximum(first, start)
+    bounds = cluster.node_bounds
+    held = np.minimum(stop, bounds[1:]) - np.maximum(first, bounds[:-1])
     counts: NDArray[np.int64] = np.maximum(held, 0)
     return counts
 
@@ -23,7 +24,8 @@ def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int, 
     """Transfer time per activation byte from devices first … boundary-1 to boundary … stop-1.
 
     Split on the sender, concatenate on the receiver, slices in device order: only the slice that
-    both ends hold in the boundary's own node can stay inside it.
+    both ends hold in the boundary's own node can stay inside it. What leaves or enters a node goes over its own link,
+    so that what goes from one node to another takes as long as the slower of their two links takes.
 
     Args:
         cluster: of the devices.
@@ -32,32 +34,37 @@ def transfer_s_per_byte(cluster: Cluster, first: int, boundary: int, stop: int, 
             slices are as large as the fullest replica's, all of them together no larger than the whole.
     """
     crosses, stays = _crossing_and_staying(cluster, first, boundary, stop)
-    return max(min(1.0, padding * crosses) / cluster.inter, min(1.0, padding * stays) / cluster.intra)
+    crosses_s = np.minimum(1.0, padding * crosses) / cluster.node_inter
+    stays_s = min(1.0, padding * stays) / cluster.node_intra[cluster.node_of[boundary]]
+    return max(float(crosses_s.max()), float(stays_s))
 
 
 def transfer_crosses_nodes(cluster: Cluster, first: int, boundary: int, stop: int) -> bool:
     """Whether any of what is sent from devices first … boundary-1 to boundary … stop-1 leaves a node."""
-    return _crossing_and_staying(cluster, first, boundary, stop)[0] > 0.0
+    return bool(_crossing_and_staying(cluster, first, boundary, stop)[0].max() > 0.0)
 
 
-def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int) -> tuple[float, float]:
-    """The largest share of the data that leaves or enters a node, and the share that stays inside the boundary's."""
+def _crossing_and_staying(cluster: Cluster, first: int, boundary: int, stop: int) -> tuple[FloatArray, float]:
+    """[N] the share of the data that leaves or enters each node, and the share that stays inside the boundary's."""
     out_share = devices_per_node(cluster, first, boundary) / (boundary - first)
     in_share = devices_per_node(cluster, boundary, stop) / (stop - boundary)
-    stays = 0.0
-    if boundary % cluster.devices_per_node:
-        node = boundary // cluster.devices_per_node
+    stays, node = 0.0, int(cluster.node_of[boundary])
+    if boundary != cluster.node_bounds[node]:
         stays = max(0.0, float(out_share[node] + in_share[node]) - 1.0)
         out_share[node] -= stays
         in_share[node] -= stays
-    return float(max(out_share.max(), in_share.max())), stays
+    return np.maximum(out_share, in_share), stays
 
 
 def all_reduce_s_per_byte(cluster: Cluster, first: int, stop: int) -> float:
-    """All-reduce time per gradient byte on devices first … stop-1: a ring inside the node, a ring between nodes."""
+    """All-reduce time per gradient byte on devices first … stop-1: a ring inside the node, a ring between nodes.
+
+    The rings of the nodes go on at once; the one between them is as fast as the slowest of their links.
+    """
     held = devices_per_node(cluster, first, stop)
-    inside, across = int(held.max()), int(np.count_nonzero(held))
-    return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter
+    own = np.flatnonzero(held)
+    within_s = 2.0 * (held[own] - 1) / held[own] / cluster.node_intra[own]
+    return float(within_s.max() + 2.0 * (own.size - 1) / own.size / cluster.node_inter[own].min())
 
 
 def all_reduce_start_s(devices: int, launch_s: float) -> float:
@@ -80,19 +87,46 @@ def mesh_all_reduce_s_per_byte(cluster: Cluster, sizes: Sequence[int], first: in
         sizes: devices along each axis; neighbours along the last one have consecutive numbers.
         first: number of the mesh's first device.
     """
-    nodes = ((first + np.arange(math.prod(sizes))) // cluster.devices_per_node).reshape(sizes)
+    nodes = cluster.node_of[first + np.arange(math.prod(sizes))].reshape(sizes)
     return tuple(_axis_s_per_byte(cluster, np.moveaxis(nodes, axis, -1).reshape(-1, n)) for axis, n in enumerate(sizes))
+
+
+def group_spans(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """How groups of devices lie in nodes: members in the node that has most, nodes, and groups that share a link.
+
+    Args:
+        nodes: [groups, size] of each group's devices.
+        count: nodes of the cluster.
+
+    Returns:
+        Two int64 [groups], and the largest number of groups that leave the same node.
+    """
+    group, _, held = _meetings(nodes, count)
+    inside = np.zeros(len(nodes), dtype=np.int64)
+    np.maximum.at(inside, group, held)
+    return inside, np.bincount(group), int(_leaving(nodes, count).max())
+
+
+def _meetings(nodes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Group, node and number of devices for each group and node that have devices in common; arguments as above."""
+    keys = np.arange(len(nodes))[:, None] * count + nodes
+    met, held = np.unique(keys, return_counts=True)
+    group, node = np.divmod(met, count)
+    return group, node, held
+
+
+def _leaving(nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[count] how many groups share the link of each node, as they have devices in others, too; arguments as above."""
+    group, node, _ = _meetings(nodes, count)
+    return np.bincount(node[np.bincount(group)[group] > 1], minlength=count)
 
 
 def _axis_s_per_byte(cluster: Cluster, nodes: NDArray[np.int64]) -> float:
     """The same of one axis; `nodes`, [groups, size], are those of each group's devices."""
-    keys = np.arange(len(nodes))[:, None] * cluster.nodes + nodes
-    met, held = np.unique(keys, return_counts=True)
-    group, node = np.divmod(met, cluster.nodes)
-    inside = np.zeros(len(nodes), dtype=np.int64)
-    np.maximum.at(inside, group, held)
-    across = np.bincount(group)
-    leaving = np.bincount(node[across[group] > 1])
-    within_s = 2.0 * (inside - 1) / inside / cluster.intra
-    between_s = 2.0 * (across - 1) / across / cluster.inter * leaving.max(initial=0)
+    group, node, held = _meetings(nodes, cluster.nodes)
+    within_s, across = np.zeros(len(nodes)), np.bincount(group)
+    np.maximum.at(within_s, group, 2.0 * (held - 1) / held / cluster.node_intra[node])
+    rings, between_s, leaving = 2.0 * (across - 1) / across, np.zeros(len(nodes)), _leaving(nodes, cluster.nodes)
+    for inter in np.unique(cluster.node_inter):  # the groups wait for the node whose link takes longest
+        between_s = np.maximum(between_s, rings / inter * leaving[cluster.node_inter == inter].max())
     return float((within_s + between_s).max())

@@ -31,12 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.paces import stage_pace
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.collectives import (
@@ -77,7 +79,7 @@ class StagedCost:
         span_s: T, until the last backward of the first stage.
         length_s: L, until the last all-reduce.
         pivot: index of the pseudo-stage (stages even, transfers odd) whose steady phase sets T.
-        feasible: whether every stage fits the device memory.
+        limit_bytes: [S] what the smallest of a stage's devices that work has.
         compute_s: [S] the instructions' part of forward_s + backward_s.
         reduce_s: [S] the part of the all-reduces of activations and their gradients.
         gather_s: [S] the part of putting together what other stages hand over in slices.
@@ -96,7 +98,7 @@ class StagedCost:
     span_s: float
     length_s: float
     pivot: int
-    feasible: bool
+    limit_bytes: FloatArray
     compute_s: FloatArray
     reduce_s: FloatArray
     gather_s: FloatArray
@@ -104,6 +106,16 @@ class StagedCost:
     shares_link: tuple[bool, ...] = ()
     tied: tuple[TiedSum, ...] = ()
     simulated_s: float | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every stage fits the memory of its devices."""
+        return bool((self.memory_bytes <= self.limit_bytes).all())
+
+    @property
+    def fullest(self) -> int:
+        """The stage that takes the largest share of its devices' memory."""
+        return int((self.memory_bytes / self.limit_bytes).argmax())
 
     @property
     def step_s(self) -> float:
@@ -196,7 +208,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     profile, cluster, stages = problem.profile, problem.cluster, plan.stages
     first = np.array((0, *(cut + 1 for cut in plan.cuts)), dtype=np.int64)
     bounds = (0, *plan.device_cuts, cluster.devices)
-    replicas, rate = _working(problem, bounds, idle)
+    replicas, rate, limit = _working(problem, bounds, idle)
     parts = problem.shares[replicas]
     compute_fwd = np.add.reduceat(profile.C_fwd, first)
     compute_bwd = np.add.reduceat(profile.C - profile.C_fwd, first)
@@ -241,7 +253,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
         float(span),
         float(length),
         int(pivot),
-        feasible=bool((memory <= cluster.memory).all()),
+        limit_bytes=limit,
         compute_s=compute,
         reduce_s=reduce,
         gather_s=gather,
@@ -294,12 +306,26 @@ def tied_sums(
         holds = np.searchsorted(uses, end) > np.searchsorted(uses, begin)
         copies = holds.sum(1)
         shares = np.array([of_all.shared_bytes[p] for of_all in problem.all_shardings])[sharding]
-        first_node = np.where(holds, first, cluster.devices).min(1) // cluster.devices_per_node
-        last_node = (np.where(holds, stop, 0).max(1) - 1) // cluster.devices_per_node
-        inside_s = np.where(holds, shares, 0.0).max(1) / cluster.intra
-        one_way_s = np.where(last_node > first_node, parameter.nbytes / cluster.inter, inside_s)
+        first_node = cluster.node_of[np.where(holds, first, cluster.devices).min(1)]
+        last_node = cluster.node_of[np.where(holds, stop, 0).max(1) - 1]
+        inside_s = np.where(holds, shares, 0.0).max(1) / cluster.node_intra[first_node]
+        between_s = parameter.nbytes / _slowest_link(cluster, holds, first, stop)
+        one_way_s = np.where(last_node > first_node, between_s, inside_s)
         sum_s[:, p], holders[:, p] = 2.0 * (copies - 1) / copies * one_way_s, holds & (copies > 1)[:, None]
     return sum_s, holders
+
+
+def _slowest_link(
+    cluster: Cluster, holds: NDArray[np.bool_], first: NDArray[np.int64], stop: NDArray[np.int64]
+) -> FloatArray:
+    """[P] bytes/s of the slowest of the links that leave the nodes of the stages that hold something, [P, S] each."""
+    begin, end = cluster.node_of[first], cluster.node_of[stop - 1] + 1
+    slowest = np.full(len(holds), np.inf)
+    for inter in np.unique(cluster.node_inter):
+        before = np.concatenate(([0], np.cumsum(cluster.node_inter == inter)))
+        meets = (before[end] > before[begin]) & holds
+        slowest = np.minimum(slowest, np.where(meets.any(1), inter, np.inf))
+    return slowest
 
 
 def plan_tied_sums(problem: StagedProblem, plan: StagedPlan) -> tuple[TiedSum, ...]:
@@ -363,22 +389,35 @@ def stage_buckets(
 
 def _own_rate(problem: StagedProblem, first: int, stop: int) -> float:
     """Seconds of profile that a stage without a sharding on devices first … stop-1 gets done in a second."""
-    return float(problem.shares[stop - first] if problem.slowdown is None else problem.paces.rate[first, stop])
+    _, rate, _ = _working(problem, (first, stop), None)
+    return float(rate[0])
 
 
 def _working(
     problem: StagedProblem, bounds: tuple[int, ...], idle: Collection[int] | None
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """[S] how many devices of each stage work, and [S] the rate at which they get the profile done."""
-    first, stop = np.array(bounds[:-1]), np.array(bounds[1:])
-    if idle is None and problem.slowdown is not None:
-        return problem.paces.replicas[first, stop], problem.paces.rate[first, stop]
+) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
+    """[S] how many devices of each stage work, the rate at which they get the profile done, the least memory of them.
+
+    Args:
+        bounds: [S+1] the first device of each stage, and the one after the last.
+        idle: see `plan_cost`.
+    """
+    slowdown, memory = problem.slowdowns, problem.cluster.device_memory
+    if idle is None and slowdown is not None:
+        stages = [slice(first, stop) for first, stop in pairwise(bounds)]
+        replicas, rate, limit, _ = zip(
+            *(stage_pace(problem.shares, slowdown[own], memory[own]) for own in stages), strict=True
+        )
+        return np.array(replicas), np.array(rate), np.array(limit)
+    first = np.array(bounds[:-1]) - bounds[0]
     works = np.ones(bounds[-1], dtype=np.int64)
     works[list(idle or ())] = 0
-    replicas = np.add.reduceat(works, first)
-    if problem.slowdown is None:
-        return replicas, problem.shares[replicas]
-    return replicas, problem.shares[replicas] / np.maximum.reduceat(works * np.array(problem.slowdown), first)
+    works, own = works[bounds[0] :], slice(bounds[0], bounds[-1])
+    working = np.add.reduceat(works, first)
+    least = np.minimum.reduceat(np.where(works > 0, memory[own], np.inf), first)
+    if slowdown is None:
+        return working, problem.shares[working], least
+    return working, problem.shares[working] / np.maximum.reduceat(works * slowdown[own], first), least
 
 
 class _StageCost(NamedTuple):
@@ -406,7 +445,8 @@ def _sharded_stage(
     def total(array: FloatArray) -> float:
         return float(np.add.reduceat(array[own], [0])[0])
 
-    gathered, intra = sharding.gathered, problem.cluster.intra
+    nodes = problem.cluster.node_of[slice(*devices)]
+    gathered, intra = sharding.gathered, float(problem.cluster.node_intra[nodes].min())
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
     compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
     reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)

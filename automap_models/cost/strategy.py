@@ -15,37 +15,11 @@ Activations are counted from the order of the schedule (core.schedules.most_held
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from automap_models.core.schedules import most_held
+from automap_models.core.estimate import DeviceMemory
+from automap_models.core.schedules import build_schedule, most_held, repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-
-
-class DeviceMemory(NamedTuple):
-    """Bytes of one device of a rank of the pipeline.
-
-    Attributes:
-        weights, gradients, optimizer: training state, as ZeRO divides it.
-        gathered: weights of the largest unit that ZeRO-3 gathers at once.
-        activations: saved for passes to come, at the fullest time.
-    """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    gathered: float
-    activations: float
-
-    @property
-    def state(self) -> float:
-        """Weights, gradients and the optimiser's state."""
-        return self.weights + self.gradients + self.optimizer
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.state + self.gathered + self.activations
 
 
 def device_memory(
@@ -55,48 +29,73 @@ def device_memory(
     kept_bytes: Sequence[float] = (),
     gathered_parameters: float = 0.0,
     gradient_bytes: int = 4,
+    expert_parameters: Sequence[float] = (),
+    temporary_bytes: Sequence[float] = (),
+    runtime_bytes: float = 0.0,
 ) -> tuple[DeviceMemory, ...]:
     """[pp] what a device of each rank of the pipeline holds.
 
     Args:
         strategy: how the model is trained.
-        parameters: [pp·vp] of each virtual stage on one device: divided by tp and, of experts, by ep.
+        parameters: [pp·vp] of each virtual stage on one device, divided by tp, without those of experts.
         saved_bytes: [pp·vp] what a virtual stage saves of a micro-batch from the forward to the backward pass, on one
             device, with the strategy's recomputation.
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
             split the backward pass; empty is all of it.
         gathered_parameters: of the largest unit that ZeRO-3 gathers.
         gradient_bytes: a parameter, 2 or 4, where precision is not fp32.
+        expert_parameters: [pp·vp] of experts, divided by tp and ep, which dp · cp / ep ranks hold; empty is none.
+        temporary_bytes: [pp·vp] what a virtual stage needs beside that while a pass of it runs; empty is none.
+        runtime_bytes: of the driver, libraries and buffers, on every device.
 
     Raises:
         BadInput: figures of another number of stages, or gradients of neither 2 nor 4 bytes.
     """
-    stages = strategy.stages
-    for where, count in (("parameters", len(parameters)), ("saved_bytes", len(saved_bytes))):
-        if count != stages:
-            raise BadInput(f"{count} figures for {stages} virtual stages", where=f"`{where}`", do="give one each")
+    experts, temporary = (
+        given if len(given) else [0.0] * strategy.stages for given in (expert_parameters, temporary_bytes)
+    )
+    kept_bytes = kept_bytes if len(kept_bytes) else saved_bytes
+    figures = {
+        "parameters": parameters,
+        "saved_bytes": saved_bytes,
+        "kept_bytes": kept_bytes,
+        "expert_parameters": experts,
+        "temporary_bytes": temporary,
+    }
+    for where, given in figures.items():
+        if len(given) != strategy.stages:
+            what = f"{len(given)} figures for {strategy.stages} virtual stages"
+            raise BadInput(what, where=f"`{where}`", do="give one each")
     if gradient_bytes not in (2, 4):
         raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2 or 4")
-    kept_bytes = kept_bytes if len(kept_bytes) else saved_bytes
-    if len(kept_bytes) != stages:
-        raise BadInput(
-            f"{len(kept_bytes)} figures for {stages} virtual stages", where="`kept_bytes`", do="give one each"
-        )
-    schedule = strategy.build_schedule()
+    shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    shown, _ = repeating_micro_batches(*shape)
+    schedule = build_schedule(strategy.schedule, strategy.pp, shown, strategy.vp)
     activations = most_held(schedule, saved_bytes, kept_bytes)
-    of_ranks = [0.0] * strategy.pp
-    for rank, held_parameters in zip(schedule.rank_of, parameters, strict=True):
-        of_ranks[rank] += held_parameters
-    fp32 = strategy.precision == "fp32"
-    weight, gradient, optimizer = (4, 4, 8) if fp32 else (2, gradient_bytes, 12)
-    shared = [1 if strategy.zero < least else strategy.dp * strategy.cp for least in (3, 2, 1)]
+    weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
+    ranks = strategy.dp * strategy.cp
+    held = [[0.0, 0.0, 0.0] for _ in range(strategy.pp)]
+    for rank, others, of_experts, needed in zip(schedule.rank_of, parameters, experts, temporary, strict=True):
+        held[rank] = [held[rank][0] + others, held[rank][1] + of_experts, max(held[rank][2], needed)]
+
+    def shared(others: float, of_experts: float, least: int) -> float:
+        """Parameters of which a device has the state that ZeRO divides from that stage on."""
+        return others + of_experts if strategy.zero < least else (others + of_experts * strategy.ep) / ranks
+
     return tuple(
         DeviceMemory(
-            weights=weight * count / shared[0],
-            gradients=gradient * count / shared[1],
-            optimizer=optimizer * count / shared[2],
+            weights=weight * shared(others, of_experts, 3),
+            gradients=gradient * shared(others, of_experts, 2),
+            optimizer=optimizer * shared(others, of_experts, 1),
             gathered=weight * gathered_parameters if strategy.zero == 3 else 0.0,
-            activations=held,
+            activations=saved,
+            temporary=needed,
+            runtime=runtime_bytes,
         )
-        for count, held in zip(of_ranks, activations, strict=True)
+        for (others, of_experts, needed), saved in zip(held, activations, strict=True)
     )
+
+
+def parameter_bytes(strategy: Strategy, gradient_bytes: int = 4) -> tuple[int, int, int]:
+    """Bytes of the weight, the gradient and the optimiser's state of a parameter, undivided."""
+    return (4, 4, 8) if strategy.precision == "fp32" else (2, gradient_bytes, 12)

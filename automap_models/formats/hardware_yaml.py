@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
+from automap_models.core.cluster import Cluster, NodeGroup
+from automap_models.core.device import Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
@@ -36,8 +37,12 @@ def read_hardware(path: str | os.PathLike[str], kind: type[DocumentT], *, do: st
     Raises:
         BadInput: the file cannot be read, is no YAML, or does not fit the declaration.
     """
-    document = load_yaml(path, do)
-    return convert(_without_units(document, None, "$", str(path), do), kind, where=str(path), do=do)
+    return hardware(load_yaml(path, do), kind, where=str(path), do=do)
+
+
+def hardware(document: object, kind: type[DocumentT], *, where: str, do: str) -> DocumentT:
+    """A parsed YAML document; see `read_hardware`."""
+    return convert(_without_units(document, None, "$", where, do), kind, where=where, do=do)
 
 
 def _without_units(value: object, unit: Unit | None, at: str, where: str, do: str) -> object:
@@ -57,35 +62,76 @@ def _without_units(value: object, unit: Unit | None, at: str, where: str, do: st
         raise wrong(where, at, value, f"a {unit.what} such as {unit.examples} ({unit.base})", do) from None
 
 
-RecordT = TypeVar("RecordT", Cluster, Device)
-
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
-CLUSTER_KEYS = "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have name"
+CLUSTER_KEYS = (
+    "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), or groups, and may have name"
+)
+GROUP_KEYS = (
+    "each of its groups needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have device "
+    "(a100) and speed (2 takes half the time that the profile's device takes)"
+)
 
 
-def _record_of(record: type[RecordT], document: Document, where: str, name: str) -> RecordT:
-    """The record that a document describes, under the given name where the document has none."""
-    values = msgspec.structs.asdict(document)
-    try:
-        return record(**{**values, "name": values["name"] or name})
-    except BadInput as error:
-        raise BadInput(error.what, where=where, do=error.do) from None
+class GroupDocument(Document, kw_only=True, omit_defaults=True):
+    """Equal nodes of a mixed cluster; the keys are the attributes of `core.cluster.NodeGroup`."""
 
-
-class ClusterDocument(Document, kw_only=True):
-    """A cluster as YAML files and plans write it; the keys are the attributes of `core.cluster.Cluster`."""
-
-    name: Text = ""
     nodes: Whole
     devices_per_node: Whole
     intra: float
     inter: float
     memory: float
+    device: Text = ""
+    speed: float | None = None
+
+    @classmethod
+    def of(cls, group: NodeGroup) -> GroupDocument:
+        """The document that describes a group."""
+        return cls(
+            nodes=int(group.nodes),
+            devices_per_node=int(group.devices_per_node),
+            intra=float(group.intra),
+            inter=float(group.inter),
+            memory=float(group.memory),
+            device=group.device,
+            speed=None if group.speed is None else float(group.speed),
+        )
+
+    def group(self, where: str) -> NodeGroup:
+        """The group; the kind of device is looked up where its speed is not given.
+
+        Raises:
+            BadInput: a number out of range, naming its key, or a device that is neither shipped nor a file.
+        """
+        known = read_device(self.device) if self.device and self.speed is None else None
+        values = msgspec.structs.asdict(self)
+        try:
+            return NodeGroup(**values, rates=() if known is None else known.matrix_rates)
+        except BadInput as error:
+            raise BadInput(error.what, where=where, do=error.do) from None
+
+
+class ClusterDocument(Document, kw_only=True):
+    """A cluster as YAML files and plans write it: the attributes of `core.cluster.Cluster`, or groups of nodes."""
+
+    name: Text = ""
+    nodes: Whole | UnsetType = UNSET
+    devices_per_node: Whole | UnsetType = UNSET
+    intra: float | UnsetType = UNSET
+    inter: float | UnsetType = UNSET
+    memory: float | UnsetType = UNSET
+    groups: Annotated[list[GroupDocument], Meta(min_length=1)] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        missing = next((key for key in (*SIZES, *RATES) if getattr(self, key) is UNSET), None)
+        if self.groups is UNSET and missing:
+            raise ValueError(f"Object missing required field `{missing}`")  # as msgspec says it, with the path
 
     @classmethod
     def of(cls, cluster: Cluster) -> ClusterDocument:
         """The document that describes a cluster."""
+        if cluster.groups:
+            return cls(name=cluster.name, groups=[GroupDocument.of(group) for group in cluster.groups])
         return cls(
             name=cluster.name,
             nodes=int(cluster.nodes),
@@ -101,10 +147,22 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        return _record_of(Cluster, self, where, name)
+        given = {key: getattr(self, key) for key in (*SIZES, *RATES) if getattr(self, key) is not UNSET}
+        name = self.name or name
+        groups = () if self.groups is UNSET else self.groups
+        if groups and given:
+            do = f"leave out {next(iter(given))}, which each group gives, or leave out groups"
+            raise BadInput(f"has groups and {', '.join(given)}", where=where, do=do)
+        nodes = [group.group(f"{where}, $.groups[{j}]") for j, group in enumerate(groups)]
+        try:
+            return Cluster.of_groups(nodes, name) if nodes else Cluster(**given, name=name)
+        except BadInput as error:
+            raise BadInput(error.what, where=where, do=error.do) from None
 
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
+
+        Speeds are compared where both give them: those of kinds are known once there is a profile.
 
         Args:
             cluster: to compare with.
@@ -114,16 +172,28 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: it describes another one; the message names the first key that differs.
         """
-        expected = ClusterDocument.of(cluster)
-        for key in (*SIZES, *RATES):
-            written, value = getattr(self, key), getattr(expected, key)
-            if written != value:
-                raise BadInput(f"{at}.{key} is {written}, but cluster {cluster.name} has {value}", where=where, do=do)
+        written, expected = self._parts(), ClusterDocument.of(cluster)._parts()
+        if len(written) != len(expected):
+            what = f"{at} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}"
+            raise BadInput(what, where=where, do=do)
+        for (path, own), (_, other) in zip(written.items(), expected.items(), strict=True):
+            for key in (*SIZES, *RATES, "device", "speed"):
+                value, wanted = getattr(own, key, None), getattr(other, key, None)
+                if value != wanted and not (key == "speed" and None in (value, wanted)):
+                    what = f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}"
+                    raise BadInput(what, where=where, do=do)
+
+    def _parts(self) -> dict[str, ClusterDocument | GroupDocument]:
+        """Path in the document → the group there; a uniform cluster is itself one."""
+        if self.groups is UNSET:
+            return {"": self}
+        return {f".groups[{j}]": group for j, group in enumerate(self.groups)}
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
     """The cluster as plans keep it: plain Python numbers and strings."""
-    return msgspec.structs.asdict(ClusterDocument.of(cluster))
+    document: dict[str, Any] = msgspec.to_builtins(ClusterDocument.of(cluster))
+    return document
 
 
 def known_clusters() -> list[str]:
@@ -138,13 +208,29 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
         BadInput: neither a known name nor a readable file, or a key that is missing, unknown or has a wrong value.
     """
     path = find_yaml(name_or_path, "topo", "cluster")
-    return read_hardware(path, ClusterDocument, do=CLUSTER_KEYS).cluster(str(path), path.stem)
+    document = load_yaml(path, CLUSTER_KEYS)
+    mixed = isinstance(document, dict) and "groups" in document
+    kind = hardware(document, ClusterDocument, where=str(path), do=GROUP_KEYS if mixed else CLUSTER_KEYS)
+    return kind.cluster(str(path), path.stem)
 
 
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd and launch_s"
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s and step"
 )
+
+
+class StepConstantsDocument(Document):
+    """Constants of the training step; the keys are the attributes of `StepConstants`."""
+
+    product_efficiency: float
+    half_size: float
+    attention_efficiency: float
+    bandwidth_efficiency: float
+    launch_s: float
+    intra_efficiency: float
+    inter_efficiency: float
+    overlap: float
 
 
 class DeviceDocument(Document):
@@ -157,6 +243,7 @@ class DeviceDocument(Document):
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    step: StepConstantsDocument | None = None
     name: Text = ""
 
     def device(self, where: str, name: str = "device") -> Device:
@@ -165,7 +252,15 @@ class DeviceDocument(Document):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        return _record_of(Device, self, where, name)
+        values = msgspec.structs.asdict(self)
+        try:
+            step = None if self.step is None else StepConstants(**msgspec.structs.asdict(self.step))
+        except BadInput as error:
+            raise BadInput(error.what, where=f"{where}, {error.where}", do=error.do) from None
+        try:
+            return Device(**{**values, "name": values["name"] or name, "step": step})
+        except BadInput as error:
+            raise BadInput(error.what, where=where, do=error.do) from None
 
 
 def known_devices() -> list[str]:

@@ -460,10 +460,10 @@ def _require_same_cost(
     if document.pivot >= 2 * plan.stages - 1:
         raise wrong(where, "$.pivot", document.pivot, f"one of the {2 * plan.stages - 1} pseudo-stages", STALE)
     if not cost.feasible:
-        stage_at_fault = int(cost.memory_bytes.argmax())
+        stage_at_fault = cost.fullest
         raise Infeasible(
             f"stage {stage_at_fault} needs {cost.memory_bytes[stage_at_fault] / 1e9:.1f} GB on each device, "
-            f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+            f"cluster {problem.cluster.name} has {cost.limit_bytes[stage_at_fault] / 1e9:.1f} GB",
             where=where,
             do="plan again",
         )

@@ -9,7 +9,7 @@ Cost analysis and compilation of single operations use parts of jaxlib that are 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import Argument
 from automap_models.errors import BadInput
 from automap_models.hlo.arguments import file_arguments, step_arguments
-from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_module, hlo_text
+from automap_models.hlo.flat_module import bytecode, entry_block, flat_module, from_bytecode, hlo_modules, hlo_text
 from automap_models.hlo.foreign import FORMS, import_file
 from automap_models.hlo.module import MlirModule, OneOp, Operation, Tensor
 from automap_models.hlo.order import execution_order, renumbered
@@ -38,7 +38,7 @@ except ImportError as error:
     ) from None
 
 
-__all__ = ["MlirModule", "OneOp", "compiled", "cost_of", "one_op_modules", "read_module", "trace"]
+__all__ = ["MlirModule", "OneOp", "compiled", "costs_of", "one_op_modules", "read_module", "trace"]
 
 
 def trace(step: TrainingStep) -> MlirModule:
@@ -115,25 +115,39 @@ def _one_op(op: Any, instructions: NDArray[np.int64]) -> OneOp:
     )
 
 
-def cost_of(one_op: OneOp) -> tuple[float, float]:
-    """FLOP and bytes accessed of an operation by XLA's own cost analysis, for all rounds of a loop.
+def costs_of(one_ops: Sequence[OneOp]) -> list[tuple[float, float]]:
+    """FLOP and bytes accessed of each operation by XLA's own cost analysis, for all rounds of a loop.
 
     XLA counts one round of every loop; where the number of rounds is not known, so does this. It knows nothing of a
     custom call, whose cost is that it reads its operands and writes its results.
     """
+    known = [one_op for one_op in _with_inner_loops(one_ops) if one_op.opcode != "custom_call"]
+    modules = hlo_modules([one_op.bytecode for one_op in known])
+    one_round = {id(one_op): _analysed(module) for one_op, module in zip(known, modules, strict=True)}
+    return [_all_rounds(one_op, one_round) for one_op in one_ops]
+
+
+def _with_inner_loops(one_ops: Sequence[OneOp]) -> Iterator[OneOp]:
+    for one_op in one_ops:
+        yield one_op
+        yield from _with_inner_loops(one_op.inner_loops)
+
+
+def _analysed(module: Any) -> tuple[float, float]:
+    analysis = _jax.hlo_module_cost_analysis(get_backend("cpu"), module)
+    return max(0.0, analysis.get("flops", 0.0)), max(0.0, analysis.get("bytes accessed", 0.0))
+
+
+def _all_rounds(one_op: OneOp, one_round: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
+    """FLOP and bytes of all rounds, given those of one round of each operation by its identity."""
     if one_op.opcode == "custom_call":
         return 0.0, sum(tensor.nbytes for tensor in (*one_op.operands, *one_op.results))
-    flop, bytes_accessed = _one_round(one_op)
+    flop, bytes_accessed = one_round[id(one_op)]
     for inner in one_op.inner_loops:
-        once, all_rounds = _one_round(inner), cost_of(inner)
+        once, all_rounds = one_round[id(inner)], _all_rounds(inner, one_round)
         flop += all_rounds[0] - once[0]
         bytes_accessed += all_rounds[1] - once[1]
     return max(1, one_op.rounds) * flop, max(1, one_op.rounds) * bytes_accessed
-
-
-def _one_round(one_op: OneOp) -> tuple[float, float]:
-    analysis = _jax.hlo_module_cost_analysis(get_backend("cpu"), hlo_module(one_op.bytecode))
-    return max(0.0, analysis.get("flops", 0.0)), max(0.0, analysis.get("bytes accessed", 0.0))
 
 
 def compiled(one_op: OneOp) -> Callable[[Sequence[Any]], list[Any]]:

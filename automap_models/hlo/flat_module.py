@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,7 +28,7 @@ try:
     from jaxlib import _hlo, _jax  # type: ignore[attr-defined]  # _hlo has no stub
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+    from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
 except ImportError as error:
     raise BadInput(
         f"reading JAX models and HLO needs the jax extra ({error})", do="pip install 'automap-models[jax]'"
@@ -91,6 +92,65 @@ def hlo_module(content: bytes) -> Any:
     """XLA's module of a StableHLO module in bytecode."""
     computation = _jax.mlir.mlir_module_to_xla_computation(content, use_tuple_args=False, return_tuple=False)
     return computation.get_hlo_module()
+
+
+def hlo_modules(contents: Sequence[bytes]) -> list[Any]:
+    """XLA's modules of StableHLO modules of one function each, in bytecode.
+
+    XLA converts one module in milliseconds whatever is in it. So all functions are converted in one module, which calls
+    each of them; its text is then taken apart.
+
+        op_0 ─┐                            ┌─ ENTRY op_0 and what it applies (the sum in a reduction, a loop's body)
+        op_1 ─┼─ main ── XLA ── HLO text ──┼─ ENTRY op_1 …
+        …    ─┘                            └─ …
+    """
+    options = _hlo.HloPrintOptions()
+    options.print_metadata = False
+    text = hlo_module(bytecode(_calling(contents))).to_string(options)
+    computations = {match[1]: match[0] for match in _COMPUTATION.finditer(text)}
+    entries = {int(match[1]): name for name in computations if (match := _ENTRY.fullmatch(name))}
+    return [_hlo.hlo_module_from_text(_text_of(entries[i], computations)) for i in range(len(contents))]
+
+
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%([\w.-]+) [^\n]*\{\n.*?^\}", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"op_(\d+)\.\d+")
+
+
+def _calling(contents: Sequence[bytes]) -> Any:
+    """A module with the functions of several as op_0, op_1, …, and an entry that calls each."""
+    with context(), ir.Location.unknown():
+        whole, kinds = ir.Module.create(), list[Any]()
+        for i, content in enumerate(contents):
+            module = ir.Module.parse(content)  # which lives as long as it is named
+            (function,) = module.body.operations
+            copy = function.operation.clone(ir.InsertionPoint(whole.body))
+            copy.attributes["sym_name"] = ir.StringAttr.get(f"op_{i}")
+            copy.attributes["sym_visibility"] = ir.StringAttr.get("private")
+            kinds.append(ir.TypeAttr(copy.attributes["function_type"]).value)
+        with ir.InsertionPoint(whole.body):
+            entry: Any = func.FuncOp("main", ([read for kind in kinds for read in kind.inputs], []))
+        with ir.InsertionPoint(entry.add_entry_block()):
+            arguments = iter(entry.arguments)
+            for i, kind in enumerate(kinds):
+                read = [next(arguments) for _ in kind.inputs]
+                func.CallOp(list(kind.results), ir.FlatSymbolRefAttr.get(f"op_{i}"), read)
+            func.ReturnOp([])
+        return whole
+
+
+def _text_of(entry: str, computations: Mapping[str, str]) -> str:
+    """HLO text with one of the computations as its entry, behind those that it needs."""
+    needed: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        for other in re.findall(r"%([\w.-]+)", computations[name]):
+            if other in computations and other != name and other not in needed:
+                add(other)
+        needed[name] = None
+
+    add(entry)
+    *others, last = (computations[name] for name in needed)
+    return "\n\n".join([f"HloModule {entry}", *others, f"ENTRY {last}\n"])
 
 
 def entry_block(mlir: Any) -> Any:

@@ -91,11 +91,12 @@ def rules_of(module: Module) -> ShardingRules:
 
 def instruction_costs(module: MlirModule) -> tuple[FloatArray, FloatArray]:
     """FLOP and bytes accessed of every instruction, float64 [n] each; constants cost nothing."""
-    from automap_models.hlo.adapter import cost_of, one_op_modules
+    from automap_models.hlo.adapter import costs_of, one_op_modules
 
     flop, bytes_accessed = np.zeros(len(module.operations)), np.zeros(len(module.operations))
-    for one_op in one_op_modules(module):
-        flop[one_op.instructions], bytes_accessed[one_op.instructions] = cost_of(one_op)
+    one_ops = one_op_modules(module)
+    for one_op, cost in zip(one_ops, costs_of(one_ops), strict=True):
+        flop[one_op.instructions], bytes_accessed[one_op.instructions] = cost
     return flop, bytes_accessed
 
 

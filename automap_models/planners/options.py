@@ -7,7 +7,7 @@ a command's help is fast.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,10 +229,11 @@ class ExploreOptions:
         memory_bytes = self.memory_bytes
         if memory_bytes is None:
             return cluster
-        if memory_bytes > cluster.memory:
-            what = f"{memory_bytes:g} bytes are more than the {cluster.memory:g} of a device of cluster {cluster.name}"
+        most = float(cluster.device_memory.max())
+        if memory_bytes > most:
+            what = f"{memory_bytes:g} bytes are more than the {most:g} of a device of cluster {cluster.name}"
             raise BadInput(what, where="`memory_bytes`", do="give less, or another cluster")
-        return replace(cluster, memory=memory_bytes)
+        return cluster.with_memory_at_most(memory_bytes)
 
 
 def _require_objective(objective: str, schedule: str | None, min_gain: float | None) -> None:

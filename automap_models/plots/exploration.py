@@ -62,7 +62,8 @@ def draw_candidates(exploration: Exploration) -> Figure:
     times.set_yticks(np.arange(len(plans)), [_label(plan) for plan in plans], parse_math=False)
     unit_bytes, unit = size_unit(max(plan.memory_bytes for plan in plans))
     _bars(memory, plans, SIZES, unit_bytes, lambda plan: size(plan.memory_bytes), limit)
-    memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"a device has {size(limit)}", zorder=0.5)
+    has = "the smallest device has" if exploration.space.cluster.groups else "a device has"
+    memory.axvline(limit / unit_bytes, color="black", linestyle="--", label=f"{has} {size(limit)}", zorder=0.5)
     memory.set_xlabel(f"memory of the fullest device, {unit}")
     memory.set_yticks([])
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
@@ -73,9 +74,7 @@ def title(exploration: Exploration) -> str:
     """Model, cluster and batch in one line."""
     space, cluster = exploration.space, exploration.space.cluster
     samples = "" if space.global_batch is None else f"  ·  {counted(space.global_batch, 'sample')} a step"
-    return (
-        f"{space.model.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices){samples}"
-    )
+    return f"{space.model.profile.model} on {cluster.name} ({cluster.shape} devices){samples}"
 
 
 def _label(plan: Candidate) -> str:

@@ -90,7 +90,7 @@ def title(report: PlanReport) -> str:
     kind = "data parallelism" if plan.stages == 1 else counted(plan.stages, "stage")
     what = "L" if report.problem.schedule is None else "step"
     return (
-        f"{report.problem.profile.model} on {cluster.name} ({cluster.nodes} × {cluster.devices_per_node} devices)  ·  "
+        f"{report.problem.profile.model} on {cluster.name} ({cluster.shape} devices)  ·  "
         f"{kind}, {rounds(plan.micro_batches)}  ·  by {maker_in_words(plan.planner)}  ·  {what} = {step}"
     )
 

@@ -40,7 +40,7 @@ class Breakdown:
         tied_s: sums of gradients over the stages that hold the same parameters.
         state_bytes: parameters, gradients and the optimiser's state.
         stash_bytes: activations kept for the backward pass.
-        fullest: the stage with the fullest devices.
+        fullest: the stage that takes the largest share of its devices' memory.
         bottleneck: the pseudo-stage whose work and idle time these are; stages are even, links odd.
         last_reduced: the stage whose gradients are reduced last.
     """
@@ -80,7 +80,7 @@ def breakdown(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Bre
     bottleneck, a_stage = ends.bottleneck // 2, ends.bottleneck % 2 == 0
     steady = cost.compute_s[bottleneck] + cost.reduce_s[bottleneck] + cost.gather_s[bottleneck] if a_stage else 0.0
     moved = cost.gather_s[bottleneck] if a_stage else 2.0 * cost.transfer_s[bottleneck]
-    fullest = int(np.argmax(cost.memory_bytes))
+    fullest = cost.fullest
     state_bytes = problem.state_factor * stage_weights_bytes(problem, plan)[fullest]
     return Breakdown(
         compute_s=in_steady * float(cost.compute_s[bottleneck]) if a_stage else 0.0,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.model_work import ModelWork
     from automap_models.core.profile import Profile
+    from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import MlirModule, Module
 
 DEFAULT_DEVICE = "v100"
@@ -188,11 +189,28 @@ def read_model_work(what: str, *, sequence: int | None = None, dtype: str | None
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
+    return _transformer(what, sequence, dtype).work()
+
+
+def read_shape(what: str, *, sequence: int | None = None) -> TransformerShape:
+    """The sizes of a built-in transformer or that of a config.json, without a trace.
+
+    Args:
+        what: its name, or the file.
+        sequence: tokens of a sample; None: the model's own number.
+
+    Raises:
+        BadInput: it is neither, the file cannot be read, or an option is out of range.
+    """
+    return _transformer(what, sequence, None).shape()
+
+
+def _transformer(what: str, sequence: int | None, dtype: str | None) -> SizedModel:
     source = Source(what, source_kind(what), sequence=sequence, dtype=dtype)
     if source.kind not in _BUILT:
         do = "give a built-in model or a Hugging Face config.json"
         raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=what, do=do)
-    return _built(source).work()
+    return _built(source)
 
 
 def _built(source: Source) -> SizedModel:

@@ -88,6 +88,18 @@ def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], 
     return trace(training_step(name, architecture, labels, dtype))
 
 
+def required_transformer(name: str, architecture: Architecture) -> TransformerArchitecture:
+    """The architecture itself.
+
+    Raises:
+        BadInput: it is no transformer.
+    """
+    if not isinstance(architecture, TransformerArchitecture):
+        do = "give a transformer: a decoder, BERT or T5"
+        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
+    return architecture
+
+
 def architecture_work(name: str, architecture: Architecture, sequence: int, dtype: str) -> ModelWork:
     """The work of a transformer by layers, from a trace with a few of its blocks.
 
@@ -98,14 +110,12 @@ def architecture_work(name: str, architecture: Architecture, sequence: int, dtyp
     Raises:
         BadInput: it is no transformer, or XLA refuses the step.
     """
-    if not isinstance(architecture, TransformerArchitecture):
-        do = "give a transformer: a decoder, BERT or T5"
-        raise BadInput("has no layers that a strategy can divide", where=name, do=do)
-    stacks = architecture.stacks
-    shallow = architecture.with_blocks({stack.scope: stack.traced for stack in stacks})
+    transformer = required_transformer(name, architecture)
+    stacks = transformer.stacks
+    shallow = transformer.with_blocks({stack.scope: stack.traced for stack in stacks})
     module = trace(training_step(name, shallow, (_TRACED_SAMPLES, sequence), dtype))
     sharding = sharding_classes(module, sharding_rules(module), RuleSet("shardy", "without restrictions"))
-    return model_work(module, sharding, architecture.shape(name, sequence), stacks, dtype)
+    return model_work(module, sharding, transformer.shape(name, sequence), stacks, dtype)
 
 
 def training_step(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> TrainingStep:

@@ -65,6 +65,8 @@ ARGUMENTS: Mapping[str, str] = {
             *("microbatch_size", "min_gain", "nodes", "objective", "out", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
+            *("tp", "pp", "dp", "vp", "cp", "ep", "micro_batch", "recompute", "zero", "sequence_parallel"),
+            *("precision", "layers"),
         )
     },
     "accelerators": "--devices",
@@ -76,8 +78,10 @@ ARGUMENTS: Mapping[str, str] = {
     "pins": "--pin",
     "refine_s": "--refine-budget",
     "restart_s": "--restart",
+    "ranks": "--pp",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
+    "virtual": "--vp",
 }
 """Argument of the library, as its messages name it → the commands' option for it."""
 _MENTION = re.compile(r"`(\w+)(?:=([^`]*))?`")
@@ -272,14 +276,20 @@ def add_state_factor(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def add_objective(group: argparse._ArgumentGroup) -> None:
-    """--schedule, --objective, --min-gain: what a plan shall make small."""
+def add_objective(group: argparse._ArgumentGroup, schedules: Iterable[str] = WARM_UPS) -> None:
+    """--schedule, --objective, --min-gain: what a plan shall make small.
+
+    Args:
+        schedules: that the command knows; plans are made under those of WARM_UPS.
+    """
+    others = sorted({*schedules} - {*WARM_UPS})
+    further = f"; of a strategy also {', '.join(others)}" if others else ""
     group.add_argument(
         "--schedule",
         metavar="NAME",
-        choices=WARM_UPS,
+        choices=schedules,
         help=f"under which the step runs that plans are compared by: {', '.join(WARM_UPS)} "
-        f"(default {DEFAULT_SCHEDULE}); also that of plot and trace",
+        f"(default {DEFAULT_SCHEDULE}); also that of plot and trace{further}",
     )
     group.add_argument(
         "--objective",

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from automap_models.core.schedules import SCHEDULES, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
 from automap_models.workloads.source import DEFAULT_DEVICE
 
-from ..requests import PlanRequest
+from ..requests import PlanRequest, StrategyRequest
 from ..runner import Command, Output, Report
 from .parsing import (
     add_device,
@@ -34,11 +35,13 @@ from .parsing import (
     refuse,
     source_of,
 )
+from .strategies import add_strategy, strategy_of, strategy_request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.cluster import Cluster
+    from automap_models.core.estimate import Estimate
     from automap_models.core.profiled_model import ProfiledModel
     from automap_models.formats.atomic import Cache
     from automap_models.planners.portfolio.candidate import Candidate
@@ -78,6 +81,8 @@ examples:
   automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.step_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
+  automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full
+                                                                    what a step of this strategy takes
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
 
@@ -133,7 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a kind of parallelism that is not to be used; may be repeated",
     )
     add_restrictions(limits)
-    add_objective(parser.add_argument_group("what to make small"))
+    add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
+    add_strategy(parser.add_argument_group("a strategy to price; with any of these nothing is searched"))
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
@@ -162,14 +168,17 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     Raises:
         BadInput: an option means nothing for what is given.
     """
+    strategy = strategy_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
+    if strategy is None and namespace.schedule is not None:
+        require_schedule(namespace.schedule)
     return filled(
         PlanRequest,
         namespace,
         source=source_of(vars(namespace)),
         options=ExploreOptions(
-            **{name: getattr(namespace, name) for name in SAME_NAMES},
+            **{name: getattr(namespace, name) for name in SAME_NAMES if strategy is None or name != "schedule"},
             pins=namespace.pin,
             together=namespace.keep_together,
             memory_bytes=namespace.memory,
@@ -178,11 +187,12 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
             seed=namespace.seed or 0,
         ),
         cached=not namespace.no_cache,
+        strategy=strategy,
     )
 
 
-def run(request: PlanRequest) -> Explored | Candidate:
-    """All kinds of plans, ranked, or the one that was given, costed again.
+def run(request: PlanRequest) -> Explored | Candidate | Estimate:
+    """All kinds of plans, ranked; or the one that was given, costed again; or the price of a strategy.
 
     Raises:
         BadInput: an argument or a file cannot be used, constraints contradict one another, or the plan given belongs
@@ -190,7 +200,28 @@ def run(request: PlanRequest) -> Explored | Candidate:
         Infeasible: no plan fits.
         UserCodeError: the user's own code raised.
     """
+    if request.strategy is not None:
+        return _priced(request, request.strategy)
     return _explored(request) if request.plan is None else _read_back(request)
+
+
+def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
+    """The price of a strategy; what is wrong with it shows before the model is traced."""
+    from automap_models.cost.layer_times import Runtime
+    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.simulate.strategy import require_device, strategy_estimate
+    from automap_models.workloads.source import read_model_work, read_shape
+
+    from ..reports.text import Steps
+
+    cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
+    strategy = strategy_of(wanted, cluster)
+    require_device(device, strategy)
+    strategy.require_model(read_shape(request.source.what, sequence=request.source.sequence))
+    with Steps() as steps:
+        steps.begin(f"tracing {request.source.what}")
+        work = read_model_work(request.source.what, sequence=request.source.sequence, dtype=strategy.dtype)
+    return strategy_estimate(work, strategy, cluster, device, runtime=Runtime(flash=wanted.flash))
 
 
 def _explored(request: PlanRequest) -> Explored:
@@ -292,8 +323,14 @@ def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None
         return None
 
 
-def report(request: PlanRequest, outcome: Explored | Candidate) -> Report:
-    """The ranking of all plans and the best one, or the one plan that was given."""
+def report(request: PlanRequest, outcome: Explored | Candidate | Estimate) -> Report:
+    """The ranking of all plans and the best one, or the one plan or strategy that was given."""
+    from automap_models.core.estimate import Estimate
+
+    if isinstance(outcome, Estimate):
+        from ..reports.estimate import estimate_document, print_estimate
+
+        return Report(lambda: print_estimate(outcome), lambda: estimate_document(outcome))
     from ..reports.exploration import (
         Explored,
         candidate_document,

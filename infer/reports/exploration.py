@@ -87,7 +87,8 @@ def ranking(exploration: Exploration, width: int) -> Iterator[Table | str]:
     styles = ["bold" if plan is best else "" if plan.fits else "dim" for plan in candidates]
     nothing = [""] * len(exploration.absent)
     why = Column("why not", lambda room: [_wrapped(text, room) for text in reasons.values()], LEAST_REASON, left=True)
-    memory = f"memory\nof {size(exploration.space.cluster.memory)}"
+    limits = sorted({group.memory for group in exploration.space.cluster.node_groups})
+    memory = f"memory\nof {' or '.join(map(size, limits))}"
     headings = ("stages", "d × t", "micro-\nbatches", "step time", memory)
     named = Column("plan", list(reasons), left=True)
     beside = [Column(heading, [*cells, *nothing]) for heading, cells in zip(headings, shown, strict=True)]
@@ -201,10 +202,10 @@ def parts_in_words(candidate: Candidate) -> str:
 
 def memory_in_words(candidate: Candidate) -> str:
     """What fills the fullest device."""
-    parts, problem = candidate.parts, candidate.problem
+    parts = candidate.parts
     where = f"stage {parts.fullest}" if candidate.plan.stages > 1 else "each device"
     return (
-        f"{size(parts.memory_bytes)} of {size(problem.cluster.memory)} on {where}: training state "
+        f"{size(parts.memory_bytes)} of {size(candidate.limit_bytes)} on {where}: training state "
         f"{size(parts.state_bytes)}, saved activations {size(parts.stash_bytes)}"
     )
 

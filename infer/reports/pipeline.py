@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.result import PlanReport, Result
@@ -56,12 +56,18 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
 
 def heading(profile: Profile, cluster: Cluster) -> str:
     """The model, `on C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
-    devices = f"{counted(cluster.nodes, 'node')} of {counted(cluster.devices_per_node, 'device')}"
-    where = (
-        f"{cluster.name}: {devices} with {size(cluster.memory)}, "
-        f"{size(cluster.intra)}/s inside a node, {size(cluster.inter)}/s between nodes"
+    where = "; ".join(map(_group_in_words, cluster.node_groups))
+    return f"[bold]{plain(profile.model)}[/bold] on {plain(f'{cluster.name}: {where}')}"
+
+
+def _group_in_words(group: NodeGroup) -> str:
+    devices = f"{counted(group.nodes, 'node')} of {counted(group.devices_per_node, 'device')}"
+    kind = f" ({group.device})" if group.device else ""
+    speed = "" if group.speed in (None, 1.0) else f", {group.speed:.3g} × as fast as the profile's"
+    return (
+        f"{devices}{kind} with {size(group.memory)}{speed}, "
+        f"{size(group.intra)}/s inside a node, {size(group.inter)}/s between nodes"
     )
-    return f"[bold]{plain(profile.model)}[/bold] on {plain(where)}"
 
 
 def shape(report: PlanReport) -> str:
@@ -87,10 +93,18 @@ def stage_table(report: PlanReport, width: int) -> Table:
         Column("transfer", [*times(cost.transfer_s[: plan.stages - 1]), ""]),
         Column("all-reduce", times(cost.all_reduce_s)),
     )
-    memory = Column(f"memory\nof {size(problem.cluster.memory)}", [size(float(held)) for held in cost.memory_bytes])
+    memory = memory_column(cost)
     wide = (stage, where, instructions, devices, forward, backward, transfer, all_reduce, memory)
     stacked = (stage, where, instructions, devices, forward.over(backward), transfer.over(all_reduce), memory)
     return table(width, wide, stacked)
+
+
+def memory_column(cost: StagedCost) -> Column:
+    """What each stage takes on a device, and of how much; that is said once where all have the same."""
+    held, limits = ([size(float(nbytes)) for nbytes in of] for of in (cost.memory_bytes, cost.limit_bytes))
+    if len(set(limits)) == 1:
+        return Column(f"memory\nof {limits[0]}", held)
+    return Column("memory", [f"{own}\nof {limit}" for own, limit in zip(held, limits, strict=True)])
 
 
 def times(times_s: FloatArray) -> list[str]:

@@ -92,7 +92,7 @@ def sweep_table(rows: list[Row], best: Mapping[str, Row], width: int) -> Table:
 
 
 def _devices(row: Row) -> str:
-    return f"{row.cluster.nodes} × {row.cluster.devices_per_node}"
+    return row.cluster.shape
 
 
 def _cluster_cells(group: Sequence[Row], width: int, devices: bool) -> Iterator[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as ProgressBar
     from rich.table import Table
 
+    from automap_models.core.cluster import Cluster, NodeGroup
     from automap_models.planners.base import Progress
 
 WIDTH_WITHOUT_A_TERMINAL = 100
@@ -157,13 +158,21 @@ def print_clusters() -> None:
     clusters = [read_cluster(name) for name in known_clusters()]
     layout = (
         Column("cluster", list(known_clusters()), left=True),
-        Column("nodes × devices", [f"{cluster.nodes} × {cluster.devices_per_node}" for cluster in clusters]),
-        Column("inside a node", [f"{size(cluster.intra)}/s" for cluster in clusters]),
-        Column("between nodes", [f"{size(cluster.inter)}/s" if cluster.nodes > 1 else "" for cluster in clusters]),
-        Column("memory", [size(cluster.memory) for cluster in clusters]),
+        Column("nodes × devices", ["\n".join(cluster.shape.split(" + ")) for cluster in clusters]),
+        Column("inside a node", [_of_groups(cluster, lambda group: f"{size(group.intra)}/s") for cluster in clusters]),
+        Column(
+            "between nodes",
+            [_of_groups(of, lambda group: f"{size(group.inter)}/s") if of.nodes > 1 else "" for of in clusters],
+        ),
+        Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
     )
     screen = console()
     screen.print(table(screen.width, layout))
+
+
+def _of_groups(cluster: Cluster, text: Callable[[NodeGroup], str]) -> str:
+    """What is said of each group of nodes, one a line."""
+    return "\n".join(map(text, cluster.node_groups))
 
 
 class Steps:

@@ -119,7 +119,13 @@ def _require_array(name: str, array: NDArray[Any], groups: int, where: str) -> N
 
 
 def encode(problems: Sequence[StagedProblem]) -> EncodedProblems:
-    """Coarsen and normalise problems of one granularity."""
+    """Coarsen and normalise problems of one granularity.
+
+    Raises:
+        BadInput: a cluster is mixed.
+    """
+    for problem in problems:
+        problem.cluster.require_uniform("the environment of pipelines")
     samples = None
     if any(p.samples for p in problems):
         samples = np.array([p.samples or 0 for p in problems], dtype=np.int32)

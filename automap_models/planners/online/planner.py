@@ -78,12 +78,13 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         what it costs under the schedule; nothing is proven about that.
 
         Raises:
-            BadInput: one stage, a negative radius, or a warm start that is no plan of the problem.
+            BadInput: one stage, a negative radius, a warm start that is no plan of the problem, or a mixed cluster.
             KeyboardInterrupt: before there was any plan.
         """
         from automap_models.planners.online.search import OnlineSearch
         from automap_models.rl.learner import one_thread
 
+        problem.cluster.require_uniform("online training")
         if problem.schedule is not None:
             return _under_schedule(problem, self.solve(replace(problem, schedule=None), deadline=deadline, watch=watch))
         begun_s = time.perf_counter()

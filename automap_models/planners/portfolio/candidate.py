@@ -73,7 +73,12 @@ class Candidate:
     @property
     def memory_bytes(self) -> float:
         """Of the fullest device."""
-        return float(self.cost.memory_bytes.max())
+        return float(self.cost.memory_bytes[self.cost.fullest])
+
+    @property
+    def limit_bytes(self) -> float:
+        """What that device has."""
+        return float(self.cost.limit_bytes[self.cost.fullest])
 
     @property
     def fits(self) -> bool:

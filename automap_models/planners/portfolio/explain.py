@@ -65,7 +65,7 @@ def why_it_loses(loser: Candidate, best: Candidate) -> str:
 
 
 def _does_not_fit(loser: Candidate) -> str:
-    needed, have = loser.memory_bytes, loser.problem.cluster.memory
+    needed, have = loser.memory_bytes, loser.limit_bytes
     parts = loser.parts
     what, part = max(
         (("training state", parts.state_bytes), ("activations", parts.stash_bytes)), key=lambda named: named[1]
@@ -111,7 +111,7 @@ def _compute(loser: Candidate) -> str:
     over = loser.parts.compute_s / even_s - 1.0
     if loser.plan.stages > 1:
         uneven = f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
-        needed, have = loser.memory_bytes, problem.cluster.memory
+        needed, have = loser.memory_bytes, loser.limit_bytes
         return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({_size(needed)} of {_size(have)})"
     return f"what it leaves whole is computed on every device: {100 * over:.0f} % more computation"
 
@@ -219,7 +219,7 @@ def nothing_fits(space: PlanningSpace, deadline: Deadline = NEVER) -> Infeasible
             do="give a larger `budget_s`, or `thorough`",
         )
     offers = []
-    roomier = replace(space, cluster=replace(space.cluster, memory=least * (1.0 + SLACK)))
+    roomier = replace(space, cluster=space.cluster.with_memory(least * (1.0 + SLACK)))
     if (plan := _some_plan(roomier, deadline)) is not None:
         offers.append(f"devices with {plan.memory_bytes / 1e9:.4g} GB would fit ({plan.name})")
     if (nodes := _fewest_nodes(space, deadline)) is not None:
@@ -242,6 +242,8 @@ def _some_plan(space: PlanningSpace, deadline: Deadline) -> Candidate | None:
 
 def _fewest_nodes(space: PlanningSpace, deadline: Deadline) -> int | None:
     """The fewest nodes on which a plan fits, by doubling and bisection; None if that is none, or not found in time."""
+    if space.cluster.groups:  # of which nodes there should be more, nobody says
+        return None
     most = min(MOST_TIMES * space.cluster.nodes, MOST_DEVICES // space.cluster.devices_per_node)
     search_time = deadline.part(NODES_S)
     low, high = space.cluster.nodes, 2 * space.cluster.nodes

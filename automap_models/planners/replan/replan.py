@@ -66,8 +66,9 @@ def migration(problem: StagedProblem, before: PlacedPlan, after: PlacedPlan) -> 
     lacking = needed & ~held
     received = lacking @ weight
     into, out_of = _between_nodes(cluster, held, lacking, weight)
-    link_s = max(float(into.max()), float(out_of.max())) / cluster.inter
-    return Migration(float(received.sum()), float(into.sum()), link_s + float(received.max()) / cluster.intra)
+    link_s = float((np.maximum(into, out_of) / cluster.node_inter).max())
+    inside_s = float((received / cluster.node_intra[cluster.node_of]).max())
+    return Migration(float(received.sum()), float(into.sum()), link_s + inside_s)
 
 
 def _holds(placed: PlacedPlan, pieces: NDArray[np.int64]) -> BoolArray:
@@ -82,9 +83,9 @@ def _between_nodes(
     cluster: Cluster, held: BoolArray, lacking: BoolArray, weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """[N] bytes that enter each node, and [N] that leave it."""
-    by_node = (cluster.nodes, cluster.devices_per_node, weight.size)
-    has: BoolArray = np.logical_or.reduce(held.reshape(by_node), axis=1)
-    lacks: BoolArray = np.logical_or.reduce(lacking.reshape(by_node), axis=1)
+    nodes = cluster.node_bounds[:-1]
+    has: BoolArray = np.logical_or.reduceat(held, nodes, axis=0)
+    lacks: BoolArray = np.logical_or.reduceat(lacking, nodes, axis=0)
     into, out_of = np.zeros(cluster.nodes), np.zeros(cluster.nodes)
     for node, piece in np.argwhere(lacks & ~has).tolist():
         sources = np.flatnonzero(has[:, piece])
@@ -196,17 +197,21 @@ def speeds_of(problem: ReplanProblem) -> Speeds:
         BadInput: the times are not those of its plan.
     """
     profile, running = problem.staged.profile, problem.running
+    kinds = problem.staged.cluster.slowdown
+    if kinds is not None and problem.observed.unit == "stage":  # idle devices do not hold their stage up
+        kinds = np.where(running.working(), kinds, 0.0)
     return fit_speeds(
         problem.observed,
         *healthy_times(problem.staged, running),
         running.stage_of_device(),
         problem.attribution or attribution(profile, running.plan),
         problem.known_slowdown,
+        kinds,
     )
 
 
 def healthy_times(problem: StagedProblem, running: PlacedPlan) -> tuple[FloatArray, FloatArray]:
-    """[S], [S] forward and backward time of a device's part of a micro-batch, as predicted for a healthy one."""
+    """[S], [S] forward and backward time of a device's part of a micro-batch, by the profile's times."""
     replicas = np.bincount(running.stage_of_device()[running.working()], minlength=running.plan.stages)
     parts, profile = problem.shares[replicas], problem.profile
     first = [0, *(cut + 1 for cut in running.plan.cuts)]
@@ -243,11 +248,11 @@ def attribution(profile: Profile, plan: StagedPlan) -> Attribution:
 
 
 def _does_not_fit(problem: StagedProblem, cost: StagedCost) -> Infeasible:
-    stage = int(cost.memory_bytes.argmax())
+    stage = cost.fullest
     return Infeasible(
         f"no plan was found that fits, and stage {stage} of the running one needs "
         f"{cost.memory_bytes[stage] / 1e9:.1f} GB on each working device, "
-        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+        f"cluster {problem.cluster.name} has {cost.limit_bytes[stage] / 1e9:.1f} GB",
         where="planner replan",
         do="plan again with more stages or smaller micro-batches",
     )

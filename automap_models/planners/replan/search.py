@@ -150,24 +150,26 @@ def promising_orders(
 def device_orders(cluster: Cluster, running: Sequence[int], slowdown: FloatArray) -> Iterator[tuple[int, ...]]:
     """Orders of devices worth a look, those that move fewest nodes first; a node's devices stay together.
 
-    Inside a node the devices are as they are, or the slow ones first or last.
+    Inside a node the devices are as they are, or the slow ones first or last. Of a mixed cluster only nodes of one
+    group take each other's places.
 
     Args:
-        cluster: nodes of G devices.
+        cluster: of the devices.
         running: [D] device at each position now.
         slowdown: [D] of every device.
     """
-    nodes = np.array(running).reshape(cluster.nodes, cluster.devices_per_node)
-    for inside in (nodes, _sorted_inside(nodes, slowdown), _sorted_inside(nodes, slowdown)[:, ::-1]):
-        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes]):
-            yield tuple(inside[list(order)].ravel().tolist())
-
-
-def _sorted_inside(
-    nodes: np.ndarray[tuple[int, int], np.dtype[np.int64]], slowdown: FloatArray
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """[N, G] each node's devices, the slow ones last."""
-    return np.take_along_axis(nodes, np.argsort(slowdown[nodes], axis=1, kind="stable"), axis=1)
+    nodes = np.split(np.array(running), cluster.node_bounds[1:-1])
+    slow_last = [node[np.argsort(slowdown[node], kind="stable")] for node in nodes]
+    slow_first = [node[::-1] for node in slow_last]
+    group = cluster.group_of[cluster.node_bounds[:-1]]
+    orders = [
+        order
+        for order in node_orders([tuple(np.sort(slowdown[node]).tolist()) for node in nodes])
+        if (group[list(order)] == group).all()
+    ]
+    for inside in (nodes, slow_last, slow_first):
+        for order in orders:
+            yield tuple(np.concatenate([inside[node] for node in order]).tolist())
 
 
 def node_orders(speeds: Sequence[tuple[float, ...]]) -> Iterator[tuple[int, ...]]:

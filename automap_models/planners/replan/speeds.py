@@ -72,16 +72,19 @@ def fit_speeds(
     stage_of_device: IntArray,
     attribute: Attribution,
     known: FloatArray | None = None,
+    kinds: FloatArray | None = None,
 ) -> Speeds:
     """Scales of stages and slowdowns of devices from measured times.
 
     Args:
         observed: times of stages or devices; those of a stage count for all of its devices alike.
-        forward_s, backward_s: [S] predicted time of a device's part of a micro-batch.
+        forward_s, backward_s: [S] predicted time of a device's part of a micro-batch, by the profile's times.
         stage_of_device: [D] the stage that each device belongs to. One that stands idle may have been measured at a
             working one's part; if not, it is as slow as known.
         attribute: what a stage's common deviation is due to.
         known: [D] slowdowns from earlier measurements; None where nothing is known.
+        kinds: [D] time of a healthy device over that of the profile's, of which the largest counts for a stage; None
+            where all are of its kind.
 
     Raises:
         BadInput: a stage or device that the plan does not have, or a stage nothing was measured of.
@@ -92,6 +95,8 @@ def fit_speeds(
     known = np.ones(stage_of_device.size) if known is None else known
     before = _of_units(observed, units, stage_of_device, known)
     predicted = np.stack([forward_s, backward_s])[:, stage] * before
+    if kinds is not None:
+        predicted = predicted * _of_units(observed, units, stage_of_device, kinds)
     measured, error = _medians(observed, units)
     _require_comparable(observed, units, measured, predicted)
     group = np.zeros_like(stage) if attribute == "devices" else stage

@@ -86,7 +86,7 @@ def _prefixes(tables: StageTables, route: Route) -> list[_Prefix]:
             was = _Prefix(was.busy + 2.0 * x, span, was.hidden + x, was.exposed, was.sender)
         u = (tables.C[k[s + 1]] - tables.C[k[s]]) / rate
         backward = u - (tables.F[k[s + 1]] - tables.F[k[s]]) / rate
-        reduce = tables.devices.all_reduce[d[s], d[s + 1]] * tables.shardings[0].weights_bytes(k[s], k[s + 1])
+        reduce = tables.shardings[0].all_reduce[d[s], d[s + 1]] * tables.shardings[0].weights_bytes(k[s], k[s + 1])
         prefixes.append(
             _Prefix(
                 busy=float(was.busy + u),
@@ -183,7 +183,7 @@ def _before(
     row, i, k, u, span = row_of_place[place], begin[1][place], rest.k[j], u[place, j], span[place, j]
     weights = tables.shardings[0].weights_bytes(i, k)
     backward = u - (tables.F[k] - tables.F[i]) * share[row, j]
-    ring = tables.devices.all_reduce[a[:, None], rest.q]
+    ring = tables.shardings[0].all_reduce[on]
     exposed = np.maximum(ring[row, j] * weights, exposed_after[row, j] - backward)
     stash = (tables.H[k] - tables.H[i]) / paces.parts[on][row, j]
     held = tables.state_factor * weights + tables.in_flight(stage) * stash
@@ -192,7 +192,7 @@ def _before(
     least_x = tables.devices.arrival[a[:, None], rest.q][row, j] * tables.A[i] if stage else np.zeros(i.size)
     own = np.add(*before_transfer(least_x, span, exposed, rounds))
     looks = np.maximum(prefix.span, prefix.busy + whole) + np.maximum(prefix.exposed, uncovered - prefix.hidden)
-    alive = np.flatnonzero((held <= tables.memory) & (looks <= limit_s * (1.0 + SPARE)))
+    alive = np.flatnonzero((held <= paces.memory[on][row, j]) & (looks <= limit_s * (1.0 + SPARE)))
     kept = alive[_best_of_each(place[alive], looks[alive], own[alive])]
     return _Suffixes(begin[0][place[kept]], i[kept], rest.q[j[kept]], j[kept], span[kept], exposed[kept])
 

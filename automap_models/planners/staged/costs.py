@@ -96,10 +96,10 @@ def result_of(
 
 def does_not_fit(problem: StagedProblem, plan: StagedPlan, cost: StagedCost) -> Infeasible:
     """The error for a plan that does not fit: the fullest stage, what it needs and what would help."""
-    stage = int(cost.memory_bytes.argmax())
+    stage = cost.fullest
     return Infeasible(
         f"stage {stage} needs {cost.memory_bytes[stage] / 1e9:.1f} GB on each device, "
-        f"cluster {problem.cluster.name} has {problem.cluster.memory / 1e9:.1f} GB",
+        f"cluster {problem.cluster.name} has {cost.limit_bytes[stage] / 1e9:.1f} GB",
         where=f"planner {plan.planner}",
         do="try more stages, smaller micro-batches, a smaller `state_factor` or devices with more memory",
     )

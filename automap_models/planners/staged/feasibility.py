@@ -1,5 +1,7 @@
 """Successive stages that a length and a memory allow, each as long as possible: no plan does better than they do.
 
+The memory is that of the cluster's smallest devices; where devices differ, the others have more in proportion.
+
 Time, parameters and stash of a stage only grow with its instructions, so whatever a plan can reach, the stages that go
 furthest can (see relaxation.lower_bound_s). Over memory alone this is exact: such stages are a plan.
 """
@@ -85,38 +87,41 @@ class Fullest:
         stage: which.
         first, last: its instructions.
         nbytes: what it needs on each device.
+        limit_bytes: what the smallest of these devices has.
     """
 
     stage: int
     first: int
     last: int
     nbytes: float
+    limit_bytes: float
 
 
 def best_packed(tables: StageTables) -> Fullest:
     """What the fullest stage of a plan needs at least, to 0.1 %, for tables none of whose plans fits the memory."""
     memory = 1.001 * least_memory_bytes(tables)
     reached, k, q = _reached(tables, np.inf, memory), tables.end, tables.replicas_in_all
-    fullest = Fullest(0, 0, 0, 0.0)
+    fullest = Fullest(0, 0, 0, 0.0, tables.memory)
     for s in range(tables.stages - 1, -1, -1):
-        i, a, nbytes = _least_filled(tables, s, reached[s], k, q)
-        if nbytes >= fullest.nbytes:
-            fullest = Fullest(s, int(tables.boundary[i]), int(tables.boundary[k]) - 1, nbytes)
+        i, a, nbytes, limit = _least_filled(tables, s, reached[s], k, q)
+        if nbytes / limit >= fullest.nbytes / fullest.limit_bytes:
+            fullest = Fullest(s, int(tables.boundary[i]), int(tables.boundary[k]) - 1, nbytes, limit)
         k, q = i, a
     return fullest
 
 
-def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float]:
-    """Boundary, first device and bytes of the stage up to k on devices … q-1 that needs least."""
+def _least_filled(tables: StageTables, stage: int, begin: IntArray, k: int, q: int) -> tuple[int, int, float, float]:
+    """Boundary, first device, bytes and memory of the stage up to k on devices … q-1 that takes the least share."""
     choices = []
     for sharding in tables.shardings:
         for a in np.flatnonzero((begin[:q] >= 0) & (begin[:q] <= k) & sharding.allowed[:q, q]).tolist():
             i = int(begin[a])
-            held = sharding.H[k] - sharding.H[i]
-            nbytes = tables.state_factor * sharding.weights_bytes(i, k)
-            choices.append((nbytes + tables.in_flight(stage) * held / sharding.paces.parts[a, q], i, a))
-    nbytes, i, a = min(choices)
-    return i, a, float(nbytes)
+            held, memory = sharding.H[k] - sharding.H[i], float(sharding.paces.memory[a, q])
+            nbytes = float(tables.state_factor * sharding.weights_bytes(i, k))
+            nbytes += float(tables.in_flight(stage) * held / sharding.paces.parts[a, q])
+            choices.append((nbytes / (memory / tables.memory), i, a, nbytes, memory))
+    _, i, a, nbytes, memory = min(choices)
+    return i, a, nbytes, memory
 
 
 def _reached(tables: StageTables, length_s: float, memory: float) -> list[IntArray]:
@@ -204,7 +209,8 @@ def _within(
     if tables.suffixes.overlap:
         reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts
+    most = memory * (sharding.paces.memory[a, q] / tables.memory)
     within: NDArray[np.bool_] = (tables.micro_batches * busy + reduce <= length_s * (1.0 + ROUNDING)) & (
-        held <= memory * (1.0 + ROUNDING)
+        held <= most * (1.0 + ROUNDING)
     )
     return within

@@ -320,7 +320,8 @@ class _Search:
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
         trip_s = arriving.numbers[0].min(initial=np.inf)
         room_s = self.limit_s - before.busy - 2.0 * before.arrives
-        latest = self._latest_end(stage, sharding, before, i, rate, ring, room_s, trip_s)
+        memory = sharding.paces.memory[a, q]
+        latest = self._latest_end(stage, sharding, before, i, (rate, ring, memory), room_s, trip_s)
         beside_s = room_s - before.excess
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
@@ -389,17 +390,20 @@ class _Search:
         sharding: ShardingTables,
         before: _Before,
         i: IntArray,
-        rate: FloatArray,
-        ring: FloatArray,
+        of_stage: tuple[FloatArray, FloatArray, FloatArray],
         room_s: FloatArray,
         trip_s: float,
     ) -> IntArray:
-        """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits."""
-        tables, C, W = self.tables, sharding.C, sharding.W
+        """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits.
+
+        Args:
+            of_stage: [n] each of its rate, its seconds per byte of all-reduces and the memory of its devices.
+        """
+        (rate, ring, memory), tables, C, W = of_stage, self.tables, sharding.C, sharding.W
         compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * rate
         with np.errstate(divide="ignore"):
             reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
-        weights = np.minimum(reduced, tables.memory / tables.state_factor)
+        weights = np.minimum(reduced, memory / tables.state_factor)
         latest: IntArray = np.minimum(
             np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),
             np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),

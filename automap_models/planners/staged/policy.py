@@ -187,6 +187,8 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
         Of a cluster that is too large the groups of devices count that the policy sees in their place.
         """
+        if not problem.cluster.is_uniform:
+            return f"cluster {problem.cluster.name} is mixed, and the policy was trained for clusters of equal nodes"
         problem = self._grouped(problem).problem
         if problem.granularity != self.policy.points:
             return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
@@ -236,8 +238,10 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """What the policy decides, whether it fits the memory or not; None for what the deadline kept it from.
 
         Raises:
-            BadInput: a problem is larger than the policy can express.
+            BadInput: a problem is larger than the policy can express, or its cluster is mixed.
         """
+        for problem in problems:
+            problem.cluster.require_uniform("the policy")
         groups = [self._grouped(problem) for problem in problems]
         plans = self._plan_all([group.problem for group in groups], deadline)
         return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
 from automap_models.core.paces import equal_paces
-from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_start_s
@@ -19,7 +18,6 @@ from automap_models.errors import BadInput
 from automap_models.planners.staged.costs import is_plain
 from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.stage_tables import (
-    DeviceTables,
     ShardingTables,
     SharedWork,
     StageTables,
@@ -76,11 +74,11 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
     """Tables of one sharding at the boundaries of those of plain replication."""
     cluster, at, stages = problem.cluster, tables.boundary, tables.stages
     allowed = _aligned(cluster, stages, sharding.degree)
-    all_reduce, per_byte = np.zeros_like(tables.devices.all_reduce), 0.0
+    all_reduce, per_byte = np.zeros_like(tables.devices.link), 0.0
     if stages == 1 and allowed.any():
         all_reduce[0, -1], per_byte = stage_rates(cluster, 0, cluster.devices, sharding.degree)
     elif allowed.any():
-        all_reduce = _over_replicas(cluster, tables.devices, sharding.degree)
+        all_reduce = tables.devices.replica_all_reduce(sharding.degree)
         _, per_byte = stage_rates(cluster, 0, sharding.degree, sharding.degree)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
     forward = sharding.C_fwd + per_byte * sharding.reduced_fwd
@@ -94,7 +92,7 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
         H=prefix_at(at, sharding.stash),
         all_reduce=all_reduce,
         degree=sharding.degree,
-        paces=equal_paces(problem.shares, sharding.degree),
+        paces=equal_paces(problem.shares, cluster.device_memory, sharding.degree),
         allowed=allowed,
         copies=copies_at(at, problem.profile.shared_parameters, sharding),
         shared=SharedWork(
@@ -116,16 +114,6 @@ def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:
     elif cluster.devices_per_node % degree:
         allowed[:] = False
     return allowed
-
-
-def _over_replicas(cluster: Cluster, devices: DeviceTables, degree: int) -> FloatArray:
-    """[D+1, D+1] seconds per byte of all-reduces over the replicas on devices a … q-1 (cost.staged.stage_rates).
-
-    Devices that share a replica are neighbours in a node, so that all groups of replicas have equally many devices in
-    each node, and all of them leave it at a time.
-    """
-    inside, across = np.maximum(devices.inside // degree, 1), devices.across
-    return 2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter * degree
 
 
 def _replicas(sharding: ShardingTables, most: int) -> NDArray[np.bool_]:

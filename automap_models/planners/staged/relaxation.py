@@ -152,11 +152,12 @@ def through_shardings(
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        rate, parts = (pace[a[rows], q][:, None] for pace in (sharding.paces.rate, sharding.paces.parts))
+        paces = sharding.paces
+        rate, parts, memory = (pace[a[rows], q][:, None] for pace in (paces.rate, paces.parts, paces.memory))
         ring = sharding.all_reduce[a[rows], q][:, None]
         entering, leaving = sharding.potentials(rate, ring)
         least = window_minima(
-            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (rate, parts), ring, length_s)
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (rate, parts, memory), ring, length_s)
         )
         hidden, after, unhidden = least + leaving
         # What overlaps the last backward pass is not added to the stage's time.
@@ -180,16 +181,16 @@ def _earliest_start(
     tables: StageTables,
     sharding: ShardingTables,
     stage: int,
-    paces: tuple[FloatArray, FloatArray],
+    paces: tuple[FloatArray, FloatArray, FloatArray],
     ring: FloatArray,
     length_s: float,
 ) -> IntArray:
-    """[a, m+1] first i from which the stage may reach k at that rate and in so many parts: M·u, AR ≤ L, bytes fit."""
-    rate, parts = paces
+    """[a, m+1] first i from which the stage may reach k: M·u, AR ≤ L, bytes fit; by its rate, parts and memory."""
+    rate, parts, memory = paces
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
-    state = np.minimum(reduced, tables.memory / tables.state_factor)
-    kept = tables.memory * parts / tables.in_flight(stage)
+    state = np.minimum(reduced, memory / tables.state_factor)
+    kept = memory * parts / tables.in_flight(stage)
     windows = ((sharding.C, length_s / tables.micro_batches * rate), (sharding.W, state), (sharding.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
@@ -249,7 +250,7 @@ def out_of_memory(problem: StagedProblem) -> Infeasible:
     fullest, restrictions = best_packed(tables_of(problem)), problem.constraints.in_words
     plans = counted(problem.stages, "stage") + (f" with {restrictions}" if restrictions else "")
     return Infeasible(
-        f"none of the plans of {plans} fits the {problem.cluster.memory / 1e9:.3g} GB of cluster "
+        f"none of the plans of {plans} fits the {fullest.limit_bytes / 1e9:.3g} GB of cluster "
         f"{problem.cluster.name}: in the best-packed one stage {fullest.stage} needs {fullest.nbytes / 1e9:.3g} GB on "
         f"each device for instructions {fullest.first}…{fullest.last}",
         where="planner exact",

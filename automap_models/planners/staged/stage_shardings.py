@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
@@ -117,7 +117,7 @@ class _Search:
         return _Choice(result.cost.time_s, result.cost.memory_bytes, tuple(sharded.tolist()))
 
     def _problem(self, degree: int, objective: Objective, memory_bytes: float) -> ShardingProblem:
-        cluster, mesh = replace(self.cluster, memory=memory_bytes), (MeshAxis("model", degree),)
+        cluster, mesh = self.cluster.with_memory(memory_bytes), (MeshAxis("model", degree),)
         return ShardingProblem(
             self.model, self.sharding.classes, cluster, mesh, objective, self.work, launch_s=self.launch_s
         )

@@ -178,21 +178,35 @@ class DeviceTables:
     """Seconds per byte for every choice of device cuts (cost.collectives, tabulated).
 
     Attributes:
-        inside, across: [D+1, D+1] devices a … q-1: most of them in one node, and in how many nodes they are.
-        all_reduce: [D+1, D+1] of a stage on devices a … q-1.
+        inside: for each speed inside nodes, how many of the devices a … q-1 are in one node of it at most, [D+1, D+1].
+        across: [D+1, D+1] in how many nodes the devices a … q-1 are.
+        link: [D+1, D+1] the slowest of the links of these nodes, bytes/s.
         transfer: for each boundary q an array [q, D-q]: from devices a … q-1 to q … e-1, at [a, e-q-1].
         arrival: [D+1, D+1] least over senders of the transfer into devices a … q-1.
         boundary: [D+1] least transfer over boundary q.
         from_first: [D+1, D+1] from devices 0 … q-1 to q … e-1.
     """
 
-    inside: IntArray
+    inside: tuple[tuple[float, IntArray], ...]
     across: IntArray
-    all_reduce: FloatArray
+    link: FloatArray
     transfer: tuple[FloatArray, ...]
     arrival: FloatArray
     boundary: FloatArray
     from_first: FloatArray
+
+    def replica_all_reduce(self, degree: int) -> FloatArray:
+        """[D+1, D+1] all-reduce over the replicas on devices a … q-1, of so many devices each (`stage_rates`).
+
+        Devices that share a replica are neighbours in a node, so that all groups of replicas have equally many devices
+        in each node, and all of them leave it at a time.
+        """
+        within = np.zeros_like(self.link)
+        for intra, inside in self.inside:
+            most = np.maximum(inside // degree, 1)
+            within = np.maximum(within, 2.0 * (most - 1) / most / intra)
+        between: FloatArray = 2.0 * (self.across - 1) / self.across / self.link * degree
+        return within + between
 
 
 MOST_DEVICES = 512
@@ -212,11 +226,18 @@ def device_tables(cluster: Cluster) -> DeviceTables:
             where=f"cluster {cluster.name}",
             do="describe groups of devices that always work together as one device each",
         )
-    devices, size = cluster.devices, cluster.devices_per_node
-    cut, node = np.arange(devices + 1), np.arange(cluster.nodes) * size
-    held = np.minimum(cut[None, :, None], node + size) - np.maximum(cut[:, None, None], node)
+    devices = cluster.devices
+    cut, first, stop = np.arange(devices + 1), cluster.node_bounds[:-1], cluster.node_bounds[1:]
+    held = np.minimum(cut[None, :, None], stop) - np.maximum(cut[:, None, None], first)
     held = np.maximum(held, 0)
-    inside, across = np.maximum(held.max(2), 1), np.maximum((held > 0).sum(2), 1)
+    across = np.maximum((held > 0).sum(2), 1)
+    inside = tuple(
+        (float(intra), np.maximum(held[:, :, cluster.node_intra == intra].max(2), 1))
+        for intra in np.unique(cluster.node_intra)
+    )
+    link = np.full(across.shape, cluster.node_inter.max())
+    for inter in np.unique(cluster.node_inter)[::-1]:
+        link[(held[:, :, cluster.node_inter == inter] > 0).any(2)] = inter
     share = held / np.maximum(cut[None, :] - cut[:, None], 1)[:, :, None]
     transfer = [np.zeros((0, devices)), *(_transfers(cluster, share, q) for q in range(1, devices))]
     (arrival, from_first), boundary = np.zeros((2, devices + 1, devices + 1)), np.zeros(devices + 1)
@@ -226,7 +247,7 @@ def device_tables(cluster: Cluster) -> DeviceTables:
     return DeviceTables(
         inside=inside,
         across=across,
-        all_reduce=2.0 * (inside - 1) / inside / cluster.intra + 2.0 * (across - 1) / across / cluster.inter,
+        link=link,
         transfer=tuple(transfer),
         arrival=arrival,
         boundary=boundary,
@@ -236,17 +257,16 @@ def device_tables(cluster: Cluster) -> DeviceTables:
 
 def _transfers(cluster: Cluster, share: FloatArray, q: int) -> FloatArray:
     """[q, D-q] seconds per byte over boundary q for all senders and receivers (cost-model.md, "Transfer")."""
-    out, into = share[:q, q].copy(), share[q, q + 1 :].copy()
-    stays = np.zeros((out.shape[0], into.shape[0]))
-    crosses = stays
-    if q % cluster.devices_per_node:
-        node = q // cluster.devices_per_node
-        out_here, in_here = out[:, node].copy()[:, None], into[:, node].copy()[None, :]
+    out, into = share[:q, q] / cluster.node_inter, share[q, q + 1 :] / cluster.node_inter
+    node = int(cluster.node_of[q])
+    stays, crosses_s = np.zeros((out.shape[0], into.shape[0])), np.zeros((out.shape[0], into.shape[0]))
+    if q != cluster.node_bounds[node]:
+        out_here, in_here = share[:q, q, node][:, None], share[q, q + 1 :, node][None, :]
         stays = np.maximum(0.0, out_here + in_here - 1.0)
-        crosses = np.maximum(out_here - stays, in_here - stays)
+        crosses_s = np.maximum(out_here - stays, in_here - stays) / cluster.node_inter[node]
         out[:, node], into[:, node] = 0.0, 0.0
-    crosses = np.maximum(crosses, np.maximum(out.max(1)[:, None], into.max(1)[None, :]))
-    both: FloatArray = np.maximum(crosses / cluster.inter, stays / cluster.intra)
+    crosses_s = np.maximum(crosses_s, np.maximum(out.max(1)[:, None], into.max(1)[None, :]))
+    both: FloatArray = np.maximum(crosses_s, stays / cluster.node_intra[node])
     return both
 
 
@@ -263,7 +283,7 @@ class StageTables:
         windows: [S, 2] the first and the last boundary at which each stage may begin, both ascending.
         devices, cluster: the cluster's tables, and the cluster.
         stages, micro_batches, replicas_in_all, state_factor: S, M, D, σ.
-        memory: bytes a device may hold.
+        memory: bytes that each device has at least; what a stage may hold is `ShardingTables.paces.memory`.
         capacity: [D+1] seconds of profile that the devices before each get done in a second at most.
         held: [S] micro-batches whose activations a stage holds at once.
         suffixes: what plans shall make small, as a recursion; a lower bound on it under a schedule.
@@ -333,9 +353,9 @@ class StageTables:
         both, forward, exposed = self.stage_times(sharding, boundaries, devices)
         delay = np.zeros_like(both)
         if self.suffixes.overlap:
-            (a, q), size = devices, self.cluster.devices_per_node
+            (a, q), node_of = devices, self.cluster.node_of
             exposed = np.maximum(exposed - (both - forward), 0.0)
-            delay = np.where(a // size < (q - 1) // size, exposed, 0.0)
+            delay = np.where(node_of[a] < node_of[q - 1], exposed, 0.0)
             exposed = exposed + self._tied_s(*boundaries, a)
         return self.suffixes.before_stage(stage, StageTimes(both, forward, exposed, delay), rest)
 
@@ -344,14 +364,16 @@ class StageTables:
 
         Of each parameter the stage that first uses it is looked at: one of the later stages holds a copy, too.
         """
-        least, node = np.zeros(i.size), self.cluster.devices_per_node
+        least, cluster, node = np.zeros(i.size), self.cluster, self.cluster.node_of[a]
+        fastest = max(float(cluster.node_intra.max()), float(cluster.node_inter.max()))
         for p, parameter in enumerate(self.shardings[0].shared_parameters):
             first, last = parameter.instructions[0], parameter.instructions[-1]
             holds = (self.boundary[i] <= first) & (first < self.boundary[k]) & (self.boundary[k] <= last)
             # The last stage, on the last device, is the other holder where no later stage can begin after its last use.
-            apart = (last >= self.boundary[-2]) & (a // node < self.cluster.nodes - 1)
+            apart = (last >= self.boundary[-2]) & (node < cluster.nodes - 1)
+            link = np.minimum(cluster.node_inter[node], cluster.node_inter[-1])
             nbytes = min(float(own.sharding.shared_bytes[p]) for own in self.shardings)
-            sum_s = np.where(apart, parameter.nbytes / self.cluster.inter, nbytes / self.cluster.intra)
+            sum_s = np.where(apart, parameter.nbytes / link, nbytes / fastest)
             least = np.maximum(least, np.where(holds, sum_s, 0.0))
         return least
 
@@ -375,17 +397,17 @@ class StageTables:
         Differences of prefix sums decide all but those as near to the limit as rounding, which are summed again.
         """
         flight, factor, own = self.in_flight(stage), self.state_factor, self.shardings[sharding]
-        (i, k), parts = boundaries, own.paces.parts[devices]
+        (i, k), parts, memory = boundaries, own.paces.parts[devices], own.paces.memory[devices]
         held = factor * own.weights_bytes(i, k) + flight * (own.H[k] - own.H[i]) / parts
-        ok: NDArray[np.bool_] = held <= self.memory
+        ok: NDArray[np.bool_] = held <= memory
         doubt = ROUNDING * (factor * own.W[-1] + flight * own.H[-1])
-        close = np.flatnonzero(np.abs(held - self.memory) <= doubt)
+        close = np.flatnonzero(np.abs(held - memory) <= doubt)
         if close.size:
             spans = self.boundary[np.stack((i[close], k[close]))].astype(np.float64)
-            keys, same = np.unique(np.stack((*spans, parts[close])), axis=1, return_inverse=True)
+            keys, same = np.unique(np.stack((*spans, parts[close], memory[close])), axis=1, return_inverse=True)
             exactly = [
-                own.bytes_held(slice(int(begin), int(end)), split, flight, factor) <= self.memory
-                for begin, end, split in keys.T.tolist()
+                own.bytes_held(slice(int(begin), int(end)), split, flight, factor) <= limit
+                for begin, end, split, limit in keys.T.tolist()
             ]
             ok[close] = np.array(exactly)[same.ravel()]
         return ok
@@ -414,10 +436,10 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
         F=prefix_at(boundary, profile.C_fwd),
         W=prefix_at(boundary, profile.W),
         H=prefix_at(boundary, profile.stash),
-        all_reduce=devices.all_reduce,
+        all_reduce=devices.replica_all_reduce(1),
         degree=1,
         paces=problem.paces,
-        allowed=np.triu(np.ones_like(devices.all_reduce, dtype=bool), 1),
+        allowed=np.triu(np.ones_like(devices.link, dtype=bool), 1),
         copies=copies_at(boundary, profile.shared_parameters, problem.all_shardings[0]),
     )
     stage = np.arange(problem.stages)
@@ -440,7 +462,7 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
 
 
 def _capacity(problem: StagedProblem) -> FloatArray:
-    speeds = np.ones(problem.cluster.devices) if problem.slowdown is None else 1.0 / np.array(problem.slowdown)
+    speeds = np.ones(problem.cluster.devices) if problem.slowdowns is None else 1.0 / problem.slowdowns
     return np.concatenate(([0.0], np.cumsum(speeds)))
 
 

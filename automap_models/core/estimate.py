@@ -1,0 +1,109 @@
+"""What a strategy costs on a cluster: an estimated step, what it consists of, and the memory of every rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from automap_models.core.strategy import Strategy
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of one device of a rank of the pipeline.
+
+    Attributes:
+        weights, gradients, optimizer: training state, as ZeRO divides it.
+        gathered: weights of the units that ZeRO-3 holds gathered at once.
+        activations: saved for passes to come, at the fullest time.
+        temporary: of a layer while it is recomputed, and of logits and their gradients.
+        runtime: of the driver, libraries and buffers of collectives.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    activations: float
+    temporary: float = 0.0
+    runtime: float = 0.0
+
+    @property
+    def state(self) -> float:
+        """Weights, gradients and the optimiser's state."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return float(sum(self))
+
+
+class StepParts(NamedTuple):
+    """What the step consists of, seconds, on the rank of the pipeline that ends last; they add up to the step.
+
+    Attributes:
+        compute: kernels of the forward and backward passes, each once.
+        recompute: what the backward passes run again, with its collectives.
+        tensor_parallel: sums of tensor parallelism.
+        context_parallel: keys and values on their way that attention does not hide.
+        expert_parallel: tokens on their way to experts and back.
+        bubble: the rank waits because of the order of passes and of unequal stages.
+        transfers: it waits longer because messages between ranks of the pipeline take time.
+        data_parallel: gradients and weights on their way that computation does not hide.
+        optimizer: the update.
+    """
+
+    compute: float
+    recompute: float
+    tensor_parallel: float
+    context_parallel: float
+    expert_parallel: float
+    bubble: float
+    transfers: float
+    data_parallel: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """The step."""
+        return float(sum(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A strategy's price.
+
+    Attributes:
+        strategy: that is priced.
+        model, cluster, device: names.
+        step_s: seconds of one global batch.
+        tokens_per_s_per_device: of all samples of the global batch.
+        mfu: model FLOP/s utilisation: FLOP of the model's own products without recomputation, over the peak of the
+            precision.
+        parts: what the step consists of.
+        bubble_rate: share of its passes' time that the rank waits that ends last, because of bubble and transfers.
+        memory: [pp] of a device of each rank of the pipeline.
+        memory_bytes: of each device of the cluster.
+    """
+
+    strategy: Strategy
+    model: str
+    cluster: str
+    device: str
+    step_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    parts: StepParts
+    bubble_rate: float
+    memory: tuple[DeviceMemory, ...]
+    memory_bytes: float
+
+    @property
+    def peak_memory(self) -> float:
+        """Bytes of the fullest device."""
+        return max(held.total for held in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds what it has to."""
+        return self.peak_memory <= self.memory_bytes

@@ -1,0 +1,283 @@
+"""How long one layer of a model takes on a device under a strategy, and what it keeps there.
+
+    LayerWork ── marks: what b, cp, tp, ep divide ──→ sizes and bytes on a device ── constants of the device ──→ seconds
+
+A kernel takes the longer of its arithmetic and of its bytes, and its launch:
+
+    product   FLOP / (peak · efficiency(rows, columns, depth) · alignment)     efficiency, alignment: core.device
+    any       bytes / (bandwidth · share)
+
+Alignment is that of blocks; frameworks pad a vocabulary.
+
+An attention core is one flash kernel a pass unless it is told otherwise. It moves no scores, reaches its own share of
+the peak, and takes 2.5 times the forward arithmetic in the backward pass, two of its products being made again (Dao,
+2307.08691, section 4). Of a causal model it skips the half of the scores that is masked; kernels of their own do not.
+
+In fp8, products of blocks run at the peak of `float8`, and their operands are cast at the speed of the memory;
+attention cores and what comes before and after the blocks run in bfloat16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.device import Device, StepConstants, alignment_shares
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, MarkArray, WorkKind, WorkPass
+from automap_models.core.strategy import Strategy
+from automap_models.cost.process_groups import ProcessGroups
+
+FLASH_BACKWARD = 2.5
+"""Arithmetic of a flash kernel's backward pass over that of its forward pass."""
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+CAST_BYTES = 5.0
+"""Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
+
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a framework runs a strategy, which the strategy does not say.
+
+    Attributes:
+        flash: whether attention cores are flash kernels.
+        tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
+            parallelism of torch and user buffers of Transformer Engine have it.
+    """
+
+    flash: bool = True
+    tensor_overlap: float = 0.0
+
+
+DEFAULT_RUNTIME = Runtime()
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a strategy makes of quantities with marks.
+
+    Attributes:
+        strategy: that divides.
+        widening: bytes of an element over those of the element that quantities are counted in.
+    """
+
+    strategy: Strategy
+    widening: float = 1.0
+
+    @cached_property
+    def gathered(self) -> FloatArray:
+        """[16] factor of each combination of marks where the devices of tp have whole tokens."""
+        s, factors = self.strategy, np.ones(16)
+        for marks in range(16):
+            if marks & Mark.SAMPLES:
+                factors[marks] *= s.micro_batch
+            if marks & Mark.EXPERTS:
+                factors[marks] /= s.ep
+            if marks & Mark.TOKENS:
+                factors[marks] /= s.cp
+            if marks & Mark.TENSOR:
+                factors[marks] /= s.tp
+        return factors
+
+    @cached_property
+    def divided(self) -> FloatArray:
+        """[16] factor where they share the tokens, with sequence parallelism."""
+        factors = self.gathered.copy()
+        if self.strategy.sequence_parallel:
+            for marks in range(16):
+                if marks & Mark.TOKENS and not marks & Mark.TENSOR:
+                    factors[marks] /= self.strategy.tp
+        return factors
+
+    def bytes_of(self, amounts: Amounts, *, gathered: bool = False) -> float:
+        """Bytes of amounts on a device."""
+        factors = self.gathered if gathered else self.divided
+        return float(amounts.values @ factors[amounts.marks]) * self.widening
+
+    def parameters_of(self, amounts: Amounts) -> tuple[float, float]:
+        """Parameters of a layer on a device, those of experts apart: others, and they."""
+        values, of_experts = amounts.values * self.gathered[amounts.marks], (amounts.marks & Mark.EXPERTS) > 0
+        return float(values[~of_experts].sum()), float(values[of_experts].sum())
+
+    def sizes_of(self, kernels: Kernels) -> FloatArray:
+        """[n, 4] sizes of products on a device: how many, rows, columns, depth."""
+        s, marks = self.strategy, kernels.size_marks
+        sizes = kernels.sizes * self.gathered[marks]
+        if s.sequence_parallel and s.tp > 1:
+            replicated = np.logical_not(_any(marks, Mark.TENSOR))[:, None]
+            sizes = np.where(replicated & ((marks & Mark.TOKENS) > 0), sizes / s.tp, sizes)
+        return np.asarray(sizes)
+
+
+class LayerTimes(NamedTuple):
+    """Seconds of a layer for one micro-batch on a device.
+
+    Attributes:
+        forward, input, weight: kernels of the passes.
+        core_forward: of attention cores in the forward pass.
+        again: what selective recomputation runs again.
+        tensor, context, experts: forward and backward: sums of tensor parallelism; keys and values on their way that
+            attention does not hide; tokens on their way to experts and back.
+    """
+
+    forward: float
+    input: float
+    weight: float
+    again: float
+    tensor: tuple[float, float]
+    context: tuple[float, float]
+    experts: tuple[float, float]
+
+    @property
+    def whole_forward(self) -> float:
+        """The forward pass with its collectives."""
+        return self.forward + self.tensor[0] + self.context[0] + self.experts[0]
+
+
+class _KernelTimes(NamedTuple):
+    """[3] seconds of kernels by pass, of attention cores forward and backward, and of what selective recomputation
+    runs again."""
+
+    passes: FloatArray
+    core_forward: float
+    core_backward: float
+    again: float
+
+
+class StepClock:
+    """Times of layers of one strategy on one kind of device.
+
+    Args:
+        strategy: as priced.
+        device: with constants of training steps.
+        groups: where its groups lie.
+        shares: what it makes of quantities with marks.
+        runtime: how the framework runs it.
+
+    Raises:
+        BadInput: the device has no constants, or no peak for the precision.
+    """
+
+    def __init__(
+        self, strategy: Strategy, device: Device, groups: ProcessGroups, shares: Shares, runtime: Runtime
+    ) -> None:
+        self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
+        self.constants: StepConstants = device.required_step
+        self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
+        self.peak = device.matrix_peak(strategy.dtype)
+        self.fp8_peak = device.matrix_peak("float8") if strategy.precision == "fp8" else None
+
+    def layer(self, work: LayerWork, block: bool) -> LayerTimes:
+        """Times of a layer.
+
+        Args:
+            work: of the layer.
+            block: whether it is one of the blocks, and not what comes before or after them.
+        """
+        kernels = self._kernels(work, block)
+        groups, shares = self.groups, self.shares
+        passed_on_s = groups.context.passed_on_s(shares.bytes_of(work.context, gathered=True))
+        exchanges_s = 2 * groups.experts.all_to_all_s(shares.bytes_of(work.exchanged))
+        forward, inputs, weights = kernels.passes.tolist()
+        return LayerTimes(
+            forward=forward,
+            input=inputs,
+            weight=weights,
+            again=kernels.again,
+            tensor=(self._sums_s(work.sums_forward), self._sums_s(work.sums_backward)),
+            context=(
+                max(0.0, passed_on_s - kernels.core_forward),
+                max(0.0, 2 * passed_on_s - kernels.core_backward),
+            ),
+            experts=(exchanges_s, exchanges_s),
+        )
+
+    def _sums_s(self, sums: Amounts) -> float:
+        """All-reduces of tensor parallelism; an all-gather and a reduce-scatter are as many bytes."""
+        sent = sums.values * self.shares.gathered[sums.marks] * self.shares.widening
+        return (1.0 - self.runtime.tensor_overlap) * sum(map(self.groups.tensor.all_reduce_s, sent.tolist()))
+
+    def _kernels(self, work: LayerWork, block: bool) -> _KernelTimes:
+        kernels = work.kernels
+        is_product, core = kernels.kinds == WorkKind.PRODUCT, kernels.core
+        moved, moved_core = self._moved_bytes(kernels, is_product)
+        times_s = moved / self.bytes_per_s
+        sizes = self.shares.sizes_of(kernels)[is_product]
+        flop = np.zeros(len(kernels))
+        flop[is_product] = 2.0 * sizes.prod(axis=1)
+        computed_s = flop[is_product] / self._rates(sizes[:, 1:], core[is_product], block)
+        times_s[is_product] = np.maximum(times_s[is_product], computed_s)
+        times_s += self.constants.launch_s
+        if block and self.fp8_peak is not None:
+            times_s[is_product] += np.where(core[is_product], 0.0, self._casts_s(sizes))
+        cores = _by_pass(kernels.passes[core], times_s[core])
+        others = _by_pass(kernels.passes[~core], times_s[~core])
+        forward = kernels.passes == WorkPass.FORWARD
+        again = float(cores[0])
+        if self.runtime.flash:
+            if core.any():
+                cores = self._flash_s(float(flop[core & forward].sum()) / (2 if work.causal else 1), moved_core)
+            products = float(times_s[forward & is_product & ~core].sum())
+            again = products / 2 + float(times_s[forward & ~is_product & ~core].sum())
+        return _KernelTimes(others + cores, float(cores[0]), float(cores[1] + cores[2]), again)
+
+    def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
+        """[n] FLOP/s of products of these rows, columns and depths."""
+        rates = self.peak * self.constants.product_efficiencies(sizes)
+        if not block or self.strategy.precision == "fp32":
+            return rates
+        if self.fp8_peak is not None:
+            rates = np.where(core, rates, rates * (self.fp8_peak / self.peak))
+        return rates * alignment_shares(sizes)
+
+    def _casts_s(self, sizes: FloatArray) -> FloatArray:
+        """[n] seconds of casting both operands of products to 8 bits."""
+        count, rows, columns, depth = sizes.T
+        return np.asarray(count * depth * (rows + columns) * (CAST_BYTES / self.bytes_per_s))
+
+    def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """[n] bytes of kernels, and [3] bytes of a flash kernel in the passes: products read tokens that are whole."""
+        whole = is_product & _any(kernels.size_marks, Mark.TENSOR)
+        marks = kernels.moved_marks
+        factors = np.where(whole[kernels.moved_kernels], self.shares.gathered[marks], self.shares.divided[marks])
+        moved = kernels.moved_bytes * factors * self.shares.widening
+        flash = kernels.core[kernels.moved_kernels] & ~kernels.moved_scores
+        passes = kernels.passes[kernels.moved_kernels[flash]]
+        of_kernels = np.bincount(kernels.moved_kernels, moved, minlength=len(kernels)).astype(np.float64)
+        return of_kernels, _by_pass(passes, moved[flash])
+
+    def results_bytes(self, kernels: Kernels) -> float:
+        """Bytes of the results of the forward pass's products, without scores."""
+        products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
+        count, rows, columns, _ = self.shares.sizes_of(kernels)[products].T
+        return float((count * rows * columns).sum()) * ITEM_BYTES[self.strategy.dtype]
+
+    def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
+        """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""
+        attained = self.peak * self.constants.attention_efficiency
+        flop = np.array([forward_flop, FLASH_BACKWARD * forward_flop])
+        both = np.array([moved[0], moved[1] + moved[2]])
+        times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s
+        return np.append(times_s, 0.0)
+
+
+def _any(marks: MarkArray, mark: Mark) -> BoolArray:
+    return np.asarray(((marks & mark) > 0).any(axis=1))
+
+
+def _by_pass(passes: NDArray[np.int8], amounts: FloatArray) -> FloatArray:
+    """[3] sums of amounts by the pass that they are of."""
+    return np.bincount(passes, amounts, minlength=3).astype(np.float64)
+
+
+def model_flop(kernels: Kernels) -> float:
+    """FLOP of a layer's products for one sample, whole, without recomputation and with the scores that are masked."""
+    products = kernels.kinds == WorkKind.PRODUCT
+    return float(2.0 * kernels.sizes[products].prod(axis=1).sum())

@@ -1,0 +1,177 @@
+"""The groups of devices that a strategy makes, where their members lie, and how long their collectives take.
+
+Devices are numbered as Megatron does: tensor parallelism innermost, then context, experts, data, and the ranks of the
+pipeline outermost. With tp 2, dp 2, pp 2 on nodes of four devices:
+
+    node        0               1
+    device      0   1   2   3   4   5   6   7
+    tp          └─┬─┘   └─┬─┘   └─┬─┘   └─┬─┘
+    dp          0–2, 1–3        4–6, 5–7
+    pp          0–4, 1–5, 2–6, 3–7: four messages share each node's network at once
+
+A collective takes the shortest of these, with n members in N nodes, g in the fullest, B bytes, k groups that leave a
+node at once, links of w bytes/s a device inside and x a node across (after the shares that collectives reach):
+
+    ring           2 (n-1)/n · B · max(1/w, k/x)                          half of it for all-gather, reduce-scatter
+    tree           2 B · max(1/w, k/x)                                    few steps; all-reduce only
+    hierarchical   2 (g-1)/g · B/w + 2 (N-1)/N · B · k/x                  all-reduce only
+
+Each step of them takes a latency, too: a ring all-reduce has 2(n-1), a tree 2(g-1) + 2 log2 N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import StepConstants
+from automap_models.core.schedules import SCHEDULES, rank_of
+from automap_models.core.strategy import Strategy
+from automap_models.cost.collectives import group_spans
+
+LATENCY_S = 8e-6
+"""Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One kind of group, all of which communicate at the same time.
+
+    Attributes:
+        size: members, n.
+        inside: members in the node that has most of them, g.
+        nodes: that a group lies in, N.
+        sharing: groups that leave a node at once, k; 0 where none does.
+        intra, inter: bytes/s that collectives reach, of a device inside a node and of a node.
+    """
+
+    size: int
+    inside: int
+    nodes: int
+    sharing: int
+    intra: float
+    inter: float
+
+    @property
+    def _s_per_byte(self) -> float:
+        """Of the slowest hop of a ring or a tree."""
+        return max(1.0 / self.intra if self.inside > 1 else 0.0, self.sharing / self.inter)
+
+    def all_reduce_s(self, sent_bytes: float) -> float:
+        """Seconds of summing so many bytes over the group."""
+        if self.size == 1 or not sent_bytes:
+            return 0.0
+        n, g, nodes = self.size, self.inside, self.nodes
+        ring = 2 * (n - 1) * LATENCY_S + 2 * (n - 1) / n * sent_bytes * self._s_per_byte
+        if nodes == 1:
+            return ring
+        tree = 2 * (g - 1 + math.ceil(math.log2(nodes))) * LATENCY_S + 2 * sent_bytes * self._s_per_byte
+        across_s_per_byte = 2 * (nodes - 1) / nodes * self.sharing / self.inter
+        hierarchical = 2 * (g + nodes - 2) * LATENCY_S
+        hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
+        return min(ring, tree, hierarchical)
+
+    def gather_s(self, whole_bytes: float) -> float:
+        """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring."""
+        if self.size == 1 or not whole_bytes:
+            return 0.0
+        return (self.size - 1) * (LATENCY_S + whole_bytes / self.size * self._s_per_byte)
+
+    def all_to_all_s(self, sent_bytes: float) -> float:
+        """Seconds in which each member sends so many bytes, evenly to all of them, itself included."""
+        if self.size == 1 or not sent_bytes:
+            return 0.0
+        within = (self.inside - 1) / self.size / self.intra
+        across = (self.size - self.inside) / self.size * self.inside * self.sharing / self.inter
+        return (self.size - 1) * LATENCY_S + sent_bytes * max(within, across)
+
+    def passed_on_s(self, own_bytes: float) -> float:
+        """Seconds in which what each member has comes round to all others, from neighbour to neighbour."""
+        return self.gather_s(self.size * own_bytes)
+
+
+@dataclass(frozen=True)
+class ProcessGroups:
+    """All groups of a strategy.
+
+    Attributes:
+        tensor, context, experts: of tp, cp and ep.
+        data: that hold the same weights: the ranks of data and context parallelism.
+        expert_data: that hold the same experts.
+        crossing: [pp·vp-1] devices of a node that send to another node at once between two virtual stages; 0 where the
+            ends are in the same nodes, -1 where they are the same devices.
+        ends_crossing: the same between the first and the last rank of the pipeline.
+        intra, inter: as of a ProcessGroup.
+    """
+
+    tensor: ProcessGroup
+    context: ProcessGroup
+    experts: ProcessGroup
+    data: ProcessGroup
+    expert_data: ProcessGroup
+    crossing: tuple[int, ...]
+    ends_crossing: int
+    intra: float
+    inter: float
+
+    def ends_sum_s(self, summed_bytes: float) -> float:
+        """Seconds in which each device of the first rank and its partner of the last rank sum so many bytes."""
+        return self._sent_s(self.ends_crossing, summed_bytes)
+
+    def transfer_s(self, boundary: int, sent_bytes: float) -> float:
+        """Seconds in which every device sends so many bytes from a virtual stage to the next one."""
+        return self._sent_s(self.crossing[boundary], sent_bytes)
+
+    def _sent_s(self, crossing: int, sent_bytes: float) -> float:
+        if crossing < 0 or not sent_bytes:
+            return 0.0
+        return LATENCY_S + (sent_bytes * crossing / self.inter if crossing else sent_bytes / self.intra)
+
+
+def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstants) -> ProcessGroups:
+    """The groups of a strategy on a cluster whose collectives reach these shares of its links.
+
+    Raises:
+        BadInput: the cluster is mixed.
+    """
+    cluster.require_uniform("the price of a strategy", "give a cluster of equal nodes, or plan with automap infer")
+    sizes = (strategy.pp, strategy.dp // strategy.ep, strategy.ep, strategy.cp, strategy.tp)
+    spans, ranks = _spans(sizes, cluster.devices_per_node)
+    intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
+    placement = SCHEDULES[strategy.schedule].placement
+    lies = [rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages)]
+    crossing = tuple(-1 if one == other else ranks[min(one, other), max(one, other)] for one, other in pairwise(lies))
+    tensor, context, experts, data, expert_data = (ProcessGroup(*span, intra, inter) for span in spans)
+    ends = ranks[0, strategy.pp - 1]
+    return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra, inter)
+
+
+@lru_cache(maxsize=1024)
+def _spans(
+    sizes: tuple[int, int, int, int, int], devices_per_node: int
+) -> tuple[list[tuple[int, int, int, int]], dict[tuple[int, int], int]]:
+    """Size, inside, nodes, sharing of the kinds of groups; and (rank, rank) → devices of a node that send across."""
+    nodes = (np.arange(math.prod(sizes)) // devices_per_node).reshape(sizes)
+    axes: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
+    spans = [_span(np.moveaxis(nodes, of, range(5 - len(of), 5)), [sizes[axis] for axis in of]) for of in axes]
+    ranks = nodes.reshape(sizes[0], -1)
+    pairs = [(rank, rank + 1) for rank in range(sizes[0] - 1)] + [(0, sizes[0] - 1)]
+    return spans, {pair: _crossing(ranks[pair[0]], ranks[pair[1]]) for pair in pairs}
+
+
+def _span(nodes: NDArray[np.int64], sizes: Sequence[int]) -> tuple[int, int, int, int]:
+    size = math.prod(sizes)
+    inside, across, sharing = group_spans(nodes.reshape(-1, size), int(nodes.max()) + 1)
+    return size, int(inside.max()), int(across.max()), sharing
+
+
+def _crossing(senders: NDArray[np.int64], receivers: NDArray[np.int64]) -> int:
+    leaving = senders != receivers
+    return int(max(np.bincount(ends[leaving], minlength=1).max() for ends in (senders, receivers)))

@@ -1,0 +1,120 @@
+"""The price of a strategy as people read it: the step and its parts, and the memory of every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from automap_models.core.estimate import DeviceMemory, Estimate
+from automap_models.core.units import counted, percent, rounds, seconds, size
+
+from .text import Column, console, fact_table, plain, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PARTS = {
+    "compute": "compute",
+    "recompute": "recomputation",
+    "tensor_parallel": "sums of tensor parallelism",
+    "context_parallel": "keys and values of context parallelism",
+    "expert_parallel": "tokens to experts and back",
+    "bubble": "pipeline bubble",
+    "transfers": "transfers between ranks",
+    "data_parallel": "gradients and weights of data parallelism",
+    "optimizer": "optimizer",
+}
+"""Field of `StepParts` → how people call it."""
+
+
+def print_estimate(estimate: Estimate) -> None:
+    """Print a price for people."""
+    screen = console()
+    screen.print(f"[bold]{plain(estimate.model)}[/bold] on {plain(estimate.cluster)} ({plain(estimate.device)})")
+    screen.print(f"strategy: {strategy_in_words(estimate)}\n")
+    screen.print(parts_table(estimate, screen.width))
+    screen.print()
+    screen.print(memory_table(estimate, screen.width))
+    screen.print()
+    screen.print(fact_table(facts(estimate)))
+
+
+def strategy_in_words(estimate: Estimate) -> str:
+    """`tp 8, pp 16, dp 4, 64 micro-batches of 1, 1f1b, full recomputation, bf16`: what is not 1 or left out."""
+    s = estimate.strategy
+    degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vp")]
+    shown = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
+    shown.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
+    if s.stages > 1:
+        shown.append(s.schedule)
+    if s.recompute != "none":
+        shown.append(f"{s.recompute} recomputation")
+    if s.zero:
+        shown.append(f"ZeRO-{s.zero}")
+    if s.sequence_parallel:
+        shown.append("sequence parallelism")
+    return ", ".join([*shown, s.precision])
+
+
+def parts_table(estimate: Estimate, width: int) -> Table:
+    """One row a part of the step that is not nothing, the step last."""
+    parts = {PARTS[name]: value for name, value in estimate.parts._asdict().items() if value > 0}
+    parts["step"] = estimate.step_s
+    layout = (
+        Column("part of the step", list(parts), left=True),
+        Column("time", list(map(seconds, parts.values()))),
+        Column("share", [percent(value / estimate.step_s) for value in parts.values()]),
+    )
+    return table(width, layout)
+
+
+def memory_table(estimate: Estimate, width: int) -> Table:
+    """One row a rank of the pipeline, bytes of one of its devices; ranks that hold the same share a row."""
+    ranks = list(_ranks_alike(estimate.memory))
+    held = [memory for _, memory in ranks]
+    kinds = [name for name in DeviceMemory._fields if any(getattr(memory, name) for memory in held)]
+    columns = [Column(name, [size(getattr(memory, name)) for memory in held]) for name in kinds]
+    total = Column("total", [size(memory.total) for memory in held])
+    rank = Column("rank", [name for name, _ in ranks], left=True)
+    state = Column("state", [size(memory.state) for memory in held])
+    others = [column for column in columns if column.heading not in ("weights", "gradients", "optimizer")]
+    return table(width, (rank, *columns, total), (rank, state, *others, total))
+
+
+def _ranks_alike(memory: tuple[DeviceMemory, ...]) -> Iterator[tuple[str, DeviceMemory]]:
+    first = 0
+    for rank, held in enumerate(memory):
+        if rank + 1 == len(memory) or memory[rank + 1] != held:
+            yield (str(rank) if rank == first else f"{first}–{rank}"), held
+            first = rank + 1
+
+
+def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything below the tables."""
+    yield "step time", seconds(estimate.step_s)
+    yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
+    yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
+    fullest = max(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank].total)
+    verdict = "fits" if estimate.fits else "does not fit"
+    where = f"rank {fullest}" if len(estimate.memory) > 1 else "each device"
+    yield "memory", f"{verdict}: {size(estimate.peak_memory)} of {size(estimate.memory_bytes)} on {where}"
+
+
+def estimate_document(estimate: Estimate) -> dict[str, Any]:
+    """The same as plain JSON types."""
+    return {
+        "model": estimate.model,
+        "cluster": estimate.cluster,
+        "device": estimate.device,
+        "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
+        "step_s": estimate.step_s,
+        "tokens_per_s_per_device": estimate.tokens_per_s_per_device,
+        "mfu": estimate.mfu,
+        "bubble_rate": estimate.bubble_rate,
+        "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
+        "memory": [{**held._asdict(), "total": held.total} for held in estimate.memory],
+        "memory_bytes": estimate.memory_bytes,
+        "peak_memory_bytes": estimate.peak_memory,
+        "fits": estimate.fits,
+    }

@@ -1,0 +1,122 @@
+"""automap-plan with the fields of a strategy: its price, in words and as JSON, and failures in one line."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, get_args
+
+import pytest
+
+pytest.importorskip("jax")
+
+import automap_models as am
+from automap_models.core.strategy import Precision, Recompute
+from automap_models.infer.app import plan as main
+from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
+from automap_models.infer.reports.estimate import print_estimate
+from automap_models.workloads import source
+
+CONFIG = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 8,
+    "n_head": 4,
+    "n_positions": 64,
+    "vocab_size": 256,
+    "torch_dtype": "bfloat16",
+}
+DEVICE = """
+name: tiny
+matrix: {float32: 1 TFLOP/s, bfloat16: 8 TFLOP/s}
+vector: 1 TFLOP/s
+bandwidth: 100 GB/s
+compute_efficiency: 1
+bandwidth_efficiency: 1
+step: {product_efficiency: 0.8, half_size: 60, attention_efficiency: 0.3, bandwidth_efficiency: 0.7, launch_s: 1 us,
+       intra_efficiency: 0.5, inter_efficiency: 0.5, overlap: 0.3}
+"""
+CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 2 GB, name: pair}"
+GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A model, a device and a cluster as arguments."""
+    tmp_path = tmp_path_factory.mktemp("strategy")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "device.yaml").write_text(DEVICE)
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    model, device, cluster = (str(tmp_path / name) for name in ("config.json", "device.yaml", "cluster.yaml"))
+    return (model, "--device", device, "--topo", cluster)
+
+
+def test_the_price_is_the_library_s(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is traced once for both; and the report in words has the parts, and every rank's memory."""
+    monkeypatch.setattr(source, "read_model_work", cache(source.read_model_work))
+    assert main([*files, *GIVEN, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    model, _, device, _, cluster = files
+    strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
+    work = source.read_model_work(model, sequence=None, dtype="bfloat16")
+    estimate = am.estimate(work, cluster, strategy, device=device)
+    assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
+    assert printed["strategy"]["dp"] == 2
+    assert [held["total"] for held in printed["memory"]] == [held.total for held in estimate.memory]
+    assert (printed["fits"], printed["mfu"]) == (estimate.fits, estimate.mfu)
+
+    print_estimate(estimate)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(" on pair (tiny)")
+    assert lines[1].startswith("strategy: tp 2, dp 2, pp 2, 8 micro-batches of 1 sample, 1f1b, full recomputation, ")
+    firsts = [line.split("  ")[0] for line in lines]
+    assert {"compute", "recomputation", "sums of tensor parallelism", "pipeline bubble", "step", "0", "1"} <= {*firsts}
+    assert any(line.split()[:2] == ["memory", "fits:"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--tp", "8", "--global-batch", "8"), "--tp: 8 does not divide the 4 heads of"),
+        (("--tp", "2", "--dp", "2", "--global-batch", "8"), "are 4 devices, cluster pair has 8"),
+        (("--pp", "4", "--vp", "4", "--global-batch", "8"), "do not make 4 × 4 equal stages"),
+        (("--pp", "4", "--schedule", "dualpipev", "--global-batch", "8"), "--global-batch: schedule dualpipev with 4"),
+        (("--pp", "2", "--schedule", "zb-v", "--vp", "1", "--global-batch", "8"), "--vp: schedule zb-v with 1"),
+        (("--precision", "fp16", "--global-batch", "8"), "has no rate for matrix products in float16"),
+        (("--layers", "8,x", "--global-batch", "8"), "argument --layers: 'x' is no whole number"),
+        (("--layers", "4,4", "--global-batch", "8"), "--layers: 2 numbers of layers for 1 × 1 stages"),
+        (("--tp", "2"), "--global-batch: a strategy needs it; give the samples of a step"),
+        (("--tp", "2", "--global-batch", "8", "--batch", "4"), "--batch: is not for a strategy, which --tp gives"),
+        (("--tp", "2", "--global-batch", "8", "--max-stages", "4"), "--max-stages: is not for a strategy"),
+        (("--no-flash",), "--no-flash: is for a strategy, of which no field is given; leave it out"),
+        (("--schedule", "zb-v"), "--schedule: no plan is made for schedule 'zb-v'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    files: tuple[str, ...], options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code: object
+    try:
+        code = main([*files, *options])
+    except SystemExit as end:  # argparse
+        code = end.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_a_device_without_constants_is_refused_before_the_model_is_traced(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, *_, cluster = files
+    assert main([model, "--device", "cpu", "--topo", cluster, "--tp", "2", "--global-batch", "8"]) == 2
+    assert "has no constants of training steps (`step:`)" in capsys.readouterr().err
+
+
+def test_the_options_know_what_a_strategy_knows() -> None:
+    assert get_args(Recompute) == RECOMPUTE
+    assert get_args(Precision) == PRECISIONS

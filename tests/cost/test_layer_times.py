@@ -1,0 +1,147 @@
+"""Times of layers from hand-made kernels, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpt_work import NONE, TENSOR, TOKEN, KernelList, gpt_work
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device, StepConstants, alignment_shares
+from automap_models.core.model_work import Kernels, LayerWork, WorkPass
+from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import LayerTimes, Runtime, Shares, StepClock, model_flop
+from automap_models.cost.process_groups import process_groups
+
+CONSTANTS = StepConstants(
+    product_efficiency=0.5,
+    half_size=64.0,
+    attention_efficiency=0.25,
+    bandwidth_efficiency=0.5,
+    launch_s=1e-6,
+    intra_efficiency=1.0,
+    inter_efficiency=1.0,
+    overlap=0.0,
+)
+DEVICE = Device("d", {"float32": 1e13, "bfloat16": 1e14, "float8": 2e14}, 1e13, 1e12, 1.0, 1.0, step=CONSTANTS)
+UNFUSED = Runtime(flash=False)
+
+
+def _layer(kernels: KernelList) -> LayerWork:
+    return LayerWork("layer", kernels.done(), NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE)
+
+
+def _times(layer: LayerWork, runtime: Runtime = UNFUSED, block: bool = True, **fields: object) -> LayerTimes:
+    fields = {"micro_batch": 1, "global_batch": 16, **fields}
+    strategy = Strategy(**fields)  # type: ignore[arg-type]
+    cluster = Cluster(1, strategy.devices, 1e11, 1e11, 8e10)
+    groups = process_groups(strategy, cluster, CONSTANTS)
+    return StepClock(strategy, DEVICE, groups, Shares(strategy), runtime).layer(layer, block)
+
+
+def _product(rows: float, columns: float, depth: float, marks: tuple[int, int, int, int]) -> LayerWork:
+    kernels = KernelList()
+    kernels.product(WorkPass.FORWARD, (1, rows, columns, depth), marks)
+    return _layer(kernels)
+
+
+def test_a_product_takes_its_flop_over_what_its_sides_let_it_reach() -> None:
+    """Sides of 64, 192 and 448 reach 1/2, 3/4 and 7/8 of half the peak."""
+    expected = 2 * 64 * 192 * 448 / (1e14 * 0.5 * 0.5 * 0.75 * 0.875)
+    assert _times(_product(64, 192, 448, (0, 0, 0, 0))).forward == pytest.approx(expected + 1e-6)
+
+
+def test_a_thin_product_takes_its_bytes() -> None:
+    """Sixteen rows and 8192 × 8192 weights: 2 · 8192² bytes at half of 1 TB/s, and little else."""
+    times = _times(_product(16, 8192, 8192, (0, 0, 0, 0)), block=False)
+    moved = 2 * (16 * 8192 + 8192**2 + 16 * 8192)
+    assert times.forward == pytest.approx(moved / 5e11 + 1e-6)
+
+
+def test_micro_batch_context_and_tensor_parallelism_change_the_sizes() -> None:
+    """64 tokens · 4 samples / 2 ranks of cp, 1024 columns / 4 ranks of tp."""
+    one = _times(_product(64, 1024, 512, (0, TOKEN, TENSOR, 0)), micro_batch=4, tp=4, cp=2)
+    assert one.forward == _times(_product(128, 256, 512, (0, 0, 0, 0))).forward
+
+
+def test_sequence_parallelism_divides_what_is_not_partitioned_otherwise() -> None:
+    kernels = KernelList()
+    kernels.memory(WorkPass.FORWARD, 1e9, TOKEN)
+    kernels.memory(WorkPass.INPUT, 1e9, TOKEN | TENSOR)
+    plain, shared = (_times(_layer(kernels), tp=4, sequence_parallel=on) for on in (False, True))
+    assert (plain.forward, plain.input) == pytest.approx((2e-3 + 1e-6, 0.5e-3 + 1e-6))
+    assert (shared.forward, shared.input) == pytest.approx((0.5e-3 + 1e-6, 0.5e-3 + 1e-6))
+
+
+def test_fp8_products_of_blocks_run_at_their_own_peak_after_a_cast() -> None:
+    """Casts of 512·1024 + 1024·2048 elements, 5 bytes each, at half of 1 TB/s."""
+    layer = _product(512, 2048, 1024, (0, 0, 0, 0))
+    bf16 = _times(layer).forward - 1e-6
+    casts = 5 * (512 * 1024 + 1024 * 2048) / 5e11
+    assert _times(layer, precision="fp8").forward == pytest.approx(bf16 / 2 + casts + 1e-6)
+    assert _times(layer, precision="fp8", block=False).forward == pytest.approx(bf16 + 1e-6)
+
+
+def test_a_causal_flash_kernel_computes_half_the_scores_and_two_and_a_half_times_that_back() -> None:
+    """a · s² · d · 2 FLOP for each of two products: 16 · 1024² · 64 · 4 / 2 at a quarter of the peak."""
+    (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers
+    flop = 16 * 1024**2 * 64 * 4
+    core = block.kernels.core
+
+    def core_s(layer: LayerWork) -> tuple[float, float]:
+        """Forward and backward time of the core: a block's without that of a block without."""
+        flash = _times(layer, Runtime())
+        rest = _times(replace(layer, kernels=_without_core(layer)), Runtime())
+        return flash.forward - rest.forward, flash.input - rest.input
+
+    assert core.any()
+    assert core_s(block) == pytest.approx((flop / 2 / 2.5e13 + 1e-6, 2.5 * flop / 2 / 2.5e13 + 1e-6))
+    assert core_s(replace(block, causal=False))[0] == pytest.approx(flop / 2.5e13 + 1e-6)
+
+
+def _without_core(layer: LayerWork) -> Kernels:
+    kernels = layer.kernels
+    keep = ~kernels.core
+    number = np.cumsum(keep) - 1
+    moved = keep[kernels.moved_kernels]
+    return replace(
+        kernels,
+        passes=kernels.passes[keep],
+        kinds=kernels.kinds[keep],
+        core=kernels.core[keep],
+        sizes=kernels.sizes[keep],
+        size_marks=kernels.size_marks[keep],
+        moved_kernels=number[kernels.moved_kernels[moved]],
+        moved_bytes=kernels.moved_bytes[moved],
+        moved_marks=kernels.moved_marks[moved],
+        moved_scores=kernels.moved_scores[moved],
+    )
+
+
+def test_sums_of_tensor_parallelism_may_go_beside_products() -> None:
+    """Two all-reduces of 2·s·h bytes over four devices at 100 GB/s."""
+    (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers
+    ring = 1.5 * 2 * 1024 * 1024 / 1e11 + 6 * 8e-6
+    assert _times(block, tp=4).tensor == pytest.approx((2 * ring, 2 * ring))
+    assert _times(block, Runtime(tensor_overlap=0.75), tp=4).tensor[0] == pytest.approx(ring / 2)
+
+
+def test_keys_and_values_hide_behind_attention() -> None:
+    (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers
+    slow = _times(block, Runtime(), cp=4).context
+    unfused = _times(block, cp=4).context
+    assert 0.0 <= unfused[0] <= slow[0]
+    assert _times(block, cp=1).context == (0.0, 0.0)
+
+
+def test_sides_that_are_no_multiple_of_eight_use_no_matrix_units() -> None:
+    sizes = np.array([[64.0, 128, 256], [64, 128, 72], [64, 150, 256], [64.5, 128, 64]])
+    assert alignment_shares(sizes).tolist() == [1.0, 0.93, 0.07, 1.0]
+
+
+def test_model_flop_of_a_block_are_six_a_parameter_and_attention() -> None:
+    """72·s·h² + 12·s²·h forward and backward (2104.04473, appendix: 24·s·h² + 4·s²·h forward, times three)."""
+    (_, block, _) = gpt_work(1, 1024, 16, sequence=512).layers
+    assert model_flop(block.kernels) == 72 * 512 * 1024**2 + 12 * 512**2 * 1024

@@ -1,0 +1,113 @@
+"""Where the groups of a strategy lie, and what their collectives take, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import StepConstants
+from automap_models.core.strategy import Strategy
+from automap_models.cost.process_groups import LATENCY_S, ProcessGroup, ProcessGroups, process_groups
+
+HALF = StepConstants(
+    product_efficiency=1.0,
+    half_size=0.0,
+    attention_efficiency=1.0,
+    bandwidth_efficiency=1.0,
+    launch_s=0.0,
+    intra_efficiency=0.5,
+    inter_efficiency=0.25,
+    overlap=0.0,
+)
+FOUR = Cluster(4, 8, 200e9, 100e9, 80e9)
+"""Four nodes of eight devices."""
+
+
+def _groups(**fields: int | str) -> ProcessGroups:
+    strategy = Strategy(micro_batch=1, global_batch=64, **fields)  # type: ignore[arg-type]
+    return process_groups(strategy, FOUR, HALF)
+
+
+def _lies(group: ProcessGroup) -> tuple[int, int, int, int]:
+    return group.size, group.inside, group.nodes, group.sharing
+
+
+def test_tensor_parallelism_is_innermost_and_the_pipeline_outermost() -> None:
+    """tp 4, cp 2 fill a node; dp 2 spans two, eight groups at once; pp 2 the two halves of the cluster."""
+    groups = _groups(tp=4, cp=2, dp=2, pp=2)
+    assert _lies(groups.tensor) == (4, 4, 1, 0)
+    assert _lies(groups.context) == (2, 2, 1, 0)
+    assert _lies(groups.data) == (4, 2, 2, 4)  # with the two of context parallelism, which hold the same weights
+    assert groups.crossing == (8,)
+    assert (groups.intra, groups.inter) == (100e9, 25e9)
+
+
+def test_ranks_of_expert_parallelism_are_neighbours_in_data_parallelism() -> None:
+    groups = _groups(tp=2, dp=16, ep=4)
+    assert _lies(groups.experts) == (4, 4, 1, 0)
+    assert _lies(groups.expert_data) == (4, 1, 4, 8)
+    assert _lies(groups.data) == (16, 4, 4, 2)
+
+
+def test_tensor_parallelism_may_span_nodes() -> None:
+    assert _lies(_groups(tp=16, dp=2).tensor) == (16, 8, 2, 1)
+
+
+def test_stages_inside_a_node_send_inside_it() -> None:
+    """Ranks of two devices: three boundaries inside each node, one between; in a V the middle is on one rank."""
+    assert _groups(tp=2, pp=16).crossing == (0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0)
+    v = _groups(tp=8, pp=4, vp=2, schedule="zb-v").crossing
+    assert v == (8, 8, 8, -1, 8, 8, 8)
+    looping = _groups(tp=2, pp=16, vp=2, schedule="interleaved").crossing
+    assert looping[15] == 2  # from the last rank to the first one
+
+
+def test_an_all_reduce_in_a_node_is_a_ring() -> None:
+    """2 (n - 1) steps of a latency and of an n-th of the bytes: 2 · 3/4 · 1 GB over 100 GB/s."""
+    group = ProcessGroup(4, 4, 1, 0, 100e9, 25e9)
+    assert group.all_reduce_s(1e9) == pytest.approx(0.015 + 6 * LATENCY_S)
+    assert group.gather_s(1e9) == pytest.approx(0.0075 + 3 * LATENCY_S)
+
+
+def test_groups_that_leave_a_node_at_once_share_its_network() -> None:
+    """Eight groups of one device in each of four nodes: 2 · 3/4 · 1 GB · 8 over 25 GB/s."""
+    group = ProcessGroup(4, 1, 4, 8, 100e9, 25e9)
+    assert group.all_reduce_s(1e9) == pytest.approx(0.48 + 6 * LATENCY_S)
+    assert group.gather_s(1e9) == pytest.approx(0.24 + 3 * LATENCY_S)
+
+
+def test_a_large_all_reduce_over_two_nodes_is_hierarchical() -> None:
+    """Inside 2 · 7/8 · 1 GB / 100 GB/s, across 2 · 1/2 · 1 GB / 25 GB/s; a ring would take 2 · 15/16 / 25."""
+    group = ProcessGroup(16, 8, 2, 1, 100e9, 25e9)
+    assert group.all_reduce_s(1e9) == pytest.approx(0.0175 + 0.04 + 16 * LATENCY_S)
+
+
+def test_a_small_all_reduce_over_many_nodes_is_a_tree() -> None:
+    group = ProcessGroup(64, 1, 64, 1, 100e9, 25e9)
+    assert group.all_reduce_s(1.0) == pytest.approx(2 * 6 * LATENCY_S, rel=1e-3)
+
+
+def test_tokens_for_experts_of_other_nodes_share_the_network() -> None:
+    """Two nodes of four members: half of what each of eight devices sends leaves, 8 · 1 GB / 2 in all a node."""
+    group = ProcessGroup(8, 4, 2, 2, 100e9, 25e9)
+    assert group.all_to_all_s(1e9) == pytest.approx(0.16 + 7 * LATENCY_S)
+
+
+def test_keys_and_values_come_round_to_all() -> None:
+    assert ProcessGroup(4, 4, 1, 0, 100e9, 25e9).passed_on_s(1e9) == pytest.approx(0.03 + 3 * LATENCY_S)
+
+
+def test_a_message_between_nodes_shares_the_network_with_its_neighbours() -> None:
+    groups = _groups(tp=4, dp=2, pp=4)
+    assert groups.transfer_s(0, 1e9) == pytest.approx(8 / 25 + LATENCY_S)
+    assert _groups(tp=2, pp=16).transfer_s(0, 1e9) == pytest.approx(1 / 100 + LATENCY_S)
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 32]), st.floats(1.0, 1e10), st.floats(1.0, 1e10))
+def test_more_bytes_never_take_less_and_one_device_nothing(size: int, one: float, other: float) -> None:
+    group = _groups(tp=size, dp=32 // size).tensor
+    for collective in (group.all_reduce_s, group.gather_s, group.all_to_all_s, group.passed_on_s):
+        assert collective(min(one, other)) <= collective(max(one, other))
+        assert size > 1 or collective(one) == 0.0

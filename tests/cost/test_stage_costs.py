@@ -1,0 +1,146 @@
+"""Memory of stages against Korthikanti et al. (2205.05198), and communication of data parallelism by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gpt_work import gpt_work
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device, StepConstants
+from automap_models.core.estimate import DeviceMemory
+from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import Runtime
+from automap_models.cost.process_groups import LATENCY_S
+from automap_models.cost.stage_costs import RUNTIME_BYTES, StageCosts, exposed_s, stage_costs
+
+CONSTANTS = StepConstants(
+    product_efficiency=0.8,
+    half_size=64.0,
+    attention_efficiency=0.4,
+    bandwidth_efficiency=0.8,
+    launch_s=0.0,
+    intra_efficiency=1.0,
+    inter_efficiency=1.0,
+    overlap=0.5,
+)
+DEVICE = Device("d", {"float32": 2e13, "bfloat16": 3e14, "float16": 3e14}, 2e13, 2e12, 1.0, 1.0, step=CONSTANTS)
+SIZES = {"22B": (48, 6144, 64, 1, 4), "175B": (96, 12288, 96, 8, 1), "530B": (105, 20480, 128, 35, 1)}
+"""Layers, hidden size, heads, pp and micro-batch of Table 3; tp is 8, a sample has 2,048 tokens."""
+UNFUSED = Runtime(flash=False)
+
+
+def _costs(name: str, runtime: Runtime = UNFUSED, **fields: object) -> StageCosts:
+    layers, hidden, heads, pp, micro_batch = SIZES[name]
+    fields = {"tp": 8, "pp": pp, "micro_batch": micro_batch, "global_batch": 64 * pp, "precision": "fp16", **fields}
+    strategy = Strategy(**fields)  # type: ignore[arg-type]
+    cluster = Cluster(strategy.devices // 8, 8, 3e11, 2e11, 8e10)
+    return stage_costs(gpt_work(layers, hidden, heads, name=name), strategy, cluster, DEVICE, runtime)
+
+
+def _first(name: str, runtime: Runtime = UNFUSED, **fields: object) -> DeviceMemory:
+    return _costs(name, runtime, **fields).memory[0]
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("sequence_parallel", "recompute"), [(False, "none"), (True, "none"), (False, "selective"), (True, "selective")]
+)
+def test_activations_are_those_of_the_published_formulas(name: str, sequence_parallel: bool, recompute: str) -> None:
+    """Equations 2, 4 and 6 times the layers of the first rank's micro-batches in flight, which are L; and the
+    embedding's dropout masks of p micro-batches (section 4.3). With one rank the head's 4·s·b·h and logits are there,
+    too."""
+    layers, h, heads, pp, b = SIZES[name]
+    s, t, v = 2048, 8, 51200
+    shared = t if sequence_parallel else 1
+    core = 0.0 if recompute == "selective" else 5 * heads * s / (h * t)
+    a_layer = s * b * h * (10 / shared + 24 / t + core)
+    expected = a_layer * layers + s * b * h * pp / shared
+    if pp == 1:
+        expected += 4 * s * b * h / shared + 4 * s * b * v / t
+    memory = _first(name, sequence_parallel=sequence_parallel, recompute=recompute)
+    assert memory.activations == pytest.approx(expected, rel=1e-12)
+
+
+def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_at_a_time() -> None:
+    """2·s·b·h a layer (section 5)."""
+    layers, h, heads, pp, b = SIZES["175B"]
+    s, t = 2048, 8
+    memory = _first("175B", recompute="full")
+    assert memory.activations == pytest.approx(2 * s * b * h * layers + s * b * h * pp)
+    assert memory.temporary == pytest.approx(s * b * h * (10 + 24 / t + 5 * heads * s / (h * t)))
+
+
+def test_flash_kernels_keep_no_scores() -> None:
+    assert _first("175B", Runtime()) == _first("175B", recompute="selective")
+
+
+def test_state_is_eighteen_bytes_a_parameter() -> None:
+    """12·h² + 13·h of each layer; the embedding's v·h and positions s·h on the first rank (2104.04473, equation 2)."""
+    layers, h, _, pp, _ = SIZES["175B"]
+    blocks = layers / pp * ((12 * h * h + 7 * h) / 8 + 6 * h)
+    assert _first("175B").state == pytest.approx(18 * (blocks + 51200 * h / 8 + 2048 * h))
+
+
+def test_tied_weights_on_one_rank_are_held_once() -> None:
+    layers, h, _, _, _ = SIZES["22B"]
+    blocks = layers * ((12 * h * h + 7 * h) / 8 + 6 * h)
+    assert _first("22B").state == pytest.approx(18 * (blocks + 51200 * h / 8 + 2048 * h + 2 * h))
+
+
+def test_logits_and_their_gradient_are_in_fp32_on_the_last_rank() -> None:
+    """Of the 4·s·b·v/t bytes each, the logits are counted as saved, so that what is left is at least the gradient."""
+    s, b, v, t = 2048, 1, 51200, 8
+    last = _costs("175B").memory[-1]
+    assert last.temporary == pytest.approx(4 * s * b * v / t)
+    assert last.runtime == RUNTIME_BYTES
+
+
+@pytest.mark.parametrize(
+    ("communication", "computation", "expected"), [(4.0, 10.0, 2.0), (4.0, 2.0, 3.0), (0.0, 1.0, 0.0), (4.0, 0.0, 4.0)]
+)
+def test_half_of_communication_hides_behind_half_of_computation(
+    communication: float, computation: float, expected: float
+) -> None:
+    assert exposed_s(communication, computation, 0.5) == expected
+
+
+def _data_s(zero: int, overlap: float, **fields: object) -> float:
+    work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
+    fields = {"micro_batch": 1, "global_batch": 16, "dp": 4, "zero": zero, **fields}
+    strategy = Strategy(**fields)  # type: ignore[arg-type]
+    device = replace(DEVICE, step=replace(CONSTANTS, overlap=overlap))
+    costs = stage_costs(work, strategy, Cluster(1, strategy.devices, 3e11, 2e11, 8e10), device)
+    return float(costs.data_s[0] + strategy.micro_batches * costs.times.gathers.sum())
+
+
+def _parameters() -> float:
+    h = 1024
+    return 4 * (12 * h * h + 13 * h) + 1024 * h + 512 * h + 2 * h
+
+
+def test_gradients_are_reduced_once_a_step_in_16_bits() -> None:
+    """2 · 3/4 of 2 bytes a parameter over 300 GB/s; scattered and gathered are as many bytes."""
+    ring = 1.5 * 2 * _parameters() / 3e11 + 6 * LATENCY_S
+    for zero in (0, 1, 2):
+        assert _data_s(zero, 0.0) == pytest.approx(ring)
+        assert _data_s(zero, 0.5) == pytest.approx(ring / 2)
+
+
+def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
+    """Three times 3/4 of 2 bytes a parameter, and six layers with a ring of three steps each."""
+    once = 0.75 * 2 * _parameters() / 3e11 + 6 * 3 * LATENCY_S
+    assert _data_s(3, 0.0) == pytest.approx(4 * 3 * once)
+    assert _data_s(3, 0.5) < 4 * 3 * once
+
+
+def test_zero_divides_the_update() -> None:
+    work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
+
+    def update_s(zero: int) -> float:
+        strategy = Strategy(micro_batch=1, global_batch=16, dp=4, zero=zero)
+        return stage_costs(work, strategy, Cluster(1, 4, 3e11, 2e11, 8e10), DEVICE).optimizer_s
+
+    assert update_s(0) == pytest.approx(30 * _parameters() / 1.6e12)
+    assert update_s(1) == pytest.approx(update_s(0) / 4)

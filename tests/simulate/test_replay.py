@@ -1,0 +1,93 @@
+"""The replay of a schedule against the discrete-event engine, and its rounds against all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automap_models.core import schedules
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
+from automap_models.simulate.engine import simulate
+from automap_models.simulate.replay import rank_ends
+
+Times = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, most_rounds: int = 4) -> tuple[str, int, int, int]:
+    """Schedule, S, M and vp."""
+    name = draw(st.sampled_from(sorted(SCHEDULES)))
+    ranks = draw(st.integers(2, 4))
+    virtual = SCHEDULES[name].virtual or draw(st.integers(1, 3))
+    rounds = draw(st.integers(2, most_rounds))
+    micro_batches = ranks * rounds
+    if SCHEDULES[name].virtual is not None:
+        micro_batches += draw(st.integers(0, ranks - 1))
+    return name, ranks, micro_batches, virtual
+
+
+def _times(seed: int, stages: int, transfers: bool) -> Times:
+    rng = np.random.default_rng(seed)
+    forward, inputs, weights = rng.uniform(0.5, 1.5, (3, stages)) if seed % 2 else np.ones((3, stages))
+    return forward, inputs, weights, transfers * rng.uniform(0.0, 0.6, stages - 1)
+
+
+def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: Times) -> float:
+    forward, inputs, weights, transfer = times
+    schedule = build_schedule(name, ranks, micro_batches, virtual)
+    return simulate(forward, inputs + weights, transfer, np.zeros(forward.size), schedule, weight_s=weights).length_s
+
+
+@given(pipelines(), st.integers(0, 9))
+@settings(max_examples=60)
+def test_without_messages_it_is_the_engine(pipeline: tuple[str, int, int, int], seed: int) -> None:
+    name, ranks, micro_batches, virtual = pipeline
+    times = _times(seed, ranks * virtual, transfers=False)
+    assert rank_ends(name, micro_batches, virtual, *times).max() == pytest.approx(_engine_s(*pipeline, times))
+
+
+@given(pipelines(), st.integers(0, 9))
+@settings(max_examples=60)
+def test_links_that_carry_both_directions_at_once_are_never_slower(
+    pipeline: tuple[str, int, int, int], seed: int
+) -> None:
+    name, ranks, micro_batches, virtual = pipeline
+    times = _times(seed, ranks * virtual, transfers=True)
+    assert rank_ends(name, micro_batches, virtual, *times).max() <= _engine_s(*pipeline, times) * (1 + 1e-12)
+
+
+@given(pipelines(most_rounds=20), st.integers(0, 9), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_few_rounds_give_what_all_rounds_give(
+    pipeline: tuple[str, int, int, int], seed: int, transfers: bool
+) -> None:
+    name, ranks, micro_batches, virtual = pipeline
+    times = _times(seed, ranks * virtual, transfers)
+    shortened = rank_ends(name, micro_batches, virtual, *times)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedules, "ROUNDS_SHOWN", 1000)
+        whole = rank_ends(name, micro_batches, virtual, *times)
+    assert shortened == pytest.approx(whole, rel=1e-9)
+
+
+def test_a_long_schedule_is_not_played_to_the_end() -> None:
+    """One round more than the warm-up of 8 ranks needs is played of 1,000 micro-batches."""
+    assert repeating_micro_batches("1f1b", 8, 1000, 1) == (24, 1)
+    assert repeating_micro_batches("interleaved", 8, 1000, 2) == (32, 8)
+    assert repeating_micro_batches("interleaved", 8, 1001, 1) == (1001, 1001)
+    assert repeating_micro_batches("gpipe", 8, 1000, 1) == (1000, 1000)
+
+
+@given(pipelines(most_rounds=20), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_few_rounds_hold_what_all_rounds_hold(pipeline: tuple[str, int, int, int], seed: int) -> None:
+    name, ranks, micro_batches, virtual = pipeline
+    saved, kept, *_ = _times(seed, ranks * virtual, transfers=False)
+    shown, _ = repeating_micro_batches(*pipeline)
+    few, all_of_them = (build_schedule(name, ranks, count, virtual) for count in (shown, micro_batches))
+    assert most_held(few, saved.tolist(), kept.tolist()) == pytest.approx(
+        most_held(all_of_them, saved.tolist(), kept.tolist())
+    )

@@ -1,0 +1,227 @@
+"""Prices of strategies against published steps' ratios, formulas and laws."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gpt_work import gpt_work
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device, StepConstants
+from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_times import Runtime, Shares, StepClock
+from automap_models.cost.process_groups import process_groups
+from automap_models.cost.stage_costs import stage_costs
+from automap_models.errors import BadInput
+from automap_models.simulate.strategy import strategy_estimate
+
+CONSTANTS = StepConstants(
+    product_efficiency=0.7,
+    half_size=60.0,
+    attention_efficiency=0.3,
+    bandwidth_efficiency=0.65,
+    launch_s=6e-6,
+    intra_efficiency=0.55,
+    inter_efficiency=0.4,
+    overlap=0.3,
+)
+DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=CONSTANTS)
+WORK = gpt_work(8, 1024, 16, sequence=512, vocabulary=8192)
+
+
+def _cluster(devices: int) -> Cluster:
+    nodes = max(1, devices // 8)
+    return Cluster(nodes, devices // nodes, 300e9, 100e9, 80e9)
+
+
+@pytest.mark.parametrize("vp", [1, 2])
+@pytest.mark.parametrize("micro_batches", [8, 32])
+def test_the_bubble_is_what_narayanan_et_al_derive(vp: int, micro_batches: int) -> None:
+    """(p - 1) / (v · m) of the ideal time (2104.04473, section 2.2), without communication and with equal stages."""
+    work = gpt_work(16, 8192, 64, vocabulary=1)
+    strategy = Strategy(
+        micro_batch=1, global_batch=micro_batches, pp=4, vp=vp, schedule="interleaved" if vp > 1 else "1f1b"
+    )
+    quick = Cluster(1, 4, 1e18, 1e18, 80e9)
+    estimate = strategy_estimate(work, strategy, quick, DEVICE)
+    parts = estimate.parts
+    assert parts.bubble / parts.compute == pytest.approx(3 / (vp * micro_batches), rel=0.03)
+
+
+def test_the_parts_add_up_to_the_step() -> None:
+    strategy = Strategy(micro_batch=1, global_batch=16, tp=2, pp=4, dp=2, recompute="full", sequence_parallel=True)
+    estimate = strategy_estimate(WORK, strategy, _cluster(16), DEVICE)
+    assert estimate.parts.total == estimate.step_s
+    assert all(part >= 0 for part in estimate.parts)
+    assert min(estimate.parts.tensor_parallel, estimate.parts.bubble, estimate.parts.transfers) > 0
+    assert estimate.tokens_per_s_per_device == pytest.approx(16 * 512 / estimate.step_s / 16)
+
+
+def test_a_device_without_constants_is_refused() -> None:
+    device = Device("bare", {"float32": 1e12, "bfloat16": 1e12}, 1e12, 1e12, 0.6, 0.75)
+    with pytest.raises(BadInput, match="device bare: has no constants of training steps"):
+        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=1), _cluster(1), device)
+
+
+def test_a_device_without_a_peak_for_the_precision_is_refused() -> None:
+    with pytest.raises(BadInput, match="device device: has no rate for matrix products in float8"):
+        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=1, precision="fp8"), _cluster(1), DEVICE)
+
+
+@st.composite
+def strategies_of_16_devices(draw: st.DrawFn) -> Strategy:
+    """What fits WORK, of 8 layers, and 16 devices."""
+    tp = draw(st.sampled_from([1, 2, 4]))
+    pp = draw(st.sampled_from([1, 2, 4]))
+    cp = draw(st.sampled_from([1, 2]))
+    dp = 16 // (tp * pp * cp) if 16 % (tp * pp * cp) == 0 else 1
+    tp = 16 // (pp * cp * dp)
+    schedule, vp = draw(
+        st.sampled_from([("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2)])
+    )
+    return Strategy(
+        micro_batch=draw(st.sampled_from([1, 2])),
+        global_batch=dp * 2 * 2 * pp,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        vp=vp,
+        schedule=schedule,
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        zero=draw(st.sampled_from([0, 1, 2, 3])),
+        sequence_parallel=draw(st.booleans()),
+    )
+
+
+def _seconds(strategy: Strategy, device: Device = DEVICE, **cluster: float) -> float:
+    return strategy_estimate(WORK, strategy, replace(_cluster(16), **cluster), device).step_s  # type: ignore[arg-type]
+
+
+@given(strategies_of_16_devices(), st.sampled_from(["matrix", "bandwidth", "step"]))
+def test_a_faster_device_is_never_slower(strategy: Strategy, what: str) -> None:
+    faster = {
+        "matrix": {"matrix": {name: 2 * rate for name, rate in DEVICE.matrix.items()}},
+        "bandwidth": {"bandwidth": 2 * DEVICE.bandwidth},
+        "step": {"step": replace(CONSTANTS, launch_s=0.0)},
+    }
+    device = replace(DEVICE, **faster[what])  # type: ignore[arg-type]
+    assert _seconds(strategy, device) <= _seconds(strategy) * (1 + 1e-9)
+
+
+@given(strategies_of_16_devices(), st.sampled_from(["intra", "inter"]))
+def test_more_bandwidth_is_never_slower(strategy: Strategy, link: str) -> None:
+    assert _seconds(strategy, **{link: 2 * getattr(_cluster(16), link)}) <= _seconds(strategy) * (1 + 1e-9)
+
+
+@given(strategies_of_16_devices())
+def test_parts_are_none_below_zero_and_add_up(strategy: Strategy) -> None:
+    estimate = strategy_estimate(WORK, strategy, _cluster(16), DEVICE)
+    assert min(estimate.parts) >= -1e-12
+    assert sum(estimate.parts) == pytest.approx(estimate.step_s)
+    assert 0 < estimate.mfu < CONSTANTS.product_efficiency
+    assert (estimate.parts.recompute > 0) == (strategy.recompute != "none")
+
+
+@given(strategies_of_16_devices())
+def test_no_step_is_shorter_than_its_closed_form(strategy: Strategy) -> None:
+    """Every micro-batch passes the longest rank, and the first one all stages once forward and backward, of which
+    gradients of weights need not be waited for: (M - 1) · max over ranks, and Σ of F and I over stages."""
+    costs = stage_costs(WORK, strategy, _cluster(16), DEVICE)
+    forward, inputs, weights = costs.times.passes
+    of_ranks = np.zeros(strategy.pp)
+    np.add.at(of_ranks, list(costs.rank_of), forward + inputs + weights)
+    bound = max(strategy.micro_batches * of_ranks.max(), float((forward + inputs).sum()))
+    if strategy.schedule in ("1f1b", "gpipe"):
+        bound = (strategy.micro_batches - 1) * of_ranks.max() + float((forward + inputs + weights).sum())
+    assert bound <= _seconds(strategy) * (1 + 1e-9)
+
+
+def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
+    """Without a pipeline, sums, recomputation and other ranks, four micro-batches and an update."""
+    strategy = Strategy(micro_batch=1, global_batch=4)
+    estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
+    groups = process_groups(strategy, _cluster(1), CONSTANTS)
+    clock = StepClock(strategy, DEVICE, groups, Shares(strategy), Runtime())
+    kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[:3]) for place, layer in enumerate(WORK.order))
+    assert estimate.parts.compute == pytest.approx(4 * kernels)
+    assert estimate.step_s == pytest.approx(4 * kernels + estimate.parts.optimizer)
+    assert [part for part in estimate.parts if part] == [estimate.parts.compute, estimate.parts.optimizer]
+
+
+def test_model_flop_utilisation_counts_no_recomputation() -> None:
+    """The same FLOP over a longer step."""
+    plain, again = (
+        strategy_estimate(WORK, Strategy(micro_batch=1, global_batch=4, recompute=how), _cluster(1), DEVICE)
+        for how in ("none", "full")
+    )
+    flop = 4 * (8 * (72 * 512 * 1024**2 + 12 * 512**2 * 1024) + 6 * 512 * 1024 * 8192)
+    assert plain.mfu == pytest.approx(flop / plain.step_s / 300e12)
+    assert again.mfu * again.step_s == pytest.approx(plain.mfu * plain.step_s)
+
+
+def test_a_device_that_is_too_small_does_not_fit() -> None:
+    strategy = Strategy(micro_batch=1, global_batch=1)
+    estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
+    fuller = replace(_cluster(1), memory=estimate.peak_memory * 0.99)
+    assert estimate.fits
+    assert not strategy_estimate(WORK, strategy, fuller, DEVICE).fits
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "message"),
+    [
+        ({"tp": 3, "global_batch": 1}, 3, "`tp`: 3 does not divide the 16 heads"),
+        ({"dp": 4, "global_batch": 4}, 8, "are 4 devices, cluster cluster has 8"),
+        ({"pp": 3, "global_batch": 3}, 3, "`pp`: 8 layers of GPT do not make 3 × 1 equal stages"),
+        ({"pp": 4, "vp": 4, "schedule": "interleaved", "global_batch": 4}, 4, "do not make 4 × 4 equal stages"),
+    ],
+)
+def test_a_strategy_that_does_not_divide_the_model_or_the_cluster_is_refused(
+    fields: dict[str, Any], devices: int, message: str
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        strategy_estimate(
+            WORK, Strategy(micro_batch=1, **fields), replace(_cluster(1), devices_per_node=devices), DEVICE
+        )
+
+
+TABLE_5 = {
+    "22B": (48, 6144, 64, 1, 1, 4, 4, 1.42, 1.10),
+    "175B": (96, 12288, 96, 8, 3, 1, 64, 18.13, 13.75),
+    "530B": (105, 20480, 128, 35, 3, 1, 280, 49.05, 37.83),
+    "1T": (128, 25600, 160, 64, 1, 1, 512, 94.42, 71.49),
+}
+"""Korthikanti et al., tables 3 and 5: layers, hidden size, heads, pp, vp, micro-batch and global batch; seconds of a
+step with full recomputation, and with sequence parallelism and selective recomputation. tp is 8, on A100."""
+
+
+@pytest.mark.parametrize("name", TABLE_5)
+def test_what_recomputation_costs_is_what_was_measured(name: str) -> None:
+    """The ratio of the two steps, 1.29 to 1.32, on A100s; a ratio depends little on constants."""
+    layers, hidden, heads, pp, vp, micro_batch, global_batch, full_s, present_s = TABLE_5[name]
+    work = gpt_work(layers, hidden, heads, name=name)
+    a100 = replace(DEVICE, matrix={"float32": 19.5e12, "float16": 312e12})
+
+    def step_s(recompute: str, sequence_parallel: bool) -> float:
+        strategy = Strategy(
+            micro_batch=micro_batch,
+            global_batch=global_batch,
+            tp=8,
+            pp=pp,
+            vp=vp,
+            schedule="interleaved" if vp > 1 else "1f1b",
+            recompute=recompute,  # type: ignore[arg-type]
+            sequence_parallel=sequence_parallel,
+            precision="fp16",
+        )
+        cluster = Cluster(pp, 8, 300e9, 200e9, 80e9)
+        return strategy_estimate(work, strategy, cluster, a100, runtime=Runtime(flash=False)).step_s
+
+    assert step_s("full", False) / step_s("selective", True) == pytest.approx(full_s / present_s, rel=0.08)
