@@ -291,5 +291,5 @@ class _Fusion:
         if total > accessed:
             return {v: nbytes * accessed / total for v, nbytes in of_values.items()}
         if of_values:
-            of_values[max(of_values, key=lambda v: of_values[v])] += accessed - total
+            of_values[values[-1]] += accessed - total
         return of_values

@@ -228,11 +228,13 @@ class _Work:
 
     @cached_property
     def _keepers(self) -> dict[int, int]:
-        """Saved value → the layer that saves it: the one that makes it, or the first that it is handed on to."""
-        keepers = {}
+        """Saved value → the layer that saves it: the first that reads it, since a pipeline may be cut before that."""
+        layers, keepers = self.layers.of_instructions, dict[int, int]()
         for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
-            made = self.layers.of_instructions[self.graph.producers[v]]
-            keepers[v] = self.layers.crossing[v][1][0] if v in self.layers.crossing else made
+            made = int(self.graph.producers[v])
+            at_home = any(layers[i] == layers[made] for i in self.layers.forward_readers[v])
+            handed_on = v in self.layers.crossing and not at_home
+            keepers[v] = self.layers.crossing[v][1][0] if handed_on else layers[made]
         return keepers
 
     def _read_for_weights(self, layer: int) -> set[int]:
@@ -244,7 +246,7 @@ class _Work:
     def _handed_on(self, layer: int) -> Iterator[int]:
         """Values made up to a layer that later ones read in the forward pass."""
         for v, (made, reading) in self.layers.crossing.items():
-            if made <= layer < reading[-1]:
+            if made <= layer < reading[-1] and self.graph.shapes[v]:
                 yield v
 
     def _exchanged(self, layer: int) -> Iterator[int]:
@@ -292,7 +294,32 @@ class _Work:
 
     @cached_property
     def _waited_sums(self) -> list[Sum]:
-        return [total for total in self.step.sums_over(self.marks.tensor) if not total.late]
+        """The sums that layers wait for; of results that a layer adds up, whatever else it adds to them, one."""
+        ends: dict[tuple[int, int, int], Sum] = {}
+        for total in self.step.sums_over(self.marks.tensor):
+            if not total.late:
+                i = total.operation
+                key = self.layers.of_instructions[i], int(self.graph.phases[i]), self._added_to(i)
+                ends.setdefault(key, total)
+        return list(ends.values())
+
+    def _added_to(self, i: int) -> int:
+        """The last of the instructions that only move the result of one, or add something to it."""
+        readers = self._readers[i]
+        while len(readers) == 1 and (self.graph.opcodes[readers[0]] in PASSED_THROUGH | {"add"}):
+            i = readers[0]
+            readers = self._readers[i]
+        return i
+
+    @cached_property
+    def _readers(self) -> dict[int, list[int]]:
+        """Instruction → those that read a result of it."""
+        readers: dict[int, list[int]] = defaultdict(list)
+        for maker, i in zip(
+            self.graph.producers[self.graph.operands].tolist(), self.graph.consumers.tolist(), strict=True
+        ):
+            readers[maker].append(i)
+        return readers
 
 
 def _places(use: Use) -> dict[int, int]:

@@ -202,7 +202,7 @@ def sized(name: str, *, batch: int | None = None, sequence: int | None = None, d
     batch, dtype = _checked(workload.batch if batch is None else batch, dtype or "float32")
     length = _sequence(name, workload.sequence, workload.longest, sequence)
     labels = (batch,) if length is None else (batch, length)
-    _require_jax(name)
+    require_jax(name)
     module, _, constant = workload.architecture.partition(":")
     return SizedModel(name, getattr(import_module(module), constant), labels, dtype)
 
@@ -228,7 +228,7 @@ def configured(
     """
     from .config_json import read_config
 
-    _require_jax(path)
+    require_jax(path)
     model = read_config(path, dropout=dropout)
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
@@ -261,7 +261,7 @@ def from_factory(
         BadInput: the factory cannot be called or returns something else.
         UserCodeError: its code raised.
     """
-    _require_jax(spec)
+    require_jax(spec)
     return step_of(spec, call_factory(spec, batch=batch, sequence=sequence, dtype=dtype), dtype)
 
 
@@ -271,7 +271,7 @@ def step_of(spec: str, returned: object, dtype: str | None) -> TrainingStep:
     Raises:
         BadInput: jax is not installed, or it is something else.
     """
-    _require_jax(spec)
+    require_jax(spec)
     from .custom import step_from
 
     return step_from(spec, returned, dtype)
@@ -295,7 +295,12 @@ def _sequence(name: str, default: int | None, longest: int | None, sequence: int
     return sequence
 
 
-def _require_jax(name: str) -> None:
+def require_jax(name: str) -> None:
+    """What tracing a built-in model takes.
+
+    Raises:
+        BadInput: it is not installed; `name` says for which model.
+    """
     for package in ("jax", "flax", "optax"):
         if find_spec(package) is None:
             raise BadInput(f"{package} is not installed", where=name, do="pip install 'automap-models[jax]'")

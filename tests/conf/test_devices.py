@@ -8,10 +8,15 @@ from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.resources import conf_dir
 
 DATA_SHEETS = {
-    "v100": {"float32": 15.7e12, "float16": 125e12, "bandwidth": 900e9},
     "a100": {"float32": 19.5e12, "tf32": 156e12, "bfloat16": 312e12, "bandwidth": 2039e9},
-    "h100": {"float32": 67e12, "tf32": 989.4e12 / 2, "bfloat16": 1978.9e12 / 2, "bandwidth": 3.35e12},
+    "h100": {"float32": 67e12, "tf32": 989.4e12 / 2, "bfloat16": 1978.9e12 / 2, "float8": 3957.8e12 / 2},
     "h200": {"float32": 67e12, "tf32": 989.4e12 / 2, "bfloat16": 1978.9e12 / 2, "bandwidth": 4.8e12},
+    "v100": {"float32": 15.7e12, "float16": 125e12, "bandwidth": 900e9},
+    "a100-40": {"tf32": 156e12, "bfloat16": 312e12, "bandwidth": 1555e9},
+    "h100-96": {"bfloat16": 1978.9e12 / 2, "float8": 3957.8e12 / 2, "bandwidth": 2.4e12},
+    "b200": {"float32": 600e12 / 8, "bfloat16": 36e15 / 8 / 2, "float8": 72e15 / 8 / 2, "bandwidth": 64e12 / 8},
+    "gb200": {"float32": 160e12 / 2, "bfloat16": 10e15 / 2 / 2, "float8": 20e15 / 2 / 2, "bandwidth": 16e12 / 2},
+    "t4": {"float32": 8.1e12, "float16": 65e12, "bandwidth": 256 / 8 * 10e9},
     "cpu": {"float32": 40 * 2.3e9 * 2 * 16 * 2, "float64": 40 * 2.3e9 * 2 * 8 * 2, "bandwidth": 8 * 3200e6 * 8},
 }
 

@@ -201,7 +201,7 @@ def without(*keys: str) -> dict[str, object]:
 
 
 def test_the_promised_devices_are_shipped() -> None:
-    assert {"v100", "a100", "h100", "h200", "cpu"} <= set(known_devices())
+    assert {"v100", "a100", "a100-40", "h100", "h100-96", "h200", "b200", "gb200", "t4", "cpu"} <= set(known_devices())
     assert known_devices() == sorted(path.stem for path in (conf_dir() / "device").iterdir())
 
 
@@ -225,7 +225,9 @@ def test_numbers_that_yaml_takes_for_text_are_numbers_of_a_device(tmp_path: Path
 
 
 def test_an_unknown_name_lists_the_known_devices() -> None:
-    with pytest.raises(BadInput, match="'k80' is neither a known device nor a file; choose from a100, cpu, h100"):
+    with pytest.raises(
+        BadInput, match="'k80' is neither a known device nor a file; choose from a100, a100-40, b200, cpu, gb200, h100"
+    ):
         read_device("k80")
 
 

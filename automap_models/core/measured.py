@@ -1,0 +1,66 @@
+"""A training step that somebody measured: what ran, on what, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.strategy import Strategy, TransformerShape
+
+Family = Literal["gpt", "llama", "bert"]
+"""Which of the built-in transformers a model is: a decoder with learned positions and layer norms, one with rotary
+positions and a gated perceptron, or an encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """One measured step, or one attempt that ran out of memory.
+
+    Attributes:
+        name: unique among those of a file.
+        source: who published it.
+        system: the software that ran it.
+        family: which model it is.
+        shape: its sizes.
+        tied: whether the word embedding is also the output matrix.
+        dropout: whether activations are dropped at random, as the models of 2019 to 2022 do.
+        strategy: how it was trained.
+        device: name of a shipped device.
+        cluster: what it ran on.
+        flash: whether attention runs in one kernel that never writes scores.
+        async_tensor: whether sums of tensor parallelism go on beside products.
+        step_s: seconds of a step; None where only memory, or a failure, was published.
+        memory_bytes: the largest that one device held; None where it was not published.
+        fits: whether it ran; None where it failed for a reason that was not published.
+    """
+
+    name: str
+    source: str
+    system: str
+    family: Family
+    shape: TransformerShape
+    tied: bool
+    dropout: bool
+    strategy: Strategy
+    device: str
+    cluster: Cluster
+    flash: bool
+    async_tensor: bool
+    step_s: float | None
+    memory_bytes: float | None
+    fits: bool | None
+
+
+@dataclass(frozen=True)
+class SkippedStep:
+    """A step that cannot be priced.
+
+    Attributes:
+        name, source: as a measured step's.
+        reason: why, in one sentence.
+    """
+
+    name: str
+    source: str
+    reason: str

@@ -1,0 +1,114 @@
+"""What the name of a training system says of a measured step, where its row leaves it open.
+
+Rows name the system and perhaps its year, `Megatron-LM 2021`. SYSTEMS holds what such a system did by default, for
+everybody who measured it. Nothing in it is of one source or one model, and no number in it is fitted. A system without
+a year counts as today's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
+Remainder = Literal["ends", "last"]
+"""Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
+UNDATED = 9999
+"""Year of a system whose name holds none."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a training system does by default.
+
+    Attributes:
+        pattern: of its name, a regular expression.
+        flash_from: the first year in which attention runs in one kernel.
+        sequence_parallel: when the devices of tensor parallelism share what is between their operators.
+        dropout: whether its GPT drops activations.
+        remainder: which stages have fewer layers.
+        vocabulary_multiple: to which the vocabulary is padded.
+        chunk_layers: of a virtual stage of an interleaved schedule; None: there are two virtual stages a rank.
+        untied: whether GPT's output matrix is not the word embedding.
+        async_tensor: whether sums of tensor parallelism go on beside products.
+        micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
+    """
+
+    pattern: str
+    flash_from: int
+    sequence_parallel: SequenceParallel = "never"
+    dropout: bool = True
+    remainder: Remainder = "ends"
+    vocabulary_multiple: int = 1
+    chunk_layers: int | None = None
+    untied: bool = False
+    async_tensor: bool = False
+    micro_batches_are_ranks: bool = False
+
+    def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
+        """Whether tensor parallelism shares tokens, too, in that year's system."""
+        if tp == 1 or self.sequence_parallel == "never":
+            return False
+        return self.sequence_parallel == "with tp" or (selective and year >= 2022)
+
+
+SYSTEMS = (
+    # Its perf_recipes: sequence_parallel and tp_comm_overlap (user buffers) wherever tp > 1, attention by cuDNN, no
+    # dropout.
+    System(
+        "megatron-bridge|nemo",
+        0,
+        "with tp",
+        dropout=False,
+        vocabulary_multiple=128,
+        chunk_layers=1,
+        async_tensor=True,
+    ),
+    # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
+    System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
+    # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
+    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1),
+    # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
+    # in one kernel by default; --make-vocab-size-divisible-by is 128.
+    System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
+    System("deepspeed", 2024, remainder="last"),
+    System("oneflow", 2024),
+    # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
+    # is the pipeline's degree unless an option says otherwise.
+    System("torchtitan", 0, "with tp", dropout=False, micro_batches_are_ranks=True),
+    # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).
+    System("", 2023, dropout=False),
+)
+"""The first whose pattern is in a name counts."""
+
+
+def system_named(name: str) -> System:
+    """The system of that name; the last of SYSTEMS where none is known."""
+    return next(system for system in SYSTEMS if re.search(system.pattern, name.lower()))
+
+
+def year_named(name: str) -> int:
+    """The year in a system's name, UNDATED where there is none."""
+    match = re.search(r"\b20\d\d\b", name)
+    return int(match[0]) if match else UNDATED
+
+
+def split_layers(layers: int, stages: int, remainder: Remainder) -> tuple[int, ...] | None:
+    """[stages] layers of each stage; None where they divide evenly.
+
+    Embedding and output matrix take about as long as a layer each, so that systems leave one layer out at both ends
+    where that makes the rest equal. Otherwise stages are filled one after the other (`last`), or as many as needed of
+    those in the middle have one more (`ends`).
+    """
+    share, rest = divmod(layers, stages)
+    if not rest:
+        return None
+    if stages > 1 and (layers + 2) % stages == 0:
+        whole = (layers + 2) // stages
+        return (whole - 1, *[whole] * (stages - 2), whole - 1)
+    if remainder == "last":
+        filled = [min(share + 1, max(0, layers - (share + 1) * i)) for i in range(stages)]
+        return tuple(filled)
+    first = (stages - rest) // 2
+    return tuple(share + (first <= i < first + rest) for i in range(stages))

@@ -1,0 +1,267 @@
+"""Prices of training steps that others measured and published, against what they measured.
+
+    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--plot PICTURE]
+
+ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
+{"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
+
+The constants are those of the shipped devices, or of the files in `--devices`, a folder of files KIND.yaml. A model is
+traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from common import refuse
+from numpy.typing import ArrayLike
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy.stats import kendalltau
+
+from automap_models.core.device import Device
+from automap_models.core.estimate import Estimate
+from automap_models.core.measured import MeasuredStep, SkippedStep
+from automap_models.errors import BadInput
+from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
+from automap_models.formats.hardware_yaml import known_devices, read_device
+from automap_models.formats.measured_rows import read_measured_steps
+from automap_models.simulate.measured import measured_estimate
+from automap_models.workloads.measured import MeasuredWorks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST_PLANS = 4
+"""Of a group whose plans are ranked."""
+LEAST_SPREAD = 1.3
+"""Of the slowest over the fastest plan of a group that counts for the mean."""
+
+
+class Price(NamedTuple):
+    """A measured step and what it is estimated to cost; the reason where it has no price."""
+
+    step: MeasuredStep | SkippedStep
+    estimate: Estimate | None
+    reason: str | None
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The row's object in OUT.json."""
+        estimate = self.estimate
+        return {
+            "id": self.step.name,
+            "predicted_s": None if estimate is None else estimate.step_s,
+            "predicted_memory_bytes": None if estimate is None else estimate.peak_memory,
+            "fits": None if estimate is None else estimate.fits,
+            "skipped": self.reason,
+        }
+
+
+def priced(
+    steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]
+) -> list[Price]:
+    """Every step with its price."""
+    return [_priced(step, works, devices) for step in steps]
+
+
+def _priced(step: MeasuredStep | SkippedStep, works: MeasuredWorks, devices: dict[str, Device]) -> Price:
+    if isinstance(step, SkippedStep):
+        return Price(step, None, step.reason)
+    try:
+        return Price(step, measured_estimate(step, works.of(step), devices[step.device]), None)
+    except BadInput as error:
+        return Price(step, None, str(error))
+
+
+class Errors(NamedTuple):
+    """Of predictions: how many, median and 90th percentile of |error|, and the median ratio; shares of 1."""
+
+    rows: int
+    median: float
+    p90: float
+    bias: float
+
+
+def errors_of(predicted: ArrayLike, measured: ArrayLike) -> Errors:
+    """Relative errors of predictions; NaN where there are none."""
+    ratios = np.asarray(predicted, float) / np.asarray(measured, float)
+    if not ratios.size:
+        return Errors(0, np.nan, np.nan, np.nan)
+    errors = np.abs(ratios - 1)
+    median, p90 = np.percentile(errors, [50, 90])
+    return Errors(ratios.size, float(median), float(p90), float(np.median(ratios)))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How plans of one model on one cluster are ranked.
+
+    Attributes:
+        name: of the model, the cluster and the batch.
+        plans: how many.
+        spread: the slowest measured over the fastest.
+        tau: Kendall's, of predicted and measured seconds.
+        loss: of the plan that is predicted to be the fastest over the fastest, a share of 1.
+    """
+
+    name: str
+    plans: int
+    spread: float
+    tau: float
+    loss: float
+
+
+def ranking(name: str, predicted: Sequence[float], measured: Sequence[float]) -> Ranking:
+    """The ranking of a group's plans."""
+    best = min(measured)
+    tau = float(kendalltau(predicted, measured).statistic)
+    chosen = measured[int(np.argmin(predicted))]
+    return Ranking(name, len(measured), max(measured) / best, tau, chosen / best - 1)
+
+
+def rankings(prices: Iterable[Price]) -> list[Ranking]:
+    """Of every group of LEAST_PLANS or more plans of one source, system, model, cluster, batch and precision."""
+    groups: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
+    for step, estimate, _ in prices:
+        if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
+            strategy = step.strategy
+            key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
+            groups[key].append((estimate.step_s, step.step_s))
+    result = []
+    for (source, _, shape, cluster, batch, _), pairs in groups.items():
+        if len(pairs) >= LEAST_PLANS:
+            name = f"{source}: {shape.name}, {cluster.devices} devices, {batch} samples"  # type: ignore[attr-defined]
+            result.append(ranking(name, *zip(*pairs, strict=True)))
+    return result
+
+
+def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
+    """How many verdicts, that a run fits or does not, are right, and how many there are."""
+    known = [
+        (step.fits, estimate.fits)
+        for step, estimate, _ in prices
+        if isinstance(step, MeasuredStep) and estimate is not None and step.fits is not None
+    ]
+    return sum(measured == predicted for measured, predicted in known), len(known)
+
+
+def tables(prices: list[Price]) -> list[Table]:
+    """Errors by source, and rankings by group."""
+    by_source = Table(
+        "source", "rows", "priced", "median", "p90", "ratio", "memory: rows", "median", "p90", "ratio", "fits"
+    )
+    sources = sorted({price.step.source for price in prices})
+    for source in [*sources, "all"]:
+        own = [price for price in prices if source in (price.step.source, "all")]
+        right, known = verdicts(own)
+        cells = [len(own), sum(price.estimate is not None for price in own)]
+        by_source.add_row(source, *map(str, cells), *_cells(own, "step_s"), *_cells(own, "memory"), f"{right}/{known}")
+    ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
+    groups = rankings(prices)
+    for group in sorted(groups, key=lambda group: -group.spread):
+        ranked.add_row(
+            group.name, str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", f"{100 * group.loss:.1f} %"
+        )
+    wide = [group for group in groups if group.spread > LEAST_SPREAD]
+    if wide:
+        tau, loss = np.mean([group.tau for group in wide]), np.mean([group.loss for group in wide])
+        ranked.add_row(f"mean of spread > {LEAST_SPREAD}", str(len(wide)), "", f"{tau:.2f}", f"{100 * loss:.1f} %")
+    return [by_source, ranked]
+
+
+def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
+    errors = errors_of(*pairs_of(prices, what))
+    shown = (
+        [f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"] if errors.rows else [""] * 3
+    )
+    return (*([str(errors.rows)] if what == "memory" else []), *shown)
+
+
+def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[float]]:
+    """What is predicted and what was measured: `step_s` or `memory`."""
+    predicted, measured = [], []
+    for step, estimate, _ in prices:
+        if isinstance(step, MeasuredStep) and estimate is not None:
+            value = step.step_s if what == "step_s" else step.memory_bytes
+            if value is not None:
+                predicted.append(estimate.step_s if what == "step_s" else estimate.peak_memory)
+                measured.append(value)
+    return predicted, measured
+
+
+def scatter(prices: list[Price]) -> Figure:
+    """Predicted over measured seconds, a colour for each source."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    axes = figure.add_subplot()
+    sources = sorted({price.step.source for price in prices if pairs_of([price], "step_s")[0]})
+    for i, source in enumerate(sources):
+        predicted, measured = pairs_of((price for price in prices if price.step.source == source), "step_s")
+        axes.scatter(measured, predicted, s=12, color=f"C{i}", alpha=0.7, label=source, marker="osv^Dx"[i % 6])
+    ends = np.array([min(pairs_of(prices, "step_s")[1]) / 1.5, max(pairs_of(prices, "step_s")[1]) * 1.5])
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.fill_between(ends, ends / 1.2, ends * 1.2, color="black", alpha=0.08, linewidth=0, label="± 20 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured step, s", ylabel="predicted step, s", xlim=ends, ylim=ends)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def shipped_devices(folder: Path | None) -> dict[str, Device]:
+    """The shipped devices by name, and in their place those in a folder."""
+    devices = {name: read_device(name) for name in known_devices()}
+    for path in sorted(folder.glob("*.yaml")) if folder else ():
+        devices[path.stem] = read_device(path)
+    return devices
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path, help="measured steps")
+    parser.add_argument("--json", type=Path, help="write the price of every row")
+    parser.add_argument("--plot", type=Path, help="draw predicted over measured seconds")
+    parser.add_argument("--devices", type=Path, help="folder of devices KIND.yaml in place of the shipped ones")
+    arguments = parser.parse_args()
+    try:
+        for path in (arguments.json, arguments.plot):
+            if path is not None:
+                require_writable(path)
+        steps = read_measured_steps(arguments.rows)
+        devices = shipped_devices(arguments.devices)
+        works = MeasuredWorks(Cache(cache_folder()))
+        prices = priced(track(steps, "pricing", console=Console(stderr=True), transient=True), works, devices)
+        report(prices, arguments.json, arguments.plot)
+    except BadInput as error:
+        refuse(str(error))
+
+
+def report(prices: list[Price], json_path: Path | None, plot: Path | None) -> None:
+    """Write and draw what is asked for, and print the tables."""
+    if json_path is not None:
+        write_text(json_path, json.dumps([price.document for price in prices], indent=1) + "\n")
+    if plot is not None:
+        from automap_models.plots.figures import save_figure
+
+        save_figure(plot, scatter(prices))
+    screen = Console(width=140)
+    for table in tables(prices):
+        screen.print(table)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for price in prices:
+        if price.reason is not None:
+            reasons[price.reason].append(price.step.name)
+    for reason, names in reasons.items():
+        screen.print(f"no price for {', '.join(names)}: {reason}", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

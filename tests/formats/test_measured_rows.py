@@ -1,0 +1,441 @@
+"""Measured steps: a row of each published source against figures worked out by hand, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from automap_models.core.measured import MeasuredStep, SkippedStep
+from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
+from automap_models.formats.measured_rows import read_measured_steps
+
+GPT3 = {
+    "name": "GPT-3 175B",
+    "arch": "gpt",
+    "layers": 96,
+    "hidden": 12288,
+    "ffn": 49152,
+    "heads": 96,
+    "kv_heads": 96,
+    "seq": 2048,
+    "vocab": 51200,
+}
+LLAMA_8B = {
+    "name": "Llama 3.1 8B",
+    "arch": "llama",
+    "layers": 32,
+    "hidden": 4096,
+    "ffn": 14336,
+    "heads": 32,
+    "kv_heads": 8,
+    "seq": 8192,
+    "vocab": 128256,
+}
+ROW: dict[str, Any] = {
+    "id": "row-1",
+    "source": "somebody",
+    "system": "Megatron-LM 2021",
+    "model": GPT3,
+    "gpus": 384,
+    "gpu_type": "A100-80GB SXM",
+    "gpus_per_node": 8,
+    "tp": 8,
+    "pp": 12,
+    "dp": 4,
+    "vp": None,
+    "micro_batch": 1,
+    "global_batch": 1536,
+    "schedule": None,
+    "recompute": "full",
+    "zero": 0,
+    "precision": "fp16",
+    "measured": {"tflops_per_gpu": 153, "flop_formula": "narayanan2021 eq.3"},
+    "note": None,
+}
+
+
+def gpt(layers: int, hidden: int, heads: int, sequence: int, vocabulary: int) -> dict[str, Any]:
+    sizes = {"layers": layers, "hidden": hidden, "ffn": 4 * hidden, "heads": heads, "kv_heads": heads}
+    return {"name": "GPT", "arch": "gpt", **sizes, "seq": sequence, "vocab": vocabulary}
+
+
+def converted(tmp_path: Path, **values: Any) -> MeasuredStep | SkippedStep:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"rows": [{**copy.deepcopy(ROW), **values}]}))
+    (step,) = read_measured_steps(path)
+    return step
+
+
+def measured(tmp_path: Path, **values: Any) -> MeasuredStep:
+    step = converted(tmp_path, **values)
+    assert isinstance(step, MeasuredStep), step
+    return step
+
+
+def reason(tmp_path: Path, **values: Any) -> str:
+    step = converted(tmp_path, **values)
+    assert isinstance(step, SkippedStep)
+    return step.reason
+
+
+def test_megatron_s_teraflops_are_seconds_by_its_formula(tmp_path: Path) -> None:
+    """96·1536·2048·96·12288²·(1 + 2048/(6·12288) + 51200/(16·96·12288)) FLOP at 384 · 153 TFLOP/s: 76.78 s."""
+    step = measured(tmp_path)
+    assert step.step_s == pytest.approx(76.78, rel=1e-4)
+    assert step.strategy == Strategy(
+        micro_batch=1, global_batch=1536, tp=8, pp=12, dp=4, recompute="full", precision="fp16"
+    )
+    assert (step.family, step.shape.heads, step.shape.ffn, step.flash) == ("gpt", 96, 49152, False)
+    assert (step.device, step.cluster.nodes, step.cluster.devices_per_node) == ("a100", 48, 8)
+    assert (step.cluster.intra, step.cluster.inter, step.cluster.memory) == (300e9, 8 * 25e9, 80e9)
+    assert (step.memory_bytes, step.fits) == (None, True)
+
+
+def test_memory_of_korthikanti_is_state_and_activations_with_sequence_parallelism_where_it_is_selective(
+    tmp_path: Path,
+) -> None:
+    """Their Figure 1; 530B on 35 stages of 3 virtual ones is interleaved."""
+    values = {
+        "system": "Megatron-LM 2022",
+        "model": gpt(105, 20480, 128, 2048, 51200),
+        "gpus": 280,
+        "pp": 35,
+        "vp": 3,
+        "dp": 1,
+        "global_batch": 280,
+        "recompute": "selective (attention)",
+        "measured": {"memory_params_optimizer_gib": 31.640625, "memory_activations_gib": 23.076171875},
+    }
+    step = measured(tmp_path, **values)
+    assert step.memory_bytes == (31.640625 + 23.076171875) * 2**30
+    assert step.step_s is None
+    assert (step.strategy.schedule, step.strategy.recompute) == ("interleaved", "selective")
+    assert step.strategy.sequence_parallel
+    assert not measured(tmp_path, **{**values, "recompute": "none"}).strategy.sequence_parallel
+    assert not measured(tmp_path, **{**values, "system": "Megatron-LM 2021"}).strategy.sequence_parallel
+
+
+def test_one_device_of_a_larger_node_is_a_cluster_of_one(tmp_path: Path) -> None:
+    step = measured(
+        tmp_path,
+        system="OneFlow-GPT 2021",
+        model=gpt(16, 1536, 16, 2048, 51200),
+        gpus=1,
+        gpu_type="V100-SXM2-16GB",
+        **dict.fromkeys(("tp", "pp", "dp"), 1),
+        micro_batch=2,
+        global_batch=2,
+        measured={"iteration_s": 0.40616, "tflops_per_gpu": 49.43, "memory_gib": 10.807},
+    )
+    assert (step.cluster.nodes, step.cluster.devices_per_node) == (1, 1)
+    assert (step.device, step.cluster.inter, step.cluster.memory) == ("v100", 12.5e9, 16e9)
+    assert step.step_s == 0.40616
+    assert step.memory_bytes == pytest.approx(11.604e9, rel=1e-4)
+
+
+def bloom(**values: Any) -> dict[str, Any]:
+    return {
+        "source": "bigscience-tr11-prequel",
+        "system": "Megatron-DeepSpeed 2022",
+        "model": gpt(70, 14336, 64, 2048, 250880),
+        "tp": 4,
+        "dp": 8,
+        "micro_batch": 2,
+        "global_batch": 2048,
+        "zero": 1,
+        "precision": "bf16",
+        "measured": {"iteration_s": 102.03, "tflops_per_gpu": 153.68, "memory_gb": 59},
+        **values,
+    }
+
+
+def test_bloom_leaves_a_layer_out_at_both_ends_and_runs_on_omni_path(tmp_path: Path) -> None:
+    step = measured(tmp_path, **bloom())
+    assert step.strategy.layers == (5, *[6] * 10, 5)
+    assert step.cluster.inter == 4 * 12.5e9
+    assert step.memory_bytes == 59e9
+    assert (step.strategy.zero, step.strategy.precision) == (1, "bf16")
+
+
+def test_deepspeed_fills_stages_one_after_the_other(tmp_path: Path) -> None:
+    """78 layers on 12 stages: 7 at most, so that 11 stages have 7 and the last one has 1."""
+    step = measured(
+        tmp_path,
+        **bloom(model=gpt(78, 13824, 96, 2048, 250880), measured={"iteration_s": 107.12, "tflops_per_gpu": 151.64}),
+    )
+    assert step.strategy.layers == (*[7] * 11, 1)
+
+
+def test_heads_that_nobody_published_are_about_128_wide(tmp_path: Path) -> None:
+    """14400 has the divisors 16, 32, 48, 80, 96, 144, … among multiples of 16; BLOOM's trials had 96 of 150."""
+    model = {**gpt(80, 14400, 1, 2048, 250880), "heads": None, "kv_heads": None}
+    step = measured(tmp_path, **bloom(model=model, tp=8, pp=10, gpus=320, dp=4, measured={"iteration_s": 221.21}))
+    assert (step.shape.heads, step.shape.kv_heads) == (96, 96)
+
+
+def test_a_run_out_of_memory_does_not_fit_and_a_failure_says_nothing(tmp_path: Path) -> None:
+    assert measured(tmp_path, **bloom(measured={"oom": True})).fits is False
+    assert measured(tmp_path, **bloom(measured={"failed": True})).fits is None
+    assert measured(tmp_path, **bloom(measured={"oom": True})).step_s is None
+
+
+@pytest.mark.parametrize(
+    ("word", "vp", "schedule", "virtual", "layers"),
+    [
+        ("1F1B", 1, "1f1b", 1, (1, *[2] * 14, 1)),
+        ("ZB-1p", 1, "zb-h1", 1, (1, *[2] * 14, 1)),
+        ("ZB-2p", 1, "zb-h2", 1, (1, *[2] * 14, 1)),
+        ("ZB-V", 2, "zb-v", 2, (0, *[1] * 30, 0)),
+        ("1F1B-I", None, "interleaved", 2, (0, *[1] * 30, 0)),
+    ],
+)
+def test_zero_bubble_s_schedules_by_their_names(
+    tmp_path: Path, word: str, vp: int | None, schedule: str, virtual: int, layers: tuple[int, ...]
+) -> None:
+    """288 samples at 66.4 a second; the vocabulary is padded to a multiple of 128."""
+    step = measured(
+        tmp_path,
+        system="Megatron-LM 2023 + zero bubble",
+        model=gpt(30, 4096, 32, 1024, 50257),
+        gpus=16,
+        tp=1,
+        pp=16,
+        dp=1,
+        vp=vp,
+        micro_batch=6,
+        global_batch=288,
+        schedule=word,
+        recompute="none",
+        measured={"samples_per_s": 66.4},
+    )
+    assert (step.strategy.schedule, step.strategy.vp) == (schedule, virtual)
+    assert step.strategy.layers == layers
+    assert step.step_s == pytest.approx(4.33735, rel=1e-5)
+    assert (step.shape.vocabulary, step.flash) == (393 * 128, False)
+
+
+def test_amp_s_cuts_are_counted_in_deepspeed_s_modules(tmp_path: Path) -> None:
+    """Modules 0 and 1 are the embedding and a transposition, 2 to 25 the layers, 26 to 29 what comes after them."""
+    step = measured(
+        tmp_path,
+        system="DeepSpeed 3D (AMP)",
+        model=gpt(24, 1024, 16, 1024, 52256),
+        gpus=16,
+        gpu_type="T4-16GB",
+        gpus_per_node=4,
+        tp=1,
+        pp=4,
+        dp=4,
+        global_batch=32,
+        recompute=None,
+        zero=None,
+        measured={"iteration_s": 1.2},
+        note="pipeline cuts (layer indices of the DeepSpeed module list): [0, 9, 15, 21, 30]",
+    )
+    assert step.strategy.layers == (7, 6, 6, 5)
+    assert (step.strategy.recompute, step.strategy.zero) == ("none", 0)
+    assert (step.device, step.cluster.inter, step.cluster.memory) == ("t4", 6.25e9, 16e9)
+
+
+def test_tokens_a_second_on_a_device_are_seconds_of_a_step(tmp_path: Path) -> None:
+    """Megatron-Bridge: 1536 · 8192 tokens at 1024 · 326 a second; 126 layers and two ends on 64 virtual stages."""
+    model = {**LLAMA_8B, "layers": 126, "hidden": 16384, "ffn": 53248, "heads": 128}
+    step = measured(
+        tmp_path,
+        system="Megatron-Bridge 26.06",
+        model=model,
+        gpus=1024,
+        gpu_type="H100",
+        pp=8,
+        vp=8,
+        dp=8,
+        cp=2,
+        schedule="interleaved 1F1B",
+        recompute=None,
+        zero=1,
+        precision="FP8-CS",
+        measured={"tokens_per_s_per_gpu": 326.0},
+    )
+    assert step.step_s == pytest.approx(37.693, rel=1e-4)
+    assert step.strategy.layers == (1, *[2] * 62, 1)
+    assert (step.strategy.precision, step.strategy.sequence_parallel, step.flash) == ("fp8", True, True)
+    assert (step.tied, step.dropout, step.device, step.async_tensor) == (False, False, "h100", True)
+
+
+def torchtitan(**values: Any) -> dict[str, Any]:
+    return {
+        "system": "torchtitan 2024-12",
+        "model": LLAMA_8B,
+        "gpus": 8,
+        "gpu_type": "H100-96GB HBM2e (500 W)",
+        "tp": 1,
+        "pp": 1,
+        "dp": 8,
+        "micro_batch": 2,
+        "global_batch": 16,
+        "recompute": "selective",
+        "zero": 3,
+        "precision": "bf16",
+        "measured": {"tokens_per_s_per_gpu": 5762, "memory_gib": 82.4},
+        **values,
+    }
+
+
+def test_torchtitan_s_fsdp_on_h100_of_96_gb(tmp_path: Path) -> None:
+    """16 · 8192 tokens at 8 · 5762 a second."""
+    step = measured(tmp_path, **torchtitan())
+    assert step.step_s == pytest.approx(2.84346, rel=1e-5)
+    assert (step.device, step.cluster.memory, step.cluster.nodes) == ("h100-96", 96e9, 1)
+    assert (step.shape.kv_heads, step.strategy.zero, step.strategy.sequence_parallel) == (8, 3, False)
+
+
+def test_torchtitan_runs_as_many_micro_batches_as_ranks_and_two_virtual_stages(tmp_path: Path) -> None:
+    model = {**LLAMA_8B, "layers": 126, "hidden": 16384, "ffn": 53248, "heads": 128}
+    pipeline = {"gpus": 512, "tp": 8, "pp": 8, "dp": 8, "micro_batch": None, "global_batch": 256, "precision": "fp8"}
+    step = measured(
+        tmp_path,
+        **torchtitan(model=model, **pipeline, schedule="Interleaved1F1B", measured={"tokens_per_s_per_gpu": 128}),
+    )
+    assert (step.strategy.micro_batches, step.strategy.micro_batch, step.strategy.vp) == (8, 4, 2)
+    assert step.strategy.layers == (7, *[8] * 14, 7)
+    assert step.strategy.sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("note", "overlaps"),
+    [("async TP; torch.compile", True), ("2D + AsyncTP", True), ("vanilla TP; torch.compile", False), (None, False)],
+)
+def test_async_tensor_parallelism_is_in_the_note(tmp_path: Path, note: str | None, overlaps: bool) -> None:
+    parallel = {"gpus": 64, "tp": 8, "global_batch": 96, "micro_batch": 12}
+    assert measured(tmp_path, **torchtitan(**parallel, note=note)).async_tensor is overlaps
+    assert not measured(tmp_path, **torchtitan(note=note)).async_tensor
+
+
+def test_a_scale_for_every_row_is_no_precision(tmp_path: Path) -> None:
+    assert measured(tmp_path, **torchtitan(precision="float8 tensorwise")).strategy.precision == "fp8"
+    assert "float8 with a scale for every row" in reason(tmp_path, **torchtitan(precision="float8 rowwise"))
+
+
+def test_llm_foundry_on_a100_of_40_gb_has_flash_attention_and_no_dropout(tmp_path: Path) -> None:
+    """192 · 2048 tokens at 8 · 9000 a second."""
+    step = measured(
+        tmp_path,
+        system="llm-foundry (PyTorch FSDP)",
+        model=gpt(32, 2560, 20, 2048, 50368),
+        gpus=8,
+        gpu_type="A100-40GB",
+        tp=1,
+        pp=1,
+        dp=8,
+        micro_batch=4,
+        global_batch=192,
+        recompute="none",
+        zero=3,
+        precision="bf16",
+        measured={"tokens_per_s_per_gpu": 9000, "mfu_percent": 55},
+    )
+    assert step.step_s == pytest.approx(5.46133, rel=1e-5)
+    assert (step.device, step.cluster.memory, step.strategy.micro_batches) == ("a100-40", 40e9, 6)
+    assert (step.flash, step.dropout, step.tied) == (True, False, True)
+
+
+def test_megatron_s_tests_on_two_trays_of_gb200(tmp_path: Path) -> None:
+    step = measured(
+        tmp_path,
+        system="Megatron-LM CI (dev)",
+        model={**gpt(32, 4096, 32, 8192, 131073), "kv_heads": 8},
+        gpus=8,
+        gpu_type="GB200",
+        gpus_per_node=4,
+        tp=1,
+        pp=4,
+        dp=2,
+        vp=8,
+        global_batch=8,
+        schedule="interleaved 1F1B",
+        recompute="none",
+        zero=1,
+        precision="bf16",
+        measured={"iteration_s": 0.787, "memory_max_allocated_bytes": 60519342080, "memory_allocated_bytes": 1},
+    )
+    assert (step.cluster.nodes, step.cluster.devices_per_node, step.cluster.inter) == (2, 4, 3.6e12)
+    assert (step.memory_bytes, step.step_s) == (60519342080, 0.787)
+    assert (step.shape.vocabulary, step.tied, step.flash) == (1025 * 128, False, True)
+    assert step.strategy.layers is None
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"dp": 8}, "are 768 devices, cluster dgx-a100-4 has 384"),
+        ({"gpu_type": "MI300X"}, "no device is shipped for 'MI300X'"),
+        ({"gpu_type": "A100-80GB PCIe"}, "no device is shipped"),
+        ({"gpus_per_node": 7}, "384 devices do not fill nodes of 7"),
+        ({"model": {**GPT3, "arch": "mamba"}}, "'mamba' is none of gpt, llama, bert"),
+        ({"model": {**GPT3, "experts": 8}}, "8 experts"),
+        ({"model": {**GPT3, "vocab": None}}, "`vocab`: is not stated"),
+        ({"tp": None}, "`tp`: is not stated"),
+        ({"micro_batch": None}, "`micro_batch`: is not stated"),
+        ({"schedule": "DAPPLE"}, "'DAPPLE' is none of"),
+        ({"recompute": "block"}, "'block' is none of none, selective, full"),
+        ({"precision": "int8"}, "'int8' is none of fp32, fp16, bf16, fp8"),
+        ({"micro_batch": 5}, "do not divide 1536"),
+        ({"measured": {}}, "neither time nor memory is stated"),
+        ({"measured": {"iteration_s": 66.7, "tflops_per_gpu": 200}}, "1.14 of the FLOP of its sizes"),
+        ({"topo": "Z"}, "neither a known cluster nor a file"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_says_why(tmp_path: Path, values: dict[str, Any], why: str) -> None:
+    assert why in reason(tmp_path, **values)
+
+
+def test_a_row_may_state_what_its_system_leaves_open(tmp_path: Path) -> None:
+    step = measured(tmp_path, sequence_parallel=True, layers_per_stage=[*[9] * 6, *[7] * 6], topo="jean-zay-a100")
+    assert step.strategy.sequence_parallel
+    assert step.strategy.layers == (*[9] * 6, *[7] * 6)
+    assert (step.cluster.name, step.cluster.nodes) == ("jean-zay-a100", 48)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tp": "eight"}, "$.rows[0].tp is 'eight', not a whole number or null"),
+        ({"gpus": 0}, "$.rows[0].gpus is 0, not a whole number ≥ 1"),
+        ({"measured": {"iteration_s": -1.0}}, "$.rows[0].measured.iteration_s is -1.0, not a number > 0"),
+        ({"id": " "}, "$.rows[0].id is ' ', not a text that is not blank"),
+        ({"model": {**GPT3, "layers": None}}, "$.rows[0].model.layers is None, not a whole number"),
+    ],
+)
+def test_a_value_of_another_kind_is_bad_input(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        converted(tmp_path, **change)
+    assert sentence in str(caught.value)
+    assert "give a file of measured steps" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", sorted(set(ROW) - {"note"}))
+def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"rows": [{name: value for name, value in ROW.items() if name != key}]}))
+    with pytest.raises(BadInput, match=rf"rows\.json: \$\.rows\[0\]\.{key} is missing; give a file of measured"):
+        read_measured_steps(path)
+
+
+def test_two_rows_of_one_id_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"rows": [ROW, ROW]}))
+    with pytest.raises(BadInput, match="'row-1' first"):
+        read_measured_steps(path)
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '{"rows": 3}', "{}"])
+def test_what_is_no_file_of_rows_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(content)
+    with pytest.raises(BadInput):
+        read_measured_steps(path)
