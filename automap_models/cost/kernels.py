@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,8 +99,15 @@ def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None)
 
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
     """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
-    traffic = kernel_traffic(graph)
-    return traffic.flop, traffic.moved
+    if graph not in _KNOWN_COSTS:
+        traffic = kernel_traffic(graph)
+        _KNOWN_COSTS[graph] = traffic.flop, traffic.moved
+    flop, moved_bytes = _KNOWN_COSTS[graph]
+    return flop.copy(), moved_bytes.copy()
+
+
+_KNOWN_COSTS: WeakKeyDictionary[InstructionGraph, tuple[FloatArray, FloatArray]] = WeakKeyDictionary()
+"""A graph never changes, and its kernels are the same on every device."""
 
 
 def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:

@@ -82,6 +82,7 @@ def _opcodes(module: MlirModule) -> tuple[str, ...]:
     return tuple(opcodes)
 
 
+@uncollected()
 def rules_of(module: Module) -> ShardingRules:
     """The factor mappings of a module's operations: its own, or Shardy's."""
     if isinstance(module, RuledModule):

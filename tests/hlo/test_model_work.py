@@ -23,7 +23,7 @@ from automap_models.workloads.blocks import Latent, Rotary
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.mixture import Mixture
 from automap_models.workloads.t5 import T5Config
-from automap_models.workloads.training import TransformerArchitecture, architecture_work, training_step
+from automap_models.workloads.training import architecture_work, training_step
 
 SEQUENCE = 24
 GPT = DecoderConfig(width=64, heads=4, head_width=16, feed_forward=256, layers=6, vocabulary=160, positions=48)
@@ -50,7 +50,7 @@ LATENT = Latent(query_rank=24, rank=20, plain_width=12, rotary=Rotary(8), value_
 DEEPSEEK = replace(LLAMA, kv_heads=None, latent=LATENT, dense_layers=1, mixture=Mixture(8, 2, 112, 80))
 BERT = BertConfig(width=64, heads=4, layers=6, vocabulary=160, positions=48)
 T5 = T5Config(width=64, heads=4, head_width=16, feed_forward=176, layers=6, vocabulary=160)
-FAMILIES: dict[str, TransformerArchitecture] = {
+FAMILIES: dict[str, Any] = {
     "gpt": GPT,
     "neox": replace(GPT, positions=None, rotary=Rotary(8), parallel=True, tied=False),
     "llama": LLAMA,
@@ -227,6 +227,18 @@ def test_a_block_with_dropout_keeps_what_korthikanti_et_al_count() -> None:
     assert block.kept.values[shared].sum() == pytest.approx(24 * s * h, rel=0.02)
     assert block.kept_core.values.sum() == pytest.approx(5 * heads * s * s, rel=0.02)
     assert ((block.kept_core.marks & Mark.TENSOR) > 0).all()
+
+
+def test_norms_and_activations_of_a_forward_pass_read_and_write_once() -> None:
+    """Bytes over 2·s·h of each kernel that is no product and of no attention core, as Megatron-LM moves them.
+
+    Norms 2, biases of keys and values 2 each, of queries with their scaling 2, residual sums 3, the activation 4 + 4.
+    """
+    kernels = _work(GPT).layers[1].kernels
+    moved = np.bincount(kernels.moved_kernels, kernels.moved_bytes, minlength=len(kernels))
+    chosen = (kernels.kinds == WorkKind.MEMORY) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
+    vectors = 0.1  # biases and scales, next to the 24 tokens here
+    np.testing.assert_allclose(moved[chosen] / (2 * SEQUENCE * 64), [2, 2, 2, 2, 3, 2, 8, 3], rtol=vectors)
 
 
 def test_a_block_hands_on_its_hidden_states_and_keys_and_values_pass_around() -> None:
