@@ -268,7 +268,7 @@ class _Pricing:
 
     @property
     def kinds_of_groups(self) -> int:
-        """Kinds of groups of more than one device: of tensor, context, expert and data parallelism, and the pipeline."""
+        """How many of tp, cp, ep, dp and pp have groups of more than one device."""
         s = self.strategy
         return sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
 
