@@ -52,7 +52,7 @@ class StepConstants:
             of_share = field.name.endswith("_efficiency")
             if not ((0 < value <= 1) if of_share else (0 <= value <= (1 if field.name == "overlap" else LARGEST))):
                 do = "give a share in (0, 1]" if of_share else "give a number of 0 or more; of overlap, up to 1"
-                raise BadInput(f"{field.name} is {value!r}", where="`step`", do=do)
+                raise BadInput(f"{field.name} is {value!r}", where="step", do=do)
 
     def product_efficiencies(self, sizes: FloatArray) -> FloatArray:
         """[…] share of the peak that products of these sizes reach: each short side loses.
@@ -161,7 +161,7 @@ class Device:
         """
         if self.step is None:
             do = "fit them with automap-calibrate, or choose a device that has them"
-            raise BadInput("has no constants of training steps (`step`)", where=f"device {self.name}", do=do)
+            raise BadInput("has no constants of training steps (`step:`)", where=f"device {self.name}", do=do)
         return self.step
 
     def matrix_peak(self, dtype: str) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
+from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
 from automap_models.core.profile import Profile, SharedParameter
@@ -36,6 +37,7 @@ def roofline_profile(graph: InstructionGraph, device: Device) -> Profile:
     return profile_from_graph(graph, times_s, {"times": ROOFLINE, "device": device.name, "roofline_s": seconds})
 
 
+@uncollected()
 def profile_from_graph(
     graph: InstructionGraph, times_s: ArrayLike, meta: Mapping[str, object] | None = None
 ) -> Profile:

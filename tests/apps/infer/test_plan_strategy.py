@@ -114,7 +114,7 @@ def test_a_device_without_constants_is_refused_before_the_model_is_traced(
 ) -> None:
     model, *_, cluster = files
     assert main([model, "--device", "cpu", "--topo", cluster, "--tp", "2", "--global-batch", "8"]) == 2
-    assert "has no constants of training steps (`step`)" in capsys.readouterr().err
+    assert "has no constants of training steps (`step:`)" in capsys.readouterr().err
 
 
 def test_the_options_know_what_a_strategy_knows() -> None:
