@@ -328,3 +328,11 @@ def _untraced(stack: BlockStack) -> BlockStack:
     whole = replace(stack, lead=stack.layers - 4 * stack.period)
     assert whole.traced == stack.layers > stack.traced
     return whole
+
+
+@pytest.mark.parametrize("family", [*SLOW[:1], *(case for case in SLOW if case.values in (("bert",), ("t5",)))])
+def test_blocks_that_attend_to_all_tokens_are_not_causal(family: str) -> None:
+    """A flash kernel skips half of the scores of a causal block only."""
+    causal = {layer.name: layer.causal for layer in _layers(_work(FAMILIES[family])) if "block" in layer.name}
+    expected = {"gpt": {"block": True}, "bert": {"block": False}}
+    assert causal == expected.get(family, {"encoder/block": False, "decoder/block": True})
