@@ -108,6 +108,7 @@ class _Work:
             sums_backward=self._sums(layer, Phase.BACKWARD),
             exchanged=self._amounts(self._exchanged(layer)),
             context=self._amounts(self._keys_and_values(layer)),
+            causal=layer in self.layers.has_fixed_mask,
         )
 
     def _order(self) -> Iterator[tuple[int, str, bool]]:
@@ -126,7 +127,7 @@ class _Work:
     @cached_property
     def traffic(self) -> Traffic:
         """What kernels read and write."""
-        traffic = kernel_traffic(self.graph, self.layers.of_instructions)
+        traffic = kernel_traffic(self.graph, self.layers.of_instructions, np.flatnonzero(self.kept).tolist())
         return module_traffic(self.graph, traffic, self._modules, self.kept)
 
     @cached_property
