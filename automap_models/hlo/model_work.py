@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -81,9 +81,9 @@ class _Work:
         distinct: list[LayerWork] = []
         numbers: dict[int, int] = {}
         order = []
-        for layer, name in self._order():
+        for layer, name, causal in self._order():
             if layer not in numbers:
-                work = self.layer(layer, name)
+                work = replace(self.layer(layer, name), causal=causal)
                 alike = (k for k, other in enumerate(distinct) if _alike(work, other))
                 numbers[layer] = next(alike, len(distinct))
                 if numbers[layer] == len(distinct):
@@ -108,15 +108,16 @@ class _Work:
             sums_backward=self._sums(layer, Phase.BACKWARD),
             exchanged=self._amounts(self._exchanged(layer)),
             context=self._amounts(self._keys_and_values(layer)),
+            causal=layer in self.layers.has_fixed_mask,
         )
 
-    def _order(self) -> Iterator[tuple[int, str]]:
-        """The layer of the trace that comes at each place of the model, and its name."""
-        yield BEFORE, "embedding"
+    def _order(self) -> Iterator[tuple[int, str, bool]]:
+        """The layer of the trace that comes at each place of the model, its name, and whether it is causal."""
+        yield BEFORE, "embedding", True
         for stack, first in zip(self.stacks, self.layers.first_blocks, strict=False):
             for block in range(stack.layers):
-                yield first + stack.source(block)[0], stack.scope.rstrip("_")
-        yield self.layers.after, "head"
+                yield first + stack.source(block)[0], stack.scope.rstrip("_"), stack.causal
+        yield self.layers.after, "head", True
 
     def _is_tied(self, layers: Sequence[int]) -> bool:
         return BEFORE in layers and self.layers.after in layers
@@ -126,7 +127,7 @@ class _Work:
     @cached_property
     def traffic(self) -> Traffic:
         """What kernels read and write."""
-        traffic = kernel_traffic(self.graph, self.layers.of_instructions)
+        traffic = kernel_traffic(self.graph, self.layers.of_instructions, np.flatnonzero(self.kept).tolist())
         return module_traffic(self.graph, traffic, self._modules, self.kept)
 
     @cached_property
