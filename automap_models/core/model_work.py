@@ -120,7 +120,7 @@ class LayerWork:
         sums_forward, sums_backward: bytes of each all-reduce among the devices of tensor parallelism, in the passes.
         exchanged: bytes that tokens take to their experts, one way, of one forward pass; none without experts.
         context: bytes of keys and values, which the devices of context parallelism pass on.
-        causal: whether all its attention masks the half of the scores, which a flash kernel skips.
+        causal: whether its attention masks the half of the scores, which a flash kernel skips.
     """
 
     name: str

@@ -110,23 +110,6 @@ class ModelLayers:
         return np.array([in_attention_core(op.path) for op in self.module.operations], dtype=np.bool_)
 
     @cached_property
-    def has_fixed_mask(self) -> frozenset[int]:
-        """Layers whose attention cores read a mask that is made of positions alone, as that of causal attention is.
-
-        A relative bias that is masked is none: its scores are read in any case, and so are those of what it is beside.
-        """
-        graph, positional = self.graph, np.zeros(len(self.graph.shapes), dtype=np.bool_)
-        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
-        masked = set()
-        for i in range(len(graph)):
-            read = graph.operands[offsets[i] : offsets[i + 1]]
-            fixed = positional[read] & ~self.from_arguments[read]
-            positional[results[i] : results[i + 1]] = graph.opcodes[i] == "iota" or fixed.any()
-            if self.in_core[i] and fixed.any() and graph.phases[i] == Phase.FORWARD:
-                masked.add(self.of_instructions[i])
-        return frozenset(masked)
-
-    @cached_property
     def core_results(self) -> frozenset[int]:
         """Values that attention cores make in the forward pass for what comes after them."""
         return frozenset(v for v, made, i in self._forward_reads if self.in_core[made] and not self.in_core[i])

@@ -108,7 +108,6 @@ class _Work:
             sums_backward=self._sums(layer, Phase.BACKWARD),
             exchanged=self._amounts(self._exchanged(layer)),
             context=self._amounts(self._keys_and_values(layer)),
-            causal=layer in self.layers.has_fixed_mask,
         )
 
     def _order(self) -> Iterator[tuple[int, str, bool]]:

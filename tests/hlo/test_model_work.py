@@ -185,12 +185,6 @@ def test_the_decoder_of_a_t5_attends_twice_and_hands_on_the_encoders_output() ->
         assert len(block.sums_forward.values) == len(block.sums_backward.values) == 3
 
 
-@pytest.mark.slow
-def test_only_decoders_without_a_relative_bias_are_causal() -> None:
-    for name, expected in {"gpt": True, "llama": True, "deepseek": True, "bert": False, "t5": False}.items():
-        assert {layer.causal for layer in _blocks(_work(FAMILIES[name]))} == {expected}, name
-
-
 @pytest.mark.parametrize("name", WITH_HEAD_WIDTH)
 def test_tensor_parallelism_makes_a_model_with_a_share_of_heads_columns_and_vocabulary(name: str) -> None:
     """What one of two devices computes is the model that has half of these (arXiv 1909.08053, section 3)."""
