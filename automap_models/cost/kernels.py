@@ -25,7 +25,7 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -88,13 +88,16 @@ class Traffic:
 
 
 @uncollected()
-def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None) -> Traffic:
+def kernel_traffic(
+    graph: InstructionGraph, groups: Sequence[int] | None = None, written: Iterable[int] = ()
+) -> Traffic:
     """What the kernels of a graph compute, read and write.
 
     Args:
         groups: [n] of each instruction; those of different groups are not fused; None: all are of one.
+        written: values that are written in any case, as those that the step returns are.
     """
-    return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups).traffic()
+    return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups, written).traffic()
 
 
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
@@ -167,7 +170,7 @@ def _is_winograd(graph: InstructionGraph, i: int) -> bool:
 class _Fusion:
     """Which values are written to memory, and in which kernels each instruction takes part."""
 
-    def __init__(self, graph: InstructionGraph, groups: Sequence[int]) -> None:
+    def __init__(self, graph: InstructionGraph, groups: Sequence[int], written: Iterable[int]) -> None:
         self.graph, self.groups = graph, groups
         self.first_results: list[int] = graph.result_offsets.tolist()
         self.producers: list[int] = graph.producers.tolist()
@@ -177,7 +180,7 @@ class _Fusion:
         for i, values in enumerate(self.inputs):
             for v in values:
                 self.readers[v].append(i)
-        self.outputs = {self.storage[v] for v in graph.outputs.tolist()}
+        self.outputs = {self.storage[v] for v in (*graph.outputs.tolist(), *written)}
         self.kernels: list[frozenset[int]] = [frozenset({i}) for i in range(len(graph))]
         self._fuse()
 

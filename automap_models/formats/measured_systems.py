@@ -32,6 +32,8 @@ class System:
         chunk_layers: of a virtual stage of an interleaved schedule; None: there are two virtual stages a rank.
         untied: whether GPT's output matrix is not the word embedding.
         async_tensor: whether sums of tensor parallelism go on beside products.
+        zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
+        half_gradients: whether gradients of fp16 add up in fp16.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
 
@@ -44,6 +46,8 @@ class System:
     chunk_layers: int | None = None
     untied: bool = False
     async_tensor: bool = False
+    zero_beside_pipeline: int = 3
+    half_gradients: bool = False
     micro_batches_are_ranks: bool = False
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
@@ -68,15 +72,17 @@ SYSTEMS = (
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
     System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
-    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1),
+    # FP16_Optimizer widens fp16 gradients where it updates.
+    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1, half_gradients=True),
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
     System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
-    System("deepspeed", 2024, remainder="last"),
+    System("deepspeed", 2024, remainder="last", half_gradients=True),
     System("oneflow", 2024),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
-    # is the pipeline's degree unless an option says otherwise.
-    System("torchtitan", 0, "with tp", dropout=False, micro_batches_are_ranks=True),
+    # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside
+    # a pipeline, and so do gradients until its last micro-batch.
+    System("torchtitan", 0, "with tp", dropout=False, zero_beside_pipeline=1, micro_batches_are_ranks=True),
     # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).
     System("", 2023, dropout=False),
 )

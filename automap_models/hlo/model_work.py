@@ -3,16 +3,16 @@
     trace ── layers (model_layers.py) ──→ kernels, parameters, kept values, sums of each layer
         └─── classes of dimensions ─────→ what samples, tokens, tensor and expert parallelism divide (work_marks.py)
 
-Kernels are fused as cost/kernels.py says, but not across layers: so blocks that are alike have the same record, and a
-pipeline can be cut between any two. What is made of parameters alone by a change of type is not counted: the parameters
-of mixed precision are at hand in the type that the layers compute in.
+Kernels are fused as cost/kernels.py and module_kernels.py say, but not across layers: so blocks that are alike have the
+same record, and a pipeline can be cut between any two. What gives parameters another type or order is not counted:
+those of mixed precision are at hand in the type that the layers compute in.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.strategy import TransformerShape
-from automap_models.cost.kernels import Traffic, kernel_traffic
+from automap_models.cost.kernels import REDUCTION_OPCODES, Traffic, kernel_traffic
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
+from automap_models.hlo.module_kernels import module_traffic
 from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_rules import Use
@@ -80,9 +81,9 @@ class _Work:
         distinct: list[LayerWork] = []
         numbers: dict[int, int] = {}
         order = []
-        for layer, name in self._order():
+        for layer, name, causal in self._order():
             if layer not in numbers:
-                work = self.layer(layer, name)
+                work = replace(self.layer(layer, name), causal=causal)
                 alike = (k for k, other in enumerate(distinct) if _alike(work, other))
                 numbers[layer] = next(alike, len(distinct))
                 if numbers[layer] == len(distinct):
@@ -109,13 +110,13 @@ class _Work:
             context=self._amounts(self._keys_and_values(layer)),
         )
 
-    def _order(self) -> Iterator[tuple[int, str]]:
-        """The layer of the trace that comes at each place of the model, and its name."""
-        yield BEFORE, "embedding"
+    def _order(self) -> Iterator[tuple[int, str, bool]]:
+        """The layer of the trace that comes at each place of the model, its name, and whether it is causal."""
+        yield BEFORE, "embedding", True
         for stack, first in zip(self.stacks, self.layers.first_blocks, strict=False):
             for block in range(stack.layers):
-                yield first + stack.source(block)[0], stack.scope.rstrip("_")
-        yield self.layers.after, "head"
+                yield first + stack.source(block)[0], stack.scope.rstrip("_"), stack.causal
+        yield self.layers.after, "head", True
 
     def _is_tied(self, layers: Sequence[int]) -> bool:
         return BEFORE in layers and self.layers.after in layers
@@ -125,7 +126,31 @@ class _Work:
     @cached_property
     def traffic(self) -> Traffic:
         """What kernels read and write."""
-        return kernel_traffic(self.graph, self.layers.of_instructions)
+        traffic = kernel_traffic(self.graph, self.layers.of_instructions, np.flatnonzero(self.kept).tolist())
+        return module_traffic(self.graph, traffic, self._modules, self.kept)
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """[v] whether a value is saved for the backward pass."""
+        return kept_values(self.graph) & self.layers.from_inputs
+
+    @cached_property
+    def _modules(self) -> NDArray[np.int64]:
+        """[n] one number for each module, pass and layer; negative for what runs on its own."""
+        numbers: dict[tuple[object, ...], int] = {}
+        columns = self.layers.of_instructions, self.passes.tolist(), self.layers.in_core.tolist(), self.graph.layers
+        keys = list(zip(*columns, strict=True))
+        every = [numbers.setdefault(key, len(numbers)) for key in keys]
+        alone = (key[0] == self.layers.after + 1 or self._sums_tokens(i) for i, key in enumerate(keys))
+        return np.where(np.fromiter(alone, np.bool_, len(keys)), -1, np.array(every, dtype=np.int64))
+
+    def _sums_tokens(self, i: int) -> bool:
+        """Whether an instruction reduces what has samples or tokens to something without."""
+        if self.graph.opcodes[i] not in REDUCTION_OPCODES:
+            return False
+        per_token = Mark.SAMPLES | Mark.TOKENS
+        read, made = (self.marks.of_value(v) & per_token for v in (self._read(i)[0], int(self.graph.result_offsets[i])))
+        return made == 0 < read
 
     @cached_property
     def passes(self) -> NDArray[np.int8]:
@@ -152,9 +177,9 @@ class _Work:
                 yield i
 
     def _changes_a_parameter(self, i: int) -> bool:
-        """Whether an instruction of the forward pass gives a parameter another type."""
-        read = self.graph.operands[self.graph.operand_offsets[i]] if self.graph.opcodes[i] == "convert" else None
-        return read is not None and self.layers.shown_parameters[read] in self.layers.of_parameters
+        """Whether an instruction of the forward pass gives a parameter another type or order."""
+        moves = self.graph.opcodes[i] in PASSED_THROUGH
+        return moves and self.layers.shown_parameters[self._read(i)[0]] in self.layers.of_parameters
 
     def _kernels(self, layer: int) -> Kernels:
         chosen = list(self._of_layer(layer))
@@ -230,7 +255,7 @@ class _Work:
     def _keepers(self) -> dict[int, int]:
         """Saved value → the layer that saves it: the first that reads it, since a pipeline may be cut before that."""
         layers, keepers = self.layers.of_instructions, dict[int, int]()
-        for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
+        for v in np.flatnonzero(self.kept).tolist():
             made = int(self.graph.producers[v])
             at_home = any(layers[i] == layers[made] for i in self.layers.forward_readers[v])
             handed_on = v in self.layers.crossing and not at_home

@@ -49,12 +49,14 @@ class BlockStack:
         layers: number of blocks.
         lead: blocks at the beginning that differ from the others.
         period: after how many blocks the same block comes again.
+        causal: whether tokens attend to earlier ones only.
     """
 
     scope: str
     layers: int
     lead: int = 0
     period: int = 1
+    causal: bool = True
 
     @property
     def traced(self) -> int:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.model_work import ModelWork
     from automap_models.core.profile import Profile
-    from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import MlirModule, Module
 
 DEFAULT_DEVICE = "v100"
@@ -178,38 +177,32 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
         return step_module(example.model, example.args, example.kwargs, name=source.what)
 
 
-def read_model_work(what: str, *, sequence: int | None = None, dtype: str | None = None) -> ModelWork:
+def read_model_work(
+    what: str, *, sequence: int | None = None, dtype: str | None = None, dropout: bool = False
+) -> ModelWork:
     """What a built-in transformer or that of a config.json costs, layer by layer, for one sample.
 
     Args:
         what: its name, or the file.
         sequence: tokens of a sample; None: the model's own number.
         dtype: what the layers compute in; None: what the model is published in.
+        dropout: whether the model has the dropout that its config.json says.
 
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
-    return _transformer(what, sequence, dtype).work()
+    return transformer(Source(what, source_kind(what), sequence=sequence, dtype=dtype, dropout=dropout)).work()
 
 
-def read_shape(what: str, *, sequence: int | None = None) -> TransformerShape:
-    """The sizes of a built-in transformer or that of a config.json, without a trace.
-
-    Args:
-        what: its name, or the file.
-        sequence: tokens of a sample; None: the model's own number.
+def transformer(source: Source) -> SizedModel:
+    """The built-in transformer, or the one of a config.json, with its sizes.
 
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
-    return _transformer(what, sequence, None).shape()
-
-
-def _transformer(what: str, sequence: int | None, dtype: str | None) -> SizedModel:
-    source = Source(what, source_kind(what), sequence=sequence, dtype=dtype)
     if source.kind not in _BUILT:
         do = "give a built-in model or a Hugging Face config.json"
-        raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=what, do=do)
+        raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=source.what, do=do)
     return _built(source)
 
 
