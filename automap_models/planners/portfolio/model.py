@@ -164,15 +164,11 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
         return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
         return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
+    sizes = {**source.sizes, "dropout": source.dropout}
     if source.kind is SourceKind.CONFIG:  # its path names the model
         path = Path(source.what).resolve()
-        return {
-            "config": _digest(read_bytes(path)),
-            "names": path.parts[-2:],
-            "dropout": source.dropout,
-            **source.sizes,
-        }
-    return {"what": source.what, **source.sizes}
+        return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **sizes}
+    return {"what": source.what, **sizes}
 
 
 def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
