@@ -299,7 +299,7 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
             raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
         what = os.fspath(model)
         kind = source_kind(what)
-        if options.dropout and kind is not SourceKind.CONFIG:
+        if options.dropout and kind not in (SourceKind.WORKLOAD, SourceKind.CONFIG):
             raise BadInput(f"{what} {kind.value}", where="`dropout`", do="leave it out")
         sizes = options.batch, options.sequence, options.dtype
         return Source(what, kind, *sizes, options.trainable, options.dropout)
