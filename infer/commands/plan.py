@@ -309,6 +309,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     from automap_models.version import __version__
 
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
+    identity["rates"] = [group.rates for group in cluster.groups]
     return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 
