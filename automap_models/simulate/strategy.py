@@ -44,7 +44,9 @@ def strategy_estimate(
     parts = _parts(strategy, costs)
     step_s = parts.total
     tokens = strategy.global_batch * work.shape.sequence
-    flop = strategy.global_batch * sum(model_flop(work.layers[layer].kernels) for layer in work.order)
+    flop = strategy.global_batch * sum(
+        work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers)
+    )
     peak = device.matrix_peak("float8" if strategy.precision == "fp8" else strategy.dtype)
     passes_s = step_s - parts.data_parallel - parts.optimizer
     return Estimate(
