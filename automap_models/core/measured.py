@@ -31,6 +31,7 @@ class MeasuredStep:
         cluster: what it ran on.
         flash: whether attention runs in one kernel that never writes scores.
         async_tensor: whether sums of tensor parallelism go on beside products.
+        gradient_bytes: of a parameter's gradient while it adds up, 2 or 4.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
         fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
@@ -49,6 +50,7 @@ class MeasuredStep:
     cluster: Cluster
     flash: bool
     async_tensor: bool
+    gradient_bytes: int
     step_s: float | None
     memory_bytes: float | None
     fits: bool | None

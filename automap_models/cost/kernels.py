@@ -27,10 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 
@@ -85,6 +87,7 @@ class Traffic:
         return np.bincount(self.kernels, self.nbytes, minlength=self.flop.size).astype(np.float64)
 
 
+@uncollected()
 def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None) -> Traffic:
     """What the kernels of a graph compute, read and write.
 
@@ -96,8 +99,15 @@ def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None)
 
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
     """FLOP and moved bytes of each instruction's kernel, two float64 [n]; zero for one that is fused into others."""
-    traffic = kernel_traffic(graph)
-    return traffic.flop, traffic.moved
+    if graph not in _KNOWN_COSTS:
+        traffic = kernel_traffic(graph)
+        _KNOWN_COSTS[graph] = traffic.flop, traffic.moved
+    flop, moved_bytes = _KNOWN_COSTS[graph]
+    return flop.copy(), moved_bytes.copy()
+
+
+_KNOWN_COSTS: WeakKeyDictionary[InstructionGraph, tuple[FloatArray, FloatArray]] = WeakKeyDictionary()
+"""A graph never changes, and its kernels are the same on every device."""
 
 
 def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True) -> FloatArray:
@@ -159,6 +169,9 @@ class _Fusion:
 
     def __init__(self, graph: InstructionGraph, groups: Sequence[int]) -> None:
         self.graph, self.groups = graph, groups
+        self.first_results: list[int] = graph.result_offsets.tolist()
+        self.producers: list[int] = graph.producers.tolist()
+        self.takes_in = [opcode in FUSIBLE_OPCODES or opcode in REDUCTION_OPCODES for opcode in graph.opcodes]
         self.inputs = self._inputs_behind_views()
         self.readers: list[list[int]] = [[] for _ in graph.shapes]
         for i, values in enumerate(self.inputs):
@@ -170,22 +183,22 @@ class _Fusion:
 
     def _inputs_behind_views(self) -> list[list[int]]:
         """The distinct values that each instruction reads, every view replaced by what it shows; none for views."""
-        graph = self.graph
-        self.storage = list(range(len(graph.shapes)))
+        operands, ends = self.graph.operands.tolist(), self.graph.operand_offsets.tolist()
+        self.storage = list(range(len(self.graph.shapes)))
         inputs = []
-        for i, opcode in enumerate(graph.opcodes):
-            read = [self.storage[v] for v in graph.operands[slice(*graph.operand_offsets[i : i + 2])].tolist()]
+        for i, opcode in enumerate(self.graph.opcodes):
+            read = [self.storage[v] for v in operands[ends[i] : ends[i + 1]]]
             if opcode in VIEW_OPCODES:
-                first = int(graph.result_offsets[i])
+                first = self.first_results[i]
                 self.storage[first : first + len(read)] = read
             inputs.append([] if opcode in VIEW_OPCODES else list(dict.fromkeys(read)))
         return inputs
 
     def _fuse(self) -> None:
         """Decide from the last instruction to the first, when the kernels of all readers are known."""
-        sizes, sources, random = self.graph.value_bytes, self._source_bytes(), self._random()
+        sizes, sources, random = self.graph.value_bytes.tolist(), self._source_bytes(), self._random()
         for i in reversed(range(len(self.graph))):
-            v = int(self.graph.result_offsets[i])
+            v = self.first_results[i]
             results = self._read_results(i)
             if self.graph.opcodes[i] in FUSIBLE_OPCODES and not any(map(self._must_be_written, results)):
                 kernels = frozenset[int]().union(*(self.kernels[r] for u in results for r in self.readers[u]))
@@ -195,29 +208,29 @@ class _Fusion:
 
     def _read_results(self, i: int) -> list[int]:
         """The results of an instruction, of several only those that something reads; at least one."""
-        results = list(range(*self.graph.result_offsets[i : i + 2].tolist()))
+        results = list(range(*self.first_results[i : i + 2]))
         return [v for v in results if self.readers[v]] or results[:1]
 
     def _random(self) -> list[bool]:
         """[n] whether an instruction makes random bits, or its results elementwise of such."""
-        graph, random = self.graph, [False] * len(self.graph)
-        for i, opcode in enumerate(graph.opcodes):
-            makers = graph.producers[self.inputs[i]] if self.inputs[i] else ()
+        random = [False] * len(self.graph)
+        if RANDOM_OPCODES.isdisjoint(self.graph.opcodes):
+            return random
+        for i, opcode in enumerate(self.graph.opcodes):
+            makers = (self.producers[v] for v in self.inputs[i])
             from_random = any(maker >= 0 and random[maker] for maker in makers)
             random[i] = opcode in RANDOM_OPCODES or (opcode in FUSIBLE_OPCODES and from_random)
         return random
 
     def _must_be_written(self, v: int) -> bool:
         readers = self.readers[v]
-        return v in self.outputs or not readers or not all(map(self._takes_in, readers)) or self._leaves_group(v)
+        taken_in = readers and all(self.takes_in[i] for i in readers)
+        return not taken_in or v in self.outputs or self._leaves_group(v)
 
     def _leaves_group(self, v: int) -> bool:
         """Whether an instruction of another group reads a value."""
-        own = self.groups[self.graph.producers[v]]
+        own = self.groups[self.producers[v]]
         return own != ANYWHERE and any(self.groups[i] not in (own, ANYWHERE) for i in self.readers[v])
-
-    def _takes_in(self, i: int) -> bool:
-        return self.graph.opcodes[i] in FUSIBLE_OPCODES or self.graph.opcodes[i] in REDUCTION_OPCODES
 
     def _source_bytes(self) -> list[float]:
         """[v] bytes to be read for making a value, of each operand its own or, if they are fewer, its sources'."""
@@ -225,7 +238,7 @@ class _Fusion:
         least = list(sources)
         for i, opcode in enumerate(self.graph.opcodes):
             if opcode in FUSIBLE_OPCODES:
-                v = int(self.graph.result_offsets[i])
+                v = self.first_results[i]
                 sources[v] = sum(self._read_bytes(i, u, least) for u in self.inputs[i])
                 if not self._must_be_written(v):
                     least[v] = min(least[v], sources[v])
@@ -234,42 +247,42 @@ class _Fusion:
     def _read_bytes(self, i: int, v: int, sizes: list[float]) -> float:
         """Bytes that instruction i reads of value v: a slice only its part."""
         if self.graph.opcodes[i] in SLICE_OPCODES:
-            return min(sizes[v], float(self.graph.value_bytes[self.graph.result_offsets[i]]))
+            return min(sizes[v], float(self.graph.value_bytes[self.first_results[i]]))
         return sizes[v]
 
     def _makes_bits(self, i: int) -> bool:
         """Whether an instruction computes with unsigned integers, as generators of random bits do."""
-        unsigned = self.graph.dtypes[self.graph.result_offsets[i]].startswith("ui")
+        unsigned = self.graph.dtypes[self.first_results[i]].startswith("ui")
         return self.graph.opcodes[i] in RANDOM_OPCODES or (unsigned and self.graph.opcodes[i] in FUSIBLE_OPCODES)
 
     def _is_fused(self, i: int) -> bool:
-        return self.kernels[i] != {i}
+        return len(self.kernels[i]) != 1 or i not in self.kernels[i]
 
     def traffic(self) -> Traffic:
         """FLOP, and what is read and written."""
         graph, sizes = self.graph, self.graph.value_bytes.tolist()
-        flop = np.zeros(len(graph))
+        own_flop, flop = graph.flop.tolist(), [0.0] * len(graph)
         moved: dict[tuple[int, int], float] = {}  # (kernel, value) → bytes
         read: dict[tuple[int, int], float] = {}
         for i, opcode in enumerate(graph.opcodes):
             if opcode in VIEW_OPCODES or opcode in {"constant", PART_OPCODE}:
                 continue
             for kernel in self.kernels[i] if not self._makes_bits(i) else ():
-                flop[kernel] += graph.flop[i]
-            results = range(*graph.result_offsets[i : i + 2].tolist())
-            if not self._takes_in(i):
+                flop[kernel] += own_flop[i]
+            results = range(*self.first_results[i : i + 2])
+            if not self.takes_in[i]:
                 moved |= {(i, v): nbytes for v, nbytes in self._accessed(i, results).items()}
                 continue
             if not self._is_fused(i):
                 moved |= {(i, v): sizes[v] for v in results}
             for v in self.inputs[i]:
-                maker = int(graph.producers[v])
+                maker = self.producers[v]
                 if maker < 0 or not self._is_fused(maker):
                     for kernel in self.kernels[i]:
                         read[kernel, v] = max(read.get((kernel, v), 0.0), self._read_bytes(i, v, sizes))
         moved |= read
         keys = np.array(list(moved), dtype=np.int64).reshape(-1, 2)
-        return Traffic(flop, keys[:, 0], keys[:, 1], np.array(list(moved.values())))
+        return Traffic(np.array(flop), keys[:, 0], keys[:, 1], np.array(list(moved.values())))
 
     def _accessed(self, i: int, results: range) -> dict[int, float]:
         """Value → bytes of it that an instruction which runs alone reads or writes, as the graph has them in total.
@@ -286,5 +299,5 @@ class _Fusion:
         if total > accessed:
             return {v: nbytes * accessed / total for v, nbytes in of_values.items()}
         if of_values:
-            of_values[max(of_values, key=lambda v: of_values[v])] += accessed - total
+            of_values[values[-1]] += accessed - total
         return of_values

@@ -13,8 +13,10 @@ An attention core is one flash kernel a pass unless it is told otherwise. It mov
 the peak, and takes 2.5 times the forward arithmetic in the backward pass, two of its products being made again (Dao,
 2307.08691, section 4). Of a causal model it skips the half of the scores that is masked; kernels of their own do not.
 
-In fp8, products of blocks run at the peak of `float8`, and their operands are cast at the speed of the memory;
-attention cores and what comes before and after the blocks run in bfloat16.
+In fp8, products of blocks run at the peak of `float8`. Activations and weights are cast in the forward pass, gradients
+of results in the backward pass, at the speed of the memory; products of gradients of weights find both operands cast.
+Tokens that tensor parallelism gathers are cast before. Attention cores and what comes before and after the blocks run
+in bfloat16.
 """
 
 from __future__ import annotations
@@ -50,10 +52,14 @@ class Runtime:
         flash: whether attention cores are flash kernels.
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
             parallelism of torch and user buffers of Transformer Engine have it.
+        gradient_bytes: of a parameter's gradient that adds up over micro-batches, 4, or 2 with 16-bit precisions.
+        buffer_bytes: of memory that it keeps for communication on every device.
     """
 
     flash: bool = True
     tensor_overlap: float = 0.0
+    gradient_bytes: int = 4
+    buffer_bytes: float = 0.0
 
 
 DEFAULT_RUNTIME = Runtime()
@@ -216,7 +222,7 @@ class StepClock:
         times_s[is_product] = np.maximum(times_s[is_product], computed_s)
         times_s += self.constants.launch_s
         if block and self.fp8_peak is not None:
-            times_s[is_product] += np.where(core[is_product], 0.0, self._casts_s(sizes))
+            times_s += self._casts_s(kernels)
         cores = _by_pass(kernels.passes[core], times_s[core])
         others = _by_pass(kernels.passes[~core], times_s[~core])
         forward = kernels.passes == WorkPass.FORWARD
@@ -237,10 +243,19 @@ class StepClock:
             rates = np.where(core, rates, rates * (self.fp8_peak / self.peak))
         return rates * alignment_shares(sizes)
 
-    def _casts_s(self, sizes: FloatArray) -> FloatArray:
-        """[n] seconds of casting both operands of products to 8 bits."""
-        count, rows, columns, depth = sizes.T
-        return np.asarray(count * depth * (rows + columns) * (CAST_BYTES / self.bytes_per_s))
+    def _casts_s(self, kernels: Kernels) -> FloatArray:
+        """[n] seconds of casting to 8 bits what products are the first to read."""
+        chosen = (kernels.kinds == WorkKind.PRODUCT) & ~kernels.core & (kernels.passes != WorkPass.WEIGHT)
+        marks, forward = kernels.size_marks, kernels.passes == WorkPass.FORWARD
+        count, rows, columns, depth = self.shares.sizes_of(kernels).T
+        elements = np.zeros(len(kernels))
+        for side, other in ((1, rows), (2, columns)):
+            of_tokens = (marks[:, side] & Mark.SAMPLES) > 0
+            gathered = of_tokens & _any(marks, Mark.TENSOR) & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
+            shared = self.strategy.tp if self.strategy.sequence_parallel else 1
+            amounts = count * depth * other / np.where(gathered, shared, 1)
+            elements += np.where(forward | of_tokens, amounts, 0.0)
+        return np.where(chosen, elements, 0.0) * (CAST_BYTES / self.bytes_per_s)
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
         """[n] bytes of kernels, and [3] bytes of a flash kernel in the passes: products read tokens that are whole."""
@@ -253,11 +268,13 @@ class StepClock:
         of_kernels = np.bincount(kernels.moved_kernels, moved, minlength=len(kernels)).astype(np.float64)
         return of_kernels, _by_pass(passes, moved[flash])
 
-    def results_bytes(self, kernels: Kernels) -> float:
-        """Bytes of the results of the forward pass's products, without scores."""
-        products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD) & ~kernels.core
-        count, rows, columns, _ = self.shares.sizes_of(kernels)[products].T
-        return float((count * rows * columns).sum()) * ITEM_BYTES[self.strategy.dtype]
+    def selected_bytes(self, kernels: Kernels) -> float:
+        """Bytes of the results of every second product of the forward pass, and of the attention core."""
+        products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
+        results = self.shares.sizes_of(kernels)[:, :3].prod(axis=1)
+        of_core = results[products & kernels.core]
+        elements = results[products & ~kernels.core].sum() / 2 + (of_core.min() if of_core.size else 0.0)
+        return float(elements) * ITEM_BYTES[self.strategy.dtype]
 
     def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
         """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""

@@ -40,10 +40,9 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME, ITEM_BYTES, LayerTi
 from automap_models.cost.process_groups import ProcessGroups, process_groups
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
-RUNTIME_BYTES = 1 * 2**30
-"""Of the driver's context, libraries and buffers of collectives on every device."""
-GRADIENT_BYTES = 4
-"""Of a parameter where precision is not fp32: gradients are added up in fp32, and reduced as wide as weights are."""
+GROUP_BYTES = 1.5e9
+"""Of the buffers, and of the memory that they break into pieces, of each kind of group that a device communicates in.
+Fitted with benchmarks/measured_steps.py to the 197 rows of the shared set that state what a device held."""
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
 
@@ -134,7 +133,7 @@ class _Pricing:
         widening = ITEM_BYTES[strategy.dtype] / ITEM_BYTES[work.dtype]
         self.shares = Shares(strategy, widening)
         self.clock = StepClock(strategy, device, self.groups, self.shares, runtime)
-        self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(strategy, GRADIENT_BYTES)
+        self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(strategy, runtime.gradient_bytes)
         self.reduced_bytes = self.weight_bytes
         placement = SCHEDULES[strategy.schedule].placement
         self.rank_of = tuple(rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages))
@@ -261,11 +260,17 @@ class _Pricing:
             (self.counts @ saved).tolist(),
             (self.counts @ kept).tolist(),
             gathered_parameters=float((sizes[1:] + sizes[:-1]).max()),
-            gradient_bytes=GRADIENT_BYTES,
+            gradient_bytes=self.runtime.gradient_bytes,
             expert_parameters=held[:, 1].tolist(),
             temporary_bytes=temporary.tolist(),
-            runtime_bytes=RUNTIME_BYTES,
+            runtime_bytes=self.runtime.buffer_bytes + GROUP_BYTES * self.kinds_of_groups,
         )
+
+    @property
+    def kinds_of_groups(self) -> int:
+        """How many of tp, cp, ep, dp and pp have groups of more than one device."""
+        s = self.strategy
+        return sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
 
     def _saved_bytes(self, layer: LayerWork, block: bool) -> tuple[float, float, float]:
         """Bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
@@ -275,7 +280,7 @@ class _Pricing:
         if recompute == "full":
             return self.shares.bytes_of(layer.boundary), for_weights, kept + core
         if recompute == "selective" and self.runtime.flash:
-            saved = self.shares.bytes_of(layer.boundary) + self.clock.results_bytes(layer.kernels) / 2
+            saved = self.shares.bytes_of(layer.boundary) + self.clock.selected_bytes(layer.kernels)
             return min(kept, saved), for_weights, max(0.0, kept - saved)
         return kept + (0.0 if recompute == "selective" else core), for_weights, 0.0
 

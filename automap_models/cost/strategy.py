@@ -4,8 +4,11 @@ Bytes a parameter, of which ZeRO divides more with every stage by the ranks of d
 
     precision           weights   gradients   optimiser (Adam)
     fp32                4         4           8 = two moments
-    fp16, bf16, fp8     2         2 or 4      12 = master weight, two moments
+    fp16, bf16, fp8     2         4           12 = master weight, two moments
+    the same            2         2           16 = these, and the gradient in fp32
     divided by ZeRO     3         2, 3        1, 2, 3
+
+The two rows of 16 bits are those of Megatron-LM's distributed optimizer, 6 + 12/d and 4 + 16/d bytes over d ranks.
 
 Activations are counted from the order of the schedule (core.schedules.most_held), per rank of the pipeline:
 
@@ -98,4 +101,6 @@ def device_memory(
 
 def parameter_bytes(strategy: Strategy, gradient_bytes: int = 4) -> tuple[int, int, int]:
     """Bytes of the weight, the gradient and the optimiser's state of a parameter, undivided."""
-    return (4, 4, 8) if strategy.precision == "fp32" else (2, gradient_bytes, 12)
+    if strategy.precision == "fp32":
+        return 4, 4, 8
+    return (2, 4, 12) if gradient_bytes == 4 else (2, 2, 16)

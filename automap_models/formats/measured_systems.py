@@ -33,6 +33,9 @@ class System:
         zero: which stage of ZeRO it runs unless a row says.
         untied: whether GPT's output matrix is not the word embedding.
         async_tensor: whether sums of tensor parallelism go on beside products.
+        zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
+        gathers_parameters: whether ZeRO-3 gathers every parameter alone, and not a layer at once.
+        half_gradients: whether gradients of fp16 add up in fp16.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
 
@@ -47,6 +50,9 @@ class System:
     zero: int = 0
     untied: bool = False
     async_tensor: bool = False
+    zero_beside_pipeline: int = 3
+    gathers_parameters: bool = False
+    half_gradients: bool = False
     micro_batches_are_ranks: bool = False
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
@@ -71,15 +77,18 @@ SYSTEMS = (
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
     System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
-    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1),
+    # FP16_Optimizer widens fp16 gradients where it updates.
+    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1, half_gradients=True),
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
     System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
-    System("deepspeed", 2024, remainder="last", undated=2021),
+    # ZeRO-3 gathers parameter by parameter.
+    System("deepspeed", 2024, remainder="last", undated=2021, half_gradients=True, gathers_parameters=True),
     System("oneflow", 2024, undated=2021),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
-    # is the pipeline's degree unless an option says otherwise.
-    System("torchtitan", 0, "with tp", dropout=False, zero=3, micro_batches_are_ranks=True),
+    # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside
+    # a pipeline, and so do gradients until its last micro-batch.
+    System("torchtitan", 0, "with tp", dropout=False, zero=3, zero_beside_pipeline=1, micro_batches_are_ranks=True),
     # NVIDIA's BERT and GPT before Transformer Engine.
     System("deeplearningexamples", 2024, undated=2021),
     # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
+import numpy as np
+
 from automap_models.core.instruction_graph import IntArray, Phase
 from automap_models.hlo.liveness import NEVER, Liveness
 
@@ -24,18 +26,19 @@ def homes(liveness: Liveness) -> IntArray:
     assigned.backward()
     assigned.update()
     assigned.from_readers()
-    return assigned.home
+    return np.array(assigned.home, dtype=np.int64)
 
 
 class _Homes:
     def __init__(self, liveness: Liveness) -> None:
         graph = liveness.graph
         self.graph, self.liveness = graph, liveness
-        self.home = liveness.position.copy()
+        self.home: list[int] = liveness.position.tolist()
         offsets, operands = graph.operand_offsets.tolist(), graph.operands.tolist()
         self.reads = [operands[start:end] for start, end in pairwise(offsets)]
         self.storage = liveness.storage.tolist()
         self.producers = graph.producers.tolist()
+        self.sizes: list[float] = graph.value_bytes.tolist()
         self.of_phase = {phase: [i for i, own in enumerate(graph.phases.tolist()) if own == phase] for phase in Phase}
 
     def backward(self) -> None:
@@ -58,9 +61,9 @@ class _Homes:
 
     def update(self) -> None:
         """By the parameter that is updated, else by dataflow."""
-        parameter = self._updated_parameters()
+        parameter, first_use = self._updated_parameters(), self.liveness.first_use.tolist()
         for i in self.of_phase[Phase.UPDATE]:
-            used = self.liveness.first_use[parameter[i]] if i in parameter else NEVER
+            used = first_use[parameter[i]] if i in parameter else NEVER
             self.home[i] = used if used != NEVER else self._from_operands(i)
 
     def from_readers(self) -> None:
@@ -71,7 +74,7 @@ class _Homes:
                 self.home[i] = reader.get(i, NEVER)
             if self.home[i] != NEVER:
                 for value in self.reads[i]:
-                    reader[self.producers[value]] = int(self.home[i])
+                    reader[self.producers[value]] = self.home[i]
 
     def _opcode(self, i: int) -> str:
         """A product of matrices is `dot` forward and `dot_general` backward."""
@@ -81,19 +84,20 @@ class _Homes:
     def _with_a_common_operand(self, i: int, candidates: list[int]) -> int:
         """The last candidate that reads a value that i reads, or the last of all."""
         read = {self.storage[value] for value in self.reads[i]}
-        common = [c for c in candidates if not read.isdisjoint(self.storage[value] for value in self.reads[c])]
-        return (common or candidates)[-1]
+        for candidate in reversed(candidates):
+            if any(self.storage[value] in read for value in self.reads[candidate]):
+                return candidate
+        return candidates[-1]
 
     def _from_operands(self, i: int) -> int:
         """The home of the largest operand that has one; of equal ones, the last of the step."""
-        sizes, producers = self.graph.value_bytes, self.producers
-        operands = [(sizes[v], producers[v]) for v in self.reads[i] if producers[v] >= 0]
+        operands = [(self.sizes[v], self.producers[v]) for v in self.reads[i] if self.producers[v] >= 0]
         housed = [(size, p) for size, p in operands if self.home[p] != NEVER]
-        return int(self.home[max(housed)[1]]) if housed else NEVER
+        return self.home[max(housed)[1]] if housed else NEVER
 
     def _updated_parameters(self) -> dict[int, int]:
         """Update instruction → the parameter that it reads, or that what reads it updates at the same shape."""
-        graph = self.graph
+        shapes, updates = self.graph.shapes, (self.graph.phases == Phase.UPDATE).tolist()
         trainable = set(self.liveness.parameters.tolist())
         parameter: dict[int, int] = {}
         for i in reversed(self.of_phase[Phase.UPDATE]):
@@ -102,9 +106,9 @@ class _Homes:
                 parameter[i] = direct[0]
             if i not in parameter:
                 continue
-            shape = graph.shapes[parameter[i]]
+            shape = shapes[parameter[i]]
             for value in self.reads[i]:
                 before = self.producers[value]
-                if before >= 0 and graph.phases[before] == Phase.UPDATE and graph.shapes[value] == shape:
+                if before >= 0 and updates[before] and shapes[value] == shape:
                     parameter.setdefault(before, parameter[i])
         return parameter

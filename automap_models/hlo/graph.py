@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
 from automap_models.cost.kernels import PART_OPCODE, VIEW_OPCODES
 from automap_models.hlo.locations import layers
@@ -21,6 +22,7 @@ KNOWN_CUSTOM_CALLS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardTo
 """Custom calls that compute nothing."""
 
 
+@uncollected()
 def instruction_graph(module: Module) -> InstructionGraph:
     """The module's instructions in flat arrays, in execution order.
 
@@ -80,6 +82,7 @@ def _opcodes(module: MlirModule) -> tuple[str, ...]:
     return tuple(opcodes)
 
 
+@uncollected()
 def rules_of(module: Module) -> ShardingRules:
     """The factor mappings of a module's operations: its own, or Shardy's."""
     if isinstance(module, RuledModule):

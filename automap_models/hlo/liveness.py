@@ -58,12 +58,11 @@ class Liveness:
     def is_activation(self) -> NDArray[np.bool_]:
         """[v] whether a value is made of any argument and is none itself; a view or a part of one is never one."""
         graph = self.graph
-        depends = np.zeros(len(graph.shapes), dtype=bool)
-        depends[: len(graph.arguments)] = True
         offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        operands, known = graph.operands.tolist(), [True] * len(graph.arguments)
         for i in range(len(graph)):
-            read = graph.operands[offsets[i] : offsets[i + 1]]
-            depends[results[i] : results[i + 1]] = depends[read].any()
+            known += [any(known[v] for v in operands[offsets[i] : offsets[i + 1]])] * (results[i + 1] - results[i])
+        depends = np.array(known, dtype=bool)
         depends[: len(graph.arguments)] = False
         depends &= (self.storage == np.arange(depends.size)) & (self.argument == NEVER)
         return depends

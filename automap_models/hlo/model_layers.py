@@ -11,6 +11,7 @@ with, belongs to the first block of the second stack: the first that needs it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,6 +124,14 @@ class ModelLayers:
         return {v: (made, sorted(reading)) for (v, made), reading in readers.items()}
 
     @cached_property
+    def forward_readers(self) -> dict[int, list[int]]:
+        """Value that an instruction makes → the instructions of the forward pass that read it."""
+        readers: dict[int, list[int]] = defaultdict(list)
+        for v, _, i in self._forward_reads:
+            readers[v].append(i)
+        return readers
+
+    @cached_property
     def _forward_reads(self) -> list[tuple[int, int, int]]:
         """Value, the instruction that makes it and one of the forward pass that reads it."""
         graph = self.graph
@@ -161,7 +170,8 @@ class ModelLayers:
     def _named_or_needed(self, named: Sequence[int]) -> list[int]:
         """[n] the layers of instructions, those outside the blocks by what they need or are needed by."""
         graph, own = self.graph, list(named)
-        needed_by, backward_needs = self._first_needing(named), self._first_needed(named)
+        needed_by = self._needed_beside(named, self._first_needing(named))
+        backward_needs = self._first_needed(named, needed_by)
         for i, op in enumerate(self.module.operations):
             if named[i] != NO_BLOCK or not op.path or not self.from_arguments[graph.result_offsets[i]]:
                 continue
@@ -170,6 +180,35 @@ class ModelLayers:
             elif graph.phases[i] == Phase.BACKWARD and backward_needs[i] != NO_BLOCK:
                 own[i] = BEFORE if backward_needs[i] == BEFORE + 1 else backward_needs[i]
         return own
+
+    def _needed_beside(self, named: Sequence[int], first: Sequence[int]) -> list[int]:
+        """[n] as `first`, but of what only the backward pass needs: what else of its module the blocks need.
+
+        That is what the norm of an embedding computes for its own gradient, for instance.
+        """
+        graph, latest = self.graph, self._latest_needed(named)
+        of_modules: dict[str, int] = {}
+        forward = [i for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist() if named[i] == NO_BLOCK]
+        for i in forward:
+            if first[i] < self.after:
+                of_modules[graph.layers[i]] = min(first[i], of_modules.get(graph.layers[i], self.after))
+        beside = list(first)
+        for i in forward:
+            module = of_modules.get(graph.layers[i], self.after)
+            if first[i] == self.after and latest[i] < module:
+                beside[i] = module
+        return beside
+
+    def _latest_needed(self, named: Sequence[int]) -> list[int]:
+        """[n] the last block that an instruction of the forward pass needs; NO_BLOCK where it needs none."""
+        graph, latest = self.graph, [NO_BLOCK] * len(self.graph)
+        of_values = np.full(len(graph.shapes), NO_BLOCK)
+        offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()
+        for i in np.flatnonzero(graph.phases == Phase.FORWARD).tolist():
+            read = of_values[graph.operands[offsets[i] : offsets[i + 1]]]
+            latest[i] = max(named[i], int(read.max(initial=NO_BLOCK)))
+            of_values[results[i] : results[i + 1]] = latest[i]
+        return latest
 
     def _first_needing(self, named: Sequence[int]) -> list[int]:
         """[n] the first block whose forward pass needs an instruction; `after` where none does."""
@@ -185,13 +224,15 @@ class ModelLayers:
                 of_values[v] = min(of_values[v], first[i])
         return first
 
-    def _first_needed(self, named: Sequence[int]) -> list[int]:
+    def _first_needed(self, named: Sequence[int], forward: Sequence[int]) -> list[int]:
         """[n] the first block whose backward pass an instruction of the backward pass needs.
 
         `after` where it needs only what comes after the blocks; NO_BLOCK where it needs neither.
+
+        Args:
+            forward: [n] the first block that needs an instruction of the forward pass, `after` for those after them.
         """
         graph, first = self.graph, [NO_BLOCK] * len(self.graph)
-        forward = self._first_needing(named)
         last = self.after + 1
         of_values = [last] * len(graph.shapes)
         offsets, results = graph.operand_offsets.tolist(), graph.result_offsets.tolist()

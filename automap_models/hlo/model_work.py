@@ -3,16 +3,16 @@
     trace ── layers (model_layers.py) ──→ kernels, parameters, kept values, sums of each layer
         └─── classes of dimensions ─────→ what samples, tokens, tensor and expert parallelism divide (work_marks.py)
 
-Kernels are fused as cost/kernels.py says, but not across layers: so blocks that are alike have the same record, and a
-pipeline can be cut between any two. What is made of parameters alone by a change of type is not counted: the parameters
-of mixed precision are at hand in the type that the layers compute in.
+Kernels are fused as cost/kernels.py and module_kernels.py say, but not across layers: so blocks that are alike have the
+same record, and a pipeline can be cut between any two. What gives parameters another type or order is not counted:
+those of mixed precision are at hand in the type that the layers compute in.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.strategy import TransformerShape
-from automap_models.cost.kernels import Traffic, kernel_traffic
+from automap_models.cost.kernels import REDUCTION_OPCODES, Traffic, kernel_traffic
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
+from automap_models.hlo.module_kernels import module_traffic
 from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_rules import Use
@@ -80,9 +81,9 @@ class _Work:
         distinct: list[LayerWork] = []
         numbers: dict[int, int] = {}
         order = []
-        for layer, name in self._order():
+        for layer, name, causal in self._order():
             if layer not in numbers:
-                work = self.layer(layer, name)
+                work = replace(self.layer(layer, name), causal=causal)
                 alike = (k for k, other in enumerate(distinct) if _alike(work, other))
                 numbers[layer] = next(alike, len(distinct))
                 if numbers[layer] == len(distinct):
@@ -109,13 +110,13 @@ class _Work:
             context=self._amounts(self._keys_and_values(layer)),
         )
 
-    def _order(self) -> Iterator[tuple[int, str]]:
-        """The layer of the trace that comes at each place of the model, and its name."""
-        yield BEFORE, "embedding"
+    def _order(self) -> Iterator[tuple[int, str, bool]]:
+        """The layer of the trace that comes at each place of the model, its name, and whether it is causal."""
+        yield BEFORE, "embedding", True
         for stack, first in zip(self.stacks, self.layers.first_blocks, strict=False):
             for block in range(stack.layers):
-                yield first + stack.source(block)[0], stack.scope.rstrip("_")
-        yield self.layers.after, "head"
+                yield first + stack.source(block)[0], stack.scope.rstrip("_"), stack.causal
+        yield self.layers.after, "head", True
 
     def _is_tied(self, layers: Sequence[int]) -> bool:
         return BEFORE in layers and self.layers.after in layers
@@ -125,7 +126,31 @@ class _Work:
     @cached_property
     def traffic(self) -> Traffic:
         """What kernels read and write."""
-        return kernel_traffic(self.graph, self.layers.of_instructions)
+        traffic = kernel_traffic(self.graph, self.layers.of_instructions)
+        return module_traffic(self.graph, traffic, self._modules, self.kept)
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """[v] whether a value is saved for the backward pass."""
+        return kept_values(self.graph) & self.layers.from_inputs
+
+    @cached_property
+    def _modules(self) -> NDArray[np.int64]:
+        """[n] one number for each module, pass and layer; negative for what runs on its own."""
+        numbers: dict[tuple[object, ...], int] = {}
+        columns = self.layers.of_instructions, self.passes.tolist(), self.layers.in_core.tolist(), self.graph.layers
+        keys = list(zip(*columns, strict=True))
+        every = [numbers.setdefault(key, len(numbers)) for key in keys]
+        alone = (key[0] == self.layers.after + 1 or self._sums_tokens(i) for i, key in enumerate(keys))
+        return np.where(np.fromiter(alone, np.bool_, len(keys)), -1, np.array(every, dtype=np.int64))
+
+    def _sums_tokens(self, i: int) -> bool:
+        """Whether an instruction reduces what has samples or tokens to something without."""
+        if self.graph.opcodes[i] not in REDUCTION_OPCODES:
+            return False
+        per_token = Mark.SAMPLES | Mark.TOKENS
+        read, made = (self.marks.of_value(v) & per_token for v in (self._read(i)[0], int(self.graph.result_offsets[i])))
+        return made == 0 < read
 
     @cached_property
     def passes(self) -> NDArray[np.int8]:
@@ -152,9 +177,9 @@ class _Work:
                 yield i
 
     def _changes_a_parameter(self, i: int) -> bool:
-        """Whether an instruction of the forward pass gives a parameter another type."""
-        read = self.graph.operands[self.graph.operand_offsets[i]] if self.graph.opcodes[i] == "convert" else None
-        return read is not None and self.layers.shown_parameters[read] in self.layers.of_parameters
+        """Whether an instruction of the forward pass gives a parameter another type or order."""
+        moves = self.graph.opcodes[i] in PASSED_THROUGH
+        return moves and self.layers.shown_parameters[self._read(i)[0]] in self.layers.of_parameters
 
     def _kernels(self, layer: int) -> Kernels:
         chosen = list(self._of_layer(layer))
@@ -228,11 +253,13 @@ class _Work:
 
     @cached_property
     def _keepers(self) -> dict[int, int]:
-        """Saved value → the layer that saves it: the one that makes it, or the first that it is handed on to."""
-        keepers = {}
-        for v in np.flatnonzero(kept_values(self.graph) & self.layers.from_inputs).tolist():
-            made = self.layers.of_instructions[self.graph.producers[v]]
-            keepers[v] = self.layers.crossing[v][1][0] if v in self.layers.crossing else made
+        """Saved value → the layer that saves it: the first that reads it, since a pipeline may be cut before that."""
+        layers, keepers = self.layers.of_instructions, dict[int, int]()
+        for v in np.flatnonzero(self.kept).tolist():
+            made = int(self.graph.producers[v])
+            at_home = any(layers[i] == layers[made] for i in self.layers.forward_readers[v])
+            handed_on = v in self.layers.crossing and not at_home
+            keepers[v] = self.layers.crossing[v][1][0] if handed_on else layers[made]
         return keepers
 
     def _read_for_weights(self, layer: int) -> set[int]:
@@ -244,7 +271,7 @@ class _Work:
     def _handed_on(self, layer: int) -> Iterator[int]:
         """Values made up to a layer that later ones read in the forward pass."""
         for v, (made, reading) in self.layers.crossing.items():
-            if made <= layer < reading[-1]:
+            if made <= layer < reading[-1] and self.graph.shapes[v]:
                 yield v
 
     def _exchanged(self, layer: int) -> Iterator[int]:
@@ -292,7 +319,32 @@ class _Work:
 
     @cached_property
     def _waited_sums(self) -> list[Sum]:
-        return [total for total in self.step.sums_over(self.marks.tensor) if not total.late]
+        """The sums that layers wait for; of results that a layer adds up, whatever else it adds to them, one."""
+        ends: dict[tuple[int, int, int], Sum] = {}
+        for total in self.step.sums_over(self.marks.tensor):
+            if not total.late:
+                i = total.operation
+                key = self.layers.of_instructions[i], int(self.graph.phases[i]), self._added_to(i)
+                ends.setdefault(key, total)
+        return list(ends.values())
+
+    def _added_to(self, i: int) -> int:
+        """The last of the instructions that only move the result of one, or add something to it."""
+        readers = self._readers[i]
+        while len(readers) == 1 and (self.graph.opcodes[readers[0]] in PASSED_THROUGH | {"add"}):
+            i = readers[0]
+            readers = self._readers[i]
+        return i
+
+    @cached_property
+    def _readers(self) -> dict[int, list[int]]:
+        """Instruction → those that read a result of it."""
+        readers: dict[int, list[int]] = defaultdict(list)
+        for maker, i in zip(
+            self.graph.producers[self.graph.operands].tolist(), self.graph.consumers.tolist(), strict=True
+        ):
+            readers[maker].append(i)
+        return readers
 
 
 def _places(use: Use) -> dict[int, int]:

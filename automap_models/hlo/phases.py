@@ -36,18 +36,19 @@ def phases(operations: Sequence[Operation], arguments: Sequence[Argument]) -> ND
         arguments: of the module.
     """
     facts = _facts(operations, arguments)
-    first_readers = np.full(len(operations), _NEVER, dtype=np.int8)
-    result = np.empty(len(operations), dtype=np.int8)
+    first_readers = [_NEVER] * (len(operations) + 1)  # the last one is of the arguments
+    result = [0] * len(operations)
     producers = producing_operations(operations, len(arguments))
     for i in range(len(operations) - 1, -1, -1):
         result[i] = phase = _phase(facts[i], first_readers[i])
         for value in operations[i].operands:
-            if producers[value] >= 0:
-                first_readers[producers[value]] = min(first_readers[producers[value]], phase)
-    return result
+            maker = producers[value]
+            first_readers[maker] = min(first_readers[maker], phase)
+    return np.array(result, dtype=np.int8)
 
 
-_NEVER = np.int8(len(Phase))
+_FORWARD, _BACKWARD, _UPDATE = (int(phase) for phase in Phase)  # numbers: members of an enumeration are slow to look up
+_NEVER = len(Phase)
 _INPUT, _KEPT, _GRADIENT = 1, 2, 4
 """What a value depends on: an input of the step, parameters or state, a gradient."""
 
@@ -55,33 +56,37 @@ _INPUT, _KEPT, _GRADIENT = 1, 2, 4
 class _Facts(NamedTuple):
     """What an operation's location and operands tell."""
 
-    marked: Phase | None
+    marked: int | None
     depends: int
 
 
 def _facts(operations: Sequence[Operation], arguments: Sequence[Argument]) -> list[_Facts]:
     depends = [_INPUT if argument.kind == "input" else _KEPT for argument in arguments]
     facts: list[_Facts] = []
+    marks: dict[str, int | None] = {}
     for op in operations:
         own = 0
         for value in op.operands:
             own |= depends[value]
-        marked = Phase.BACKWARD if is_backward(op.path) else Phase.FORWARD if is_differentiated(op.path) else None
-        if marked is Phase.FORWARD and own & _GRADIENT:
-            marked = Phase.BACKWARD
-        if marked is Phase.BACKWARD:
+        if op.path not in marks:
+            marks[op.path] = _BACKWARD if is_backward(op.path) else _FORWARD if is_differentiated(op.path) else None
+        marked = marks[op.path]
+        if marked == _FORWARD and own & _GRADIENT:
+            marked = _BACKWARD
+        if marked == _BACKWARD:
             own |= _GRADIENT
         facts.append(_Facts(marked, own))
         depends += [own] * len(op.results)
     return facts
 
 
-def _phase(facts: _Facts, first_reader: np.int8) -> int:
+def _phase(facts: _Facts, first_reader: int) -> int:
     """The phase of an operation, given the first phase that reads its results."""
-    if facts.depends & _GRADIENT:
-        return Phase.BACKWARD if Phase.BACKWARD in {facts.marked, first_reader} else Phase.UPDATE
-    if facts.marked is not None:
-        return min(int(facts.marked), int(first_reader))
+    marked, depends = facts
+    if depends & _GRADIENT:
+        return _BACKWARD if _BACKWARD in (marked, first_reader) else _UPDATE
+    if marked is not None:
+        return min(marked, first_reader)
     if first_reader != _NEVER:
-        return int(first_reader)
-    return Phase.UPDATE if facts.depends == _KEPT else Phase.FORWARD
+        return first_reader
+    return _UPDATE if depends == _KEPT else _FORWARD

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
+from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.cost.kernels import DTYPE_NAMES
@@ -18,6 +19,7 @@ _LONG_LIFE = 1 / 8
 _SHOWN = 16
 
 
+@uncollected()
 def profile_from_graph(
     graph: InstructionGraph, times_s: ArrayLike, meta: Mapping[str, object] | None = None
 ) -> Profile:

@@ -49,12 +49,14 @@ class BlockStack:
         layers: number of blocks.
         lead: blocks at the beginning that differ from the others.
         period: after how many blocks the same block comes again.
+        causal: whether tokens attend to earlier ones only.
     """
 
     scope: str
     layers: int
     lead: int = 0
     period: int = 1
+    causal: bool = True
 
     @property
     def traced(self) -> int:
@@ -253,7 +255,7 @@ class _Repetition:
             operations=operations,
             outputs=tuple(self._outputs(ids)),
             meta=trace.meta,
-            rules=self._rules({copy.key: i for i, copy in enumerate(copies)}, ids, len(arguments)),
+            derived_rules=lambda: self._rules({copy.key: i for i, copy in enumerate(copies)}, ids, len(arguments)),
             layers=tuple(self.names.renamed(graph.layers[copy.of], copy.shift) for copy in copies),
             flop=graph.flop[of],
             bytes_accessed=graph.bytes_accessed[of],
@@ -306,11 +308,11 @@ class _Repetition:
 
     def _operations(self, copies: Sequence[_Copy], ids: dict[_Key, int]) -> tuple[Operation, ...]:
         """The operations; their results get the next ids."""
-        trace, operations = self.trace, list[Operation]()
+        operations = list[Operation]()
         first_result = self.graph.result_offsets.tolist()
-        free_number = _free_number(op.name for op in trace.operations)
+        free_number = _free_number(op.name for op in self.trace.operations)
         for copy in copies:
-            op, shift = trace.operations[copy.of], copy.shift
+            op, shift = self.trace.operations[copy.of], copy.shift
             try:
                 operands = tuple(ids[key] for key in self._read(copy))
             except KeyError:
@@ -322,7 +324,7 @@ class _Repetition:
             if shift:
                 name, free_number = f"{_stem(name)}.{free_number}", free_number + 1
             opcode = self.graph.opcodes[copy.of]
-            operations.append(op._replace(name=name, path=path, operands=operands, opcode=opcode))
+            operations.append(Operation(name, opcode, path, op.trace_order, operands, op.results, op.target, op.rounds))
         return tuple(operations)
 
     def _read(self, copy: _Copy) -> list[_Key]:
@@ -369,7 +371,8 @@ class _Repetition:
                     if key not in numbers:
                         numbers[key] = len(tensors)
                         tensors.append(rules.tensors[_of_key(key, values)])
-                copied.append(use._replace(operation=operation[where], values=tuple(numbers[key] for key in keys)))
+                read_and_made = tuple(numbers[key] for key in keys)
+                copied.append(Use(operation[where], use.opcode, read_and_made, use.rule, use.results))
         return flat_rules(tensors, sorted(copied, key=lambda use: use.operation))
 
     def _argument_keys(self, ids: dict[_Key, int]) -> Iterator[tuple[int, int, _Key]]:

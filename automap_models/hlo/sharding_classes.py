@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
+from automap_models.collection import uncollected
 from automap_models.core.instruction_graph import IntArray
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.hlo.module import Module
@@ -42,6 +43,7 @@ class ModuleSharding:
     factor_classes: IntArray
 
 
+@uncollected()
 def sharding_classes(module: Module, rules: ShardingRules, rule_set: RuleSet) -> ModuleSharding:
     """The classes of a module's variables under a rule set.
 

@@ -7,7 +7,7 @@ first, major one; the minor ones stay whole. What a loop or a branch passes on i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import cached_property
@@ -111,17 +111,22 @@ class RuledModule(Module):
     """A module that comes with its rules and costs, as those of PyTorch's operators do (torch_export).
 
     Attributes:
-        rules: factor mappings of the operations.
+        derived_rules: gives the factor mappings of the operations; called once, and only if they are needed.
         layers: [n] path of the module that each operation belongs to.
         flop, bytes_accessed: [n] of each operation.
         unknown: operators without a rule, which are taken to stay whole → number of their calls.
     """
 
-    rules: ShardingRules
+    derived_rules: Callable[[], ShardingRules]
     layers: tuple[str, ...]
     flop: FloatArray
     bytes_accessed: FloatArray
     unknown: Mapping[str, int]
+
+    @cached_property
+    def rules(self) -> ShardingRules:
+        """Factor mappings of the operations."""
+        return self.derived_rules()
 
     @property
     def notes(self) -> tuple[str, ...]:

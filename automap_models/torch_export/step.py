@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,7 @@ def _module(name: str, step: _Step, meta: Mapping[str, object]) -> RuledModule:
         operations=tuple(operations),
         outputs=tuple(outputs),
         meta=meta,
-        rules=module_rules(ordered, step.recorder.arguments),
+        derived_rules=partial(module_rules, ordered, step.recorder.arguments),
         layers=tuple(paths[i] for i in order),
         flop=np.array([one.flop for one in ordered]),
         bytes_accessed=np.array([one.moved_bytes for one in ordered]),

@@ -54,7 +54,7 @@ class BertConfig:
     @property
     def stacks(self) -> tuple[BlockStack, ...]:
         """See training.RepeatingArchitecture."""
-        return (BlockStack("block_", self.layers),)
+        return (BlockStack("block_", self.layers, causal=False),)
 
     def with_blocks(self, blocks: Mapping[str, int]) -> BertConfig:
         """See training.RepeatingArchitecture."""

@@ -60,7 +60,7 @@ class T5Config:
         period = 2 if self.experts else 1
         decoder_layers = self.layers if self.decoder_layers is None else self.decoder_layers
         return (
-            BlockStack("encoder/block_", self.layers, period=period),
+            BlockStack("encoder/block_", self.layers, period=period, causal=False),
             BlockStack("decoder/block_", decoder_layers, period=period),
         )
 

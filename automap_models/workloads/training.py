@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from automap_models.collection import uncollected
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
@@ -69,6 +70,7 @@ class TransformerArchitecture(RepeatingArchitecture, Protocol):
         """What a strategy divides, of samples of so many tokens."""
 
 
+@uncollected()
 def step_module(name: str, architecture: Architecture, labels: tuple[int, ...], dtype: str) -> Module:
     """The traced training step of a model; of one with many blocks, a few are traced and repeated.
 

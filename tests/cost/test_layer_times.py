@@ -84,6 +84,24 @@ def test_fp8_products_of_blocks_run_at_their_own_peak_after_a_cast() -> None:
     assert _times(layer, precision="fp8", block=False).forward == pytest.approx(bf16 + 1e-6)
 
 
+def test_each_operand_is_cast_once_and_before_it_is_gathered() -> None:
+    """Of a linear layer of 512 tokens whose 2,048 columns four devices divide: 512·1024 activations, a quarter of them
+    with sequence parallelism, and 1024·512 weights forward; 512·512 gradients backward; none for weights."""
+    kernels = KernelList()
+    kernels.linear(512, 2048, 1024, "columns")
+    a_byte_s = 5 / 5e11
+
+    def cast_s(**fields: object) -> tuple[float, ...]:
+        """Longer than half of what the layer takes in 16 bits."""
+        wide, narrow = (_times(_layer(kernels), tp=4, precision=name, **fields) for name in ("bf16", "fp8"))
+        return tuple(b - 1e-6 - (a - 1e-6) / 2 for a, b in zip(wide[:3], narrow[:3], strict=True))
+
+    forward, backward, weights = 512 * 1024 + 1024 * 512, 512 * 512, 0
+    assert cast_s() == pytest.approx((forward * a_byte_s, backward * a_byte_s, weights), abs=1e-12)
+    shared = 512 * 1024 / 4 + 1024 * 512
+    assert cast_s(sequence_parallel=True) == pytest.approx((shared * a_byte_s, backward * a_byte_s, 0), abs=1e-12)
+
+
 def test_a_causal_flash_kernel_computes_half_the_scores_and_two_and_a_half_times_that_back() -> None:
     """a · s² · d · 2 FLOP for each of two products: 16 · 1024² · 64 · 4 / 2 at a quarter of the peak."""
     (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers

@@ -13,7 +13,7 @@ from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
 from automap_models.cost.process_groups import LATENCY_S
-from automap_models.cost.stage_costs import RUNTIME_BYTES, StageCosts, exposed_s, stage_costs
+from automap_models.cost.stage_costs import GROUP_BYTES, StageCosts, exposed_s, stage_costs
 
 CONSTANTS = StepConstants(
     product_efficiency=0.8,
@@ -74,6 +74,22 @@ def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_at_a_time()
 
 def test_flash_kernels_keep_no_scores() -> None:
     assert _first("175B", Runtime()) == _first("175B", recompute="selective")
+    assert _first("175B", Runtime(), recompute="full").temporary < _first("175B", recompute="full").temporary
+
+
+def test_selective_recomputation_with_flash_keeps_every_second_product_and_the_core() -> None:
+    """Half of 3 + 1 + 4 + 1 widths over tp, or none of it where sums are whole; the core's result; a block's input."""
+    layers, h, _, pp, b = SIZES["175B"]
+    s, t = 2048, 8
+    a_layer = 2 * s * b * h * ((3 / t + 1 + 4 / t + 1) / 2 + 1 / t + 1)
+    memory = _first("175B", Runtime(), recompute="selective")
+    assert memory.activations == pytest.approx(a_layer * layers + s * b * h * pp)
+
+
+def test_gradients_of_16_bits_bring_copies_in_the_optimizer() -> None:
+    """Megatron-LM's documentation of its distributed optimizer: 4 + 16/d bytes a parameter, and 6 + 12/d."""
+    wide, narrow = (_first("175B", Runtime(gradient_bytes=width), dp=2, zero=1) for width in (4, 2))
+    assert narrow.state / wide.state == pytest.approx((4 + 16 / 2) / (6 + 12 / 2))
 
 
 def test_state_is_eighteen_bytes_a_parameter() -> None:
@@ -94,7 +110,7 @@ def test_logits_and_their_gradient_are_in_fp32_on_the_last_rank() -> None:
     s, b, v, t = 2048, 1, 51200, 8
     last = _costs("175B").memory[-1]
     assert last.temporary == pytest.approx(4 * s * b * v / t)
-    assert last.runtime == RUNTIME_BYTES
+    assert last.runtime == 2 * GROUP_BYTES  # of tp and pp
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_zero_divides_the_state_by_the_ranks_of_data_and_context_parallelism(
 
 @pytest.mark.parametrize(
     ("precision", "gradient_bytes", "expected"),
-    [("fp32", 4, 16.0), ("fp32", 2, 16.0), ("bf16", 4, 18.0), ("fp8", 2, 16.0)],
+    [("fp32", 4, 16.0), ("fp32", 2, 16.0), ("bf16", 4, 18.0), ("fp8", 2, 20.0)],
 )
 def test_a_parameter_takes_as_many_bytes_as_its_precision_says(
     precision: str, gradient_bytes: int, expected: float

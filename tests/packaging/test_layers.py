@@ -16,6 +16,7 @@ import pytest
 RANK = {
     "errors": 0,
     "version": 0,
+    "collection": 0,
     "resources": 0,
     "onnx_runtime": 0,
     "user_code": 0,

@@ -54,7 +54,7 @@ class Ran(NamedTuple):
             operations=tuple(operation_of(i, one, "", "test") for i, one in enumerate(recorded)),
             outputs=(),
             meta={},
-            rules=module_rules(recorded, recorder.arguments),
+            derived_rules=lambda: module_rules(recorded, recorder.arguments),
             layers=("",) * len(recorded),
             flop=np.zeros(len(recorded)),
             bytes_accessed=np.zeros(len(recorded)),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
+from automap_models.collection import uncollected
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import InstructionGraph
@@ -31,6 +32,7 @@ NOTABLE = 1e-3
 """A slower choice counts if it takes less memory by this share."""
 
 
+@uncollected()
 def stage_shardings(
     module: Module,
     sharding: ModuleSharding,
