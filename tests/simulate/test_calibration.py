@@ -57,7 +57,7 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
         left, right = sorted((getattr(TRUE, name), getattr(USUAL, name)))
         assert left * 0.9 < getattr(fit.constants, name) < (left + right) / 2 * 1.1, name
     errors = np.abs(fit.predicted_s / [o.step_s for o in measured(0.0, 0)] - 1)
-    assert np.median(errors) < 0.02
+    assert np.median(errors) < 0.03
 
 
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:

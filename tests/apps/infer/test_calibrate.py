@@ -15,6 +15,7 @@ from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
 from automap_models.infer import app
+from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.measured import measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
@@ -44,7 +45,10 @@ def row(name: str, source: str, **values: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Twelve rows of two sources, priced with TRUE; one of another device and one that cannot be priced."""
+    """Twelve rows of two sources, priced with TRUE, which has slower products and links than are usual.
+
+    Beside them are one of another device and one that cannot be priced.
+    """
     monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     plans = [(tp, size, recompute) for tp in (1, 4, 8) for size in (4, 16) for recompute in ("none", "full")]
     documents = [
@@ -63,7 +67,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_constants_that_rows_were_priced_with_come_back(
+def test_rows_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine.yaml"
@@ -71,7 +75,8 @@ def test_constants_that_rows_were_priced_with_come_back(
     printed = json.loads(capsys.readouterr().out)
     assert (printed["steps"], printed["other_rows"]) == (12, 1)
     assert printed["skipped"] == [{"id": "odd", "reason": "`gpu_type`: no device is shipped for 'Abacus'"}]
-    assert printed["constants"]["intra_efficiency"] == pytest.approx(TRUE.intra_efficiency, rel=0.15)
+    assert printed["constants"]["intra_efficiency"] < 0.95 * USUAL.intra_efficiency
+    assert printed["constants"]["product_efficiency"] < 0.95 * USUAL.product_efficiency
     assert [errors["source"] for errors in printed["left_out"]] == ["one", "two"]
     assert all(errors["median"] < 0.05 for errors in [*printed["fitted"], *printed["left_out"]])
     written = read_device(out)
