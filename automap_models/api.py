@@ -226,6 +226,7 @@ def estimate(
     *,
     device: str | Device = DEFAULT_DEVICE,
     sequence: int | None = None,
+    dropout: bool = False,
     runtime: Runtime = DEFAULT_RUNTIME,
 ) -> Estimate:
     """What a strategy costs on a cluster: the step, what it consists of, and the memory of every rank.
@@ -237,6 +238,7 @@ def estimate(
         strategy: how the model is trained.
         device: what the cluster is made of, with constants of training steps.
         sequence: tokens of a sample; None is the model's own number.
+        dropout: whether the model has the dropout that its config.json says.
         runtime: how the framework runs it.
 
     Raises:
@@ -246,12 +248,13 @@ def estimate(
     if not isinstance(model, (ModelWork, str, os.PathLike)):
         do = "give the name of a built-in model, a config.json, or what `read_model_work` makes of one"
         raise BadInput(f"is a {type(model).__name__}", where="`model`", do=do)
-    if isinstance(model, ModelWork) and sequence is not None:
-        raise BadInput("is for the name of a model", where="`sequence`", do="leave it out: the work has its own")
+    for name, value in (("sequence", sequence), ("dropout", dropout)):
+        if isinstance(model, ModelWork) and value:
+            raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the work has its own")
     placed, chips = _cluster(cluster), _device(device)
     strategy.require_cluster(placed)
     if not isinstance(model, ModelWork):
-        model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype)
+        model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
     return strategy_estimate(model, strategy, placed, chips, runtime=runtime)
 
 
@@ -296,7 +299,7 @@ def _source(model: object, inputs: object, options: _ProfileOptions) -> Source:
             raise BadInput(f"{model} brings its own", where="`inputs`", do="leave it out")
         what = os.fspath(model)
         kind = source_kind(what)
-        if options.dropout and kind is not SourceKind.CONFIG:
+        if options.dropout and kind not in (SourceKind.WORKLOAD, SourceKind.CONFIG):
             raise BadInput(f"{what} {kind.value}", where="`dropout`", do="leave it out")
         sizes = options.batch, options.sequence, options.dtype
         return Source(what, kind, *sizes, options.trainable, options.dropout)

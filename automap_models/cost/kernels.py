@@ -25,7 +25,8 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.errors import BadInput
 
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
@@ -88,13 +90,16 @@ class Traffic:
 
 
 @uncollected()
-def kernel_traffic(graph: InstructionGraph, groups: Sequence[int] | None = None) -> Traffic:
+def kernel_traffic(
+    graph: InstructionGraph, groups: Sequence[int] | None = None, written: Iterable[int] = ()
+) -> Traffic:
     """What the kernels of a graph compute, read and write.
 
     Args:
         groups: [n] of each instruction; those of different groups are not fused; None: all are of one.
+        written: values that are written in any case, as those that the step returns are.
     """
-    return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups).traffic()
+    return _Fusion(graph, [ANYWHERE] * len(graph) if groups is None else groups, written).traffic()
 
 
 def kernel_costs(graph: InstructionGraph) -> tuple[FloatArray, FloatArray]:
@@ -135,6 +140,15 @@ def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True
     return times_s
 
 
+def roofline_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
+    """Name of each device → seconds of one micro-batch by its roofline; devices without a rate for it are left out."""
+    seconds = {}
+    for device in devices:
+        with suppress(BadInput):
+            seconds[device.name] = float(roofline_times(graph, device)[graph.in_microbatch].sum())
+    return seconds
+
+
 def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:
     return graph.operands[graph.operand_offsets[i] : graph.operand_offsets[i + 1]]
 
@@ -167,7 +181,7 @@ def _is_winograd(graph: InstructionGraph, i: int) -> bool:
 class _Fusion:
     """Which values are written to memory, and in which kernels each instruction takes part."""
 
-    def __init__(self, graph: InstructionGraph, groups: Sequence[int]) -> None:
+    def __init__(self, graph: InstructionGraph, groups: Sequence[int], written: Iterable[int]) -> None:
         self.graph, self.groups = graph, groups
         self.first_results: list[int] = graph.result_offsets.tolist()
         self.producers: list[int] = graph.producers.tolist()
@@ -177,7 +191,7 @@ class _Fusion:
         for i, values in enumerate(self.inputs):
             for v in values:
                 self.readers[v].append(i)
-        self.outputs = {self.storage[v] for v in graph.outputs.tolist()}
+        self.outputs = {self.storage[v] for v in (*graph.outputs.tolist(), *written)}
         self.kernels: list[frozenset[int]] = [frozenset({i}) for i in range(len(graph))]
         self._fuse()
 

@@ -126,7 +126,7 @@ class _Work:
     @cached_property
     def traffic(self) -> Traffic:
         """What kernels read and write."""
-        traffic = kernel_traffic(self.graph, self.layers.of_instructions)
+        traffic = kernel_traffic(self.graph, self.layers.of_instructions, np.flatnonzero(self.kept).tolist())
         return module_traffic(self.graph, traffic, self._modules, self.kept)
 
     @cached_property

@@ -8,19 +8,20 @@
 Kernels that are no products, of one pass and one module (a norm, a softmax, an activation) without a product between
 them, are one kernel if one reads what the other makes. It reads every value once, and writes only what others need: of
 the forward pass what is read there or saved, since the backward pass computes the rest again. Sums over all tokens,
-which gradients of biases and norms are, stay kernels of their own.
+which gradients of biases and norms are, stay kernels of their own. A product adds the bias of its own module before it
+writes its result.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
-from automap_models.cost.kernels import FUSIBLE_OPCODES, REDUCTION_OPCODES, Traffic
+from automap_models.cost.kernels import FUSIBLE_OPCODES, MATRIX_OPCODES, REDUCTION_OPCODES, Traffic
 
 
 def module_traffic(
@@ -51,6 +52,7 @@ class _Modules:
             (self.writes if self.producers[v] == i else self.reads)[i][v] = nbytes
         self.kernels = sorted({*self.reads, *self.writes})
         self.cluster = self._clusters()
+        self.members = Counter(self.cluster.values())
         self.readers: dict[int, set[int]] = defaultdict(set)
         for i in self.kernels:
             for v in self.reads[i]:
@@ -101,11 +103,26 @@ class _Modules:
             seen.update(further)
             left += further
 
+    def _ends_product(self, i: int) -> bool:
+        """Whether a kernel only adds parameters to the result of a product of its module, which nothing else reads."""
+        made = [v for v in self.reads[i] if self.producers[v] in self.cluster]
+        if len(made) != 1 or self.members[self.cluster[i]] != 1 or not self._merges(i):
+            return False
+        product = self.producers[made[0]]
+        return (
+            self.graph.opcodes[product] in MATRIX_OPCODES
+            and self.groups[product] == self.groups[i]
+            and self.graph.opcodes[i] == "add"
+            and self.readers[made[0]] == {i}
+        )
+
     def traffic(self) -> Traffic:
         """What clusters read and write."""
         moved: dict[tuple[int, int], float] = {}
         for i in self.kernels:
             own = self.cluster[i]
+            if self._ends_product(i):
+                continue
             for v, nbytes in self.writes[i].items():
                 if self._is_written(v):
                     moved[own, v] = nbytes

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import SizedModel, configured, names, sized, step_of
+from automap_models.workloads.registry import SizedModel, canonical, configured, names, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
     from automap_models.core.instruction_graph import InstructionGraph
     from automap_models.core.model_work import ModelWork
     from automap_models.core.profile import Profile
-    from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import MlirModule, Module
 
 DEFAULT_DEVICE = "v100"
@@ -34,7 +33,7 @@ _WANTED: Mapping[str, str] = {
     "torch": "return (model, inputs) with an nn.Module",
 }
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
-_WORD = re.compile(r"[\w-]+")
+_WORD = re.compile(r"[\w-]+(?:\.\d[\w-]*)?")
 _OTHER_FILES: Mapping[str, tuple[str, str]] = {
     ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
     ".pb": ("is a protocol buffer", "give XLA's dump as text: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'"),
@@ -109,7 +108,7 @@ def source_kind(what: str) -> SourceKind:
     Raises:
         BadInput: it looks like a name and is none, or the file cannot be read.
     """
-    if what in names():
+    if canonical(what) is not None:
         return SourceKind.WORKLOAD
     path = Path(what)
     if not exists(path):
@@ -140,7 +139,7 @@ def require_no_model(what: Path) -> None:
     from automap_models.workloads.config_json import is_config
 
     name = str(what)
-    if is_config(what) if exists(what) else name in names() or _FACTORY.fullmatch(name):
+    if is_config(what) if exists(what) else canonical(name) or _FACTORY.fullmatch(name):
         raise BadInput(
             "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
         )
@@ -178,46 +177,39 @@ def module_of(source: Source, *, whole: bool = False) -> Module:
         return step_module(example.model, example.args, example.kwargs, name=source.what)
 
 
-def read_model_work(what: str, *, sequence: int | None = None, dtype: str | None = None) -> ModelWork:
+def read_model_work(
+    what: str, *, sequence: int | None = None, dtype: str | None = None, dropout: bool = False
+) -> ModelWork:
     """What a built-in transformer or that of a config.json costs, layer by layer, for one sample.
 
     Args:
         what: its name, or the file.
         sequence: tokens of a sample; None: the model's own number.
         dtype: what the layers compute in; None: what the model is published in.
+        dropout: whether the model has the dropout that its config.json says.
 
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
-    return _transformer(what, sequence, dtype).work()
+    return transformer(Source(what, source_kind(what), sequence=sequence, dtype=dtype, dropout=dropout)).work()
 
 
-def read_shape(what: str, *, sequence: int | None = None) -> TransformerShape:
-    """The sizes of a built-in transformer or that of a config.json, without a trace.
-
-    Args:
-        what: its name, or the file.
-        sequence: tokens of a sample; None: the model's own number.
+def transformer(source: Source) -> SizedModel:
+    """The built-in transformer, or the one of a config.json, with its sizes.
 
     Raises:
         BadInput: it is neither, the file cannot be read, or an option is out of range.
     """
-    return _transformer(what, sequence, None).shape()
-
-
-def _transformer(what: str, sequence: int | None, dtype: str | None) -> SizedModel:
-    source = Source(what, source_kind(what), sequence=sequence, dtype=dtype)
     if source.kind not in _BUILT:
         do = "give a built-in model or a Hugging Face config.json"
-        raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=what, do=do)
+        raise BadInput(f"{source.kind.value}: a strategy needs a transformer's layers", where=source.what, do=do)
     return _built(source)
 
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    if source.kind is SourceKind.CONFIG:
-        return configured(source.what, **source.sizes, dropout=source.dropout)
-    return sized(source.what, **source.sizes)
+    build = configured if source.kind is SourceKind.CONFIG else sized
+    return build(source.what, **source.sizes, dropout=source.dropout)
 
 
 def framework_of(returned: object) -> Framework:
@@ -301,7 +293,7 @@ def _jax_profile(
 ) -> Profile:
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.profile import profile_from_graph
+    from automap_models.hlo.profile import profile_from_graph, roofline_profile
 
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
@@ -311,13 +303,9 @@ def _jax_profile(
         graph = instruction_graph(whole)
         measured = measure_times(whole, graph=graph, progress=advance, **measuring)
         return profile_from_graph(graph, measured.times_s, measured.meta)
-    from automap_models.cost.kernels import roofline_times
-
     module = module_of(source) if returned is None else _mlir_module(source, returned)
     begin(f"costing {len(module.operations):,} instructions")
-    graph = instruction_graph(module)
-    meta = {"times": "roofline, not measured", "device": device.name}
-    return profile_from_graph(graph, roofline_times(graph, device), meta)
+    return roofline_profile(instruction_graph(module), device)
 
 
 def _torch_profile(

@@ -209,18 +209,19 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     """The price of a strategy; what is wrong with it shows before the model is traced."""
     from automap_models.cost.layer_times import Runtime
     from automap_models.formats.hardware_yaml import read_device
+    from automap_models.planners.portfolio.model import work_once
     from automap_models.simulate.strategy import require_device, strategy_estimate
-    from automap_models.workloads.source import read_model_work, read_shape
+    from automap_models.workloads.source import transformer
 
     from ..reports.text import Steps
 
     cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
     strategy = strategy_of(wanted, cluster)
     require_device(device, strategy)
-    strategy.require_model(read_shape(request.source.what, sequence=request.source.sequence))
-    with Steps() as steps:
-        steps.begin(f"tracing {request.source.what}")
-        work = read_model_work(request.source.what, sequence=request.source.sequence, dtype=strategy.dtype)
+    source = replace(request.source, dtype=strategy.dtype)
+    strategy.require_model(transformer(source).shape())
+    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+        work = work_once(source, _cache(request), steps.begin)
     return strategy_estimate(work, strategy, cluster, device, runtime=Runtime(flash=wanted.flash))
 
 

@@ -63,9 +63,13 @@ def test_the_wheel_holds_one_top_level_name_and_everything_that_belongs_to_it(wh
     tops = {name.split("/")[0] for name in names}
     assert tops == {"automap_models", f"automap_models-{__version__}.dist-info"}
     expected = {"automap_models/py.typed"}
-    for folder, package in (("conf", "conf"), ("automap_models/zoo", "zoo")):
+    for folder, package in (
+        ("conf", "conf"),
+        ("automap_models/zoo", "zoo"),
+        ("automap_models/workloads/published", "workloads/published"),
+    ):
         for path in (root / folder).rglob("*"):
-            if path.suffix in {".yaml", ".onnx", ".md"}:
+            if path.suffix in {".json", ".md", ".onnx", ".yaml"}:
                 expected.add(f"automap_models/{package}/{path.relative_to(root / folder).as_posix()}")
     assert expected - set(names) == set()
     assert any(name.endswith("LICENSE") for name in names)

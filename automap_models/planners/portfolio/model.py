@@ -18,27 +18,28 @@ from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.layers import loop_notes
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.microbatch import microbatch_size, sized
+from automap_models.core.model_work import ModelWork
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
-from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
 from automap_models.formats.hardware_yaml import cluster_document
+from automap_models.formats.model_work_json import decode_model_work, encode_model_work
 from automap_models.formats.npz import model_from_npz, model_to_npz
 from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
-from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.profile import roofline_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
 from automap_models.planners.staged.stage_shardings import stage_shardings
 from automap_models.version import __version__
-from automap_models.workloads.source import Begin, Source, SourceKind, module_of
+from automap_models.workloads.source import Begin, Source, SourceKind, module_of, transformer
 
 RULES = "shardy"
 """What may be partitioned: all that propagates."""
@@ -57,8 +58,7 @@ def profiled_model(
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    meta = {"times": "roofline, not measured", "device": device.name}
-    profile = profile_from_graph(graph, roofline_times(graph, device), meta)
+    profile = roofline_profile(graph, device)
     begin(f"propagating through {len(module.operations):,} operations")
     sharding = sharding_classes(module, rules_of(module), rules)
     begin("finding out what can be partitioned")
@@ -112,6 +112,24 @@ def profiled_once(
     return key, replace(model, profile=sized(model.profile, microbatch_size))
 
 
+def work_once(source: Source, cache: Cache, begin: Begin) -> ModelWork:
+    """What a built-in transformer or that of a config.json costs, layer by layer.
+
+    Raises:
+        BadInput: it is neither, cannot be read, or its step cannot be traced.
+    """
+    model = transformer(source)
+    key = f"work-{fingerprint({'step': _step(source, None), 'versions': _versions()})}"
+    entry = cache.read(key)
+    if entry is not None:
+        with contextlib.suppress(BadInput):
+            return decode_model_work(entry)
+    begin(f"tracing {source.what}")
+    work = model.work()
+    cache.write(key, encode_model_work(work))
+    return work
+
+
 def _traced_model(
     source: Source, device: Device, cluster: Cluster, cache: Cache, begin: Begin
 ) -> tuple[str, ProfiledModel]:
@@ -144,10 +162,11 @@ def _step(source: Source, module: Module | None) -> Mapping[str, object]:
         return {"factory": source.what, "arguments": kinds, "module": _digest(text.encode())}
     if source.kind is SourceKind.MODULE:
         return {"file": _digest(read_bytes(source.what, LARGEST_MODULE_BYTES)), "trainable": source.trainable}
+    sizes = {**source.sizes, "dropout": source.dropout}
     if source.kind is SourceKind.CONFIG:  # its path names the model
         path = Path(source.what).resolve()
-        return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **source.sizes}
-    return {"what": source.what, **source.sizes}
+        return {"config": _digest(read_bytes(path)), "names": path.parts[-2:], **sizes}
+    return {"what": source.what, **sizes}
 
 
 def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
@@ -156,8 +175,12 @@ def _circumstances(device: Device, cluster: Cluster) -> dict[str, object]:
         "device": {**asdict(device), "matrix": dict(device.matrix)},
         "cluster": {name: value for name, value in cluster_document(cluster).items() if name not in ("name", "memory")},
         "rules": RULES,
-        "versions": {"automap": __version__, **{name: _version(name) for name in _TRACERS}},
+        "versions": _versions(),
     }
+
+
+def _versions() -> dict[str, str | None]:
+    return {"automap": __version__, **{name: _version(name) for name in _TRACERS}}
 
 
 def _version(name: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,10 +12,11 @@ pytest.importorskip("jax")
 
 import automap_models as am
 from automap_models.core.strategy import Precision, Recompute
+from automap_models.formats.atomic import Cache
+from automap_models.formats.model_work_json import decode_model_work
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.estimate import print_estimate
-from automap_models.workloads import source
 
 CONFIG = {
     "model_type": "gpt2",
@@ -36,7 +37,7 @@ bandwidth_efficiency: 1
 step: {product_efficiency: 0.8, half_size: 60, attention_efficiency: 0.3, bandwidth_efficiency: 0.7, launch_s: 1 us,
        intra_efficiency: 0.5, inter_efficiency: 0.5, overlap: 0.3}
 """
-CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 2 GB, name: pair}"
+CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 16 GB, name: pair}"
 GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel")
 
 
@@ -52,15 +53,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def test_the_price_is_the_library_s(
-    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The model is traced once for both; and the report in words has the parts, and every rank's memory."""
-    monkeypatch.setattr(source, "read_model_work", cache(source.read_model_work))
+    """The model is traced once for both, and kept; the report in words has the parts, and every rank's memory."""
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path))
     assert main([*files, *GIVEN, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    model, _, device, _, cluster = files
+    _, _, device, _, cluster = files
     strategy = am.Strategy(micro_batch=1, global_batch=16, tp=2, pp=2, dp=2, recompute="full", sequence_parallel=True)
-    work = source.read_model_work(model, sequence=None, dtype="bfloat16")
+    (entry,) = tmp_path.iterdir()
+    work = decode_model_work(Cache(tmp_path).read(entry.name) or b"")
     estimate = am.estimate(work, cluster, strategy, device=device)
     assert printed["step_s"] == estimate.step_s == pytest.approx(sum(printed["parts"].values()))
     assert printed["strategy"]["dp"] == 2
