@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..requests import CalibrateRequest
@@ -11,9 +10,7 @@ from ..runner import Command, Output, Report
 from .parsing import file_argument, filled, name_argument
 
 if TYPE_CHECKING:
-    from automap_models.core.device import Device
-    from automap_models.core.measured import SkippedStep
-    from automap_models.simulate.calibration import Calibration, Observation, SourceErrors
+    from ..reports.calibration import Calibrated
 
 EPILOG = """ROWS.json holds training steps that were measured: a model's sizes, a strategy, a cluster, seconds;
 docs/reference/files.md lists its keys. Steps on other kinds of devices are left out. Fitted are the eight constants of
@@ -31,28 +28,6 @@ examples:
 
 exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 141 the output's reader went away
 """
-
-
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """What a calibration came to.
-
-    Attributes:
-        device: with the fitted constants.
-        observations: that it was fitted to.
-        skipped: rows that cannot be priced.
-        others: rows of other kinds of devices, or without seconds.
-        fit: the constants.
-        fitted, validated: errors by source of the fit, and of fits without the source.
-    """
-
-    device: Device
-    observations: list[Observation]
-    skipped: list[SkippedStep]
-    others: int
-    fit: Calibration
-    fitted: list[SourceErrors]
-    validated: list[SourceErrors]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +62,7 @@ def run(request: CalibrateRequest) -> Calibrated:
     from automap_models.simulate.calibration import Observation, cross_validated, errors_by_source, fit_constants
     from automap_models.workloads.measured import MeasuredWorks
 
+    from ..reports.calibration import Calibrated
     from ..reports.text import Steps
 
     device = read_device(request.device)

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from automap_models.simulate.calibration import USUAL, SourceErrors
+from automap_models.core.device import Device
+from automap_models.core.measured import SkippedStep
+from automap_models.simulate.calibration import USUAL, Calibration, Observation, SourceErrors
 
 from .text import Column, console, table
 
-if TYPE_CHECKING:
-    from ..commands.calibrate import Calibrated
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """What a calibration came to.
+
+    Attributes:
+        device: with the fitted constants.
+        observations: that it was fitted to.
+        skipped: rows that cannot be priced.
+        others: rows of other kinds of devices, or without seconds.
+        fit: the constants.
+        fitted, validated: errors by source of the fit, and of fits without the source.
+    """
+
+    device: Device
+    observations: list[Observation]
+    skipped: list[SkippedStep]
+    others: int
+    fit: Calibration
+    fitted: list[SourceErrors]
+    validated: list[SourceErrors]
 
 
 def print_calibration(calibrated: Calibrated) -> None:

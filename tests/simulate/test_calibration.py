@@ -95,6 +95,6 @@ def test_errors_are_relative_and_by_source() -> None:
     """Steps of 1 s: predicted 1.1, 0.8 and 1.3 s of one source, 2 s of another."""
     steps = [observation(str(i), source, 4, 1024, micro_batch=1) for i, source in enumerate(["b", "b", "b", "a"])]
     first, second = errors_by_source(steps, np.array([1.1, 0.8, 1.3, 2.0]))
-    assert first == ("a", 1, pytest.approx(1.0), pytest.approx(1.0), pytest.approx(2.0))
-    assert second[:2] == ("b", 3)
-    assert second[2:] == (pytest.approx(0.2), pytest.approx(0.2 + 0.8 * 0.1), pytest.approx(1.1))
+    assert (first.source, first.steps, second.source, second.steps) == ("a", 1, "b", 3)
+    assert list(first[2:]) == pytest.approx([1.0, 1.0, 2.0])
+    assert list(second[2:]) == pytest.approx([0.2, 0.2 + 0.8 * 0.1, 1.1])
