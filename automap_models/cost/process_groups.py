@@ -78,11 +78,11 @@ class ProcessGroup:
         hierarchical += sent_bytes * (2 * (g - 1) / g / self.intra + across_s_per_byte)
         return min(ring, tree, hierarchical)
 
-    def gather_s(self, whole_bytes: float) -> float:
-        """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring."""
+    def gather_s(self, whole_bytes: float, pieces: int = 1) -> float:
+        """Seconds of an all-gather, or of a reduce-scatter, of so many bytes in all, in a ring; of so many of them."""
         if self.size == 1 or not whole_bytes:
             return 0.0
-        return (self.size - 1) * (LATENCY_S + whole_bytes / self.size * self._s_per_byte)
+        return (self.size - 1) * (pieces * LATENCY_S + whole_bytes / self.size * self._s_per_byte)
 
     def all_to_all_s(self, sent_bytes: float) -> float:
         """Seconds in which each member sends so many bytes, evenly to all of them, itself included."""
