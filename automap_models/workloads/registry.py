@@ -1,10 +1,14 @@
-"""The workloads by name, and training steps from a user's factory."""
+"""The workloads by name, and training steps from a user's factory.
+
+Some are written in modules of this package; most are a config.json each, in the folder `published`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
@@ -27,18 +31,27 @@ class Workload:
     Attributes:
         what: the model and where its sizes are published.
         parameters: number of trainable parameters.
-        architecture: `module:constant`, a `training.Architecture`.
+        architecture: `module:constant`, a `training.Architecture`; None: that of published/NAME.json.
         batch: samples in a micro-batch unless told otherwise.
         sequence: tokens of a sample unless told otherwise; None for images.
         longest: tokens that the model has positions for; None: any number.
+        dtype: what the layers compute in unless told otherwise.
     """
 
     what: str
     parameters: int
-    architecture: str
+    architecture: str | None
     batch: int
     sequence: int | None = None
     longest: int | None = None
+    dtype: str = "float32"
+
+
+def _published(
+    what: str, parameters: int, sequence: int, longest: int | None = None, dtype: str = "float32"
+) -> Workload:
+    """A model of the folder `published`; the numbers are what its file says, or makes."""
+    return Workload(what, parameters, None, 1, sequence, longest, dtype)
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -107,8 +120,57 @@ WORKLOADS: dict[str, Workload] = {
         batch=16,
         sequence=512,
     ),
+    "gpt2": _published("GPT-2 (Radford et al. 2019)", 124_439_808, 1024, longest=1024),
+    "gpt2-large": _published("GPT-2 large (Radford et al. 2019)", 774_030_080, 1024, longest=1024),
+    "gpt3-175b": _published(
+        "GPT-3 175B (arXiv 2005.14165), attention dense in all layers", 174_604_259_328, 2048, longest=2048
+    ),
+    "gpt-neox-20b": _published("GPT-NeoX-20B (arXiv 2204.06745)", 20_554_567_680, 2048, dtype="float16"),
+    "bert-base": _published("BERT-base (arXiv 1810.04805), masked language model", 109_514_298, 512, longest=512),
+    "bert-large": _published("BERT-large (arXiv 1810.04805), masked language model", 335_174_458, 512, longest=512),
+    "t5-small": _published("T5-small (arXiv 1910.10683)", 60_506_624, 512),
+    "t5-large": _published("T5-large (arXiv 1910.10683)", 737_668_096, 512),
+    "llama2-7b": _published("Llama 2 7B (arXiv 2307.09288)", 6_738_415_616, 4096, dtype="bfloat16"),
+    "llama2-13b": _published("Llama 2 13B (arXiv 2307.09288)", 13_015_864_320, 4096, dtype="bfloat16"),
+    "llama2-70b": _published("Llama 2 70B (arXiv 2307.09288)", 68_976_648_192, 4096, dtype="bfloat16"),
+    "llama3-8b": _published("Llama 3 8B (arXiv 2407.21783)", 8_030_261_248, 8192, dtype="bfloat16"),
+    "llama3-70b": _published("Llama 3 70B (arXiv 2407.21783)", 70_553_706_496, 8192, dtype="bfloat16"),
+    "llama3-405b": _published("Llama 3.1 405B (arXiv 2407.21783)", 405_853_388_800, 8192, dtype="bfloat16"),
+    "mistral-7b": _published("Mistral 7B (arXiv 2310.06825)", 7_241_732_096, 8192, dtype="bfloat16"),
+    "mixtral-8x7b": _published("Mixtral 8x7B (arXiv 2401.04088)", 46_702_792_704, 8192, dtype="bfloat16"),
+    "mixtral-8x22b": _published("Mixtral 8x22B (Mistral AI 2024)", 140_620_634_112, 8192, dtype="bfloat16"),
+    "qwen2.5-7b": _published("Qwen2.5 7B (arXiv 2412.15115)", 7_615_616_512, 8192, dtype="bfloat16"),
+    "qwen2.5-14b": _published("Qwen2.5 14B (arXiv 2412.15115)", 14_770_033_664, 8192, dtype="bfloat16"),
+    "qwen2.5-32b": _published("Qwen2.5 32B (arXiv 2412.15115)", 32_763_876_352, 8192, dtype="bfloat16"),
+    "qwen2.5-72b": _published("Qwen2.5 72B (arXiv 2412.15115)", 72_706_203_648, 8192, dtype="bfloat16"),
+    "qwen3-8b": _published("Qwen3 8B (arXiv 2505.09388)", 8_190_735_360, 8192, dtype="bfloat16"),
+    "qwen3-14b": _published("Qwen3 14B (arXiv 2505.09388)", 14_768_307_200, 8192, dtype="bfloat16"),
+    "qwen3-32b": _published("Qwen3 32B (arXiv 2505.09388)", 32_762_123_264, 8192, dtype="bfloat16"),
+    "deepseek-v2-lite": _published("DeepSeek-V2-Lite (arXiv 2405.04434)", 15_706_484_224, 8192, dtype="bfloat16"),
+    "deepseek-v2": _published("DeepSeek-V2 (arXiv 2405.04434)", 235_741_434_880, 8192, dtype="bfloat16"),
+    "deepseek-v3": _published(
+        "DeepSeek-V3 (arXiv 2412.19437), without its layers that predict further tokens",
+        671_026_404_352,
+        8192,
+        dtype="bfloat16",
+    ),
 }
 """Name → workload, in the order of the list."""
+_OTHER_NAMES = {"gpt3-6.7b": "gpt3_7b"}
+
+
+def canonical(name: str) -> str | None:
+    """A workload's name as the list has it, where - is as good as _; None for any other text.
+
+    >>> canonical("gpt2-medium")
+    'gpt2_medium'
+    """
+    name = _OTHER_NAMES.get(name, name)
+    return name if name in WORKLOADS else next((own for own in WORKLOADS if _plain(own) == _plain(name)), None)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def names() -> tuple[str, ...]:
@@ -124,7 +186,8 @@ def summary(name: str) -> str:
     """
     workload = _workload(name)
     sequence = f" of {workload.sequence} tokens" if workload.sequence else " images"
-    return f"{workload.what}: {workload.parameters / 1e6:,.1f} M parameters, batch {workload.batch}{sequence}, float32"
+    parameters = f"{workload.parameters / 1e6:,.1f} M parameters"
+    return f"{workload.what}: {parameters}, batch {workload.batch}{sequence}, {workload.dtype}"
 
 
 def build(
@@ -196,15 +259,40 @@ class SizedModel:
         return architecture_work(self.name, self.architecture, self.labels[-1], self.dtype)
 
 
-def sized(name: str, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None) -> SizedModel:
-    """A workload with its sizes; arguments and errors are those of `build`."""
+def sized(
+    name: str,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    dtype: str | None = None,
+    dropout: bool = False,
+) -> SizedModel:
+    """A workload with its sizes; arguments and errors are those of `build`.
+
+    Args:
+        dropout: whether the model has the dropout that its config.json says.
+    """
     workload = _workload(name)
-    batch, dtype = _checked(workload.batch if batch is None else batch, dtype or "float32")
+    batch, dtype = _checked(workload.batch if batch is None else batch, dtype or workload.dtype)
     length = _sequence(name, workload.sequence, workload.longest, sequence)
     labels = (batch,) if length is None else (batch, length)
     require_jax(name)
+    return SizedModel(canonical(name) or name, _architecture(name, workload, dropout), labels, dtype)
+
+
+def _architecture(name: str, workload: Workload, dropout: bool) -> Architecture:
+    if workload.architecture is None:
+        from .config_json import read_config
+
+        return read_config(
+            Path(__file__).parent / "published" / f"{canonical(name)}.json", dropout=dropout
+        ).architecture
+    if dropout:
+        do = "leave it out, or give the model's config.json"
+        raise BadInput(f"{name} is built in without it", where="`dropout`", do=do)
     module, _, constant = workload.architecture.partition(":")
-    return SizedModel(name, getattr(import_module(module), constant), labels, dtype)
+    architecture: Architecture = getattr(import_module(module), constant)
+    return architecture
 
 
 def configured(
@@ -278,9 +366,10 @@ def step_of(spec: str, returned: object, dtype: str | None) -> TrainingStep:
 
 
 def _workload(name: str) -> Workload:
-    if name not in WORKLOADS:
+    known = canonical(name)
+    if known is None:
         raise BadInput(f"unknown model {name!r}", do=f"choose from {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]
+    return WORKLOADS[known]
 
 
 def _sequence(name: str, default: int | None, longest: int | None, sequence: int | None) -> int | None:

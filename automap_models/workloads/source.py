@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import SizedModel, configured, names, sized, step_of
+from automap_models.workloads.registry import SizedModel, canonical, configured, names, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
@@ -33,7 +33,7 @@ _WANTED: Mapping[str, str] = {
     "torch": "return (model, inputs) with an nn.Module",
 }
 _FACTORY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:\w+")
-_WORD = re.compile(r"[\w-]+")
+_WORD = re.compile(r"[\w-]+(?:\.\d[\w-]*)?")
 _OTHER_FILES: Mapping[str, tuple[str, str]] = {
     ".py": ("is Python source", "name the factory in it, as in my_package.my_module:make_step"),
     ".pb": ("is a protocol buffer", "give XLA's dump as text: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'"),
@@ -108,7 +108,7 @@ def source_kind(what: str) -> SourceKind:
     Raises:
         BadInput: it looks like a name and is none, or the file cannot be read.
     """
-    if what in names():
+    if canonical(what) is not None:
         return SourceKind.WORKLOAD
     path = Path(what)
     if not exists(path):
@@ -139,7 +139,7 @@ def require_no_model(what: Path) -> None:
     from automap_models.workloads.config_json import is_config
 
     name = str(what)
-    if is_config(what) if exists(what) else name in names() or _FACTORY.fullmatch(name):
+    if is_config(what) if exists(what) else canonical(name) or _FACTORY.fullmatch(name):
         raise BadInput(
             "is a model, not a profile", where=name, do=f"run automap-profile {name} -o profile.npz first and plan that"
         )
@@ -208,9 +208,8 @@ def transformer(source: Source) -> SizedModel:
 
 def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
-    if source.kind is SourceKind.CONFIG:
-        return configured(source.what, **source.sizes, dropout=source.dropout)
-    return sized(source.what, **source.sizes)
+    build = configured if source.kind is SourceKind.CONFIG else sized
+    return build(source.what, **source.sizes, dropout=source.dropout)
 
 
 def framework_of(returned: object) -> Framework:
@@ -294,7 +293,7 @@ def _jax_profile(
 ) -> Profile:
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.profile import profile_from_graph
+    from automap_models.hlo.profile import profile_from_graph, roofline_profile
 
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
@@ -304,13 +303,9 @@ def _jax_profile(
         graph = instruction_graph(whole)
         measured = measure_times(whole, graph=graph, progress=advance, **measuring)
         return profile_from_graph(graph, measured.times_s, measured.meta)
-    from automap_models.cost.kernels import roofline_times
-
     module = module_of(source) if returned is None else _mlir_module(source, returned)
     begin(f"costing {len(module.operations):,} instructions")
-    graph = instruction_graph(module)
-    meta = {"times": "roofline, not measured", "device": device.name}
-    return profile_from_graph(graph, roofline_times(graph, device), meta)
+    return roofline_profile(instruction_graph(module), device)
 
 
 def _torch_profile(

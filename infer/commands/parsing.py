@@ -29,7 +29,7 @@ APPLIES: Mapping[str, tuple[SourceKind, ...]] = {
     "batch": MODELS,
     "sequence": MODELS,
     "dtype": MODELS,
-    "dropout": (SourceKind.CONFIG,),
+    "dropout": (SourceKind.WORKLOAD, SourceKind.CONFIG),
     "trainable": (SourceKind.MODULE,),
     "device": STEPS,
     "measure": STEPS,
@@ -249,7 +249,7 @@ def add_step_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sequence", metavar="N", type=at_least(1), help="tokens in a sample")
     group.add_argument("--dtype", metavar="NAME", help="type that the layers compute in: float32, bfloat16, float16")
     group.add_argument(
-        "--dropout", action="store_true", help="for a config.json of bert or gpt2: with the dropout that the file says"
+        "--dropout", action="store_true", help="for models of bert and gpt2: with the dropout that the config.json says"
     )
     group.add_argument(
         "--trainable",

@@ -63,9 +63,13 @@ def test_the_wheel_holds_one_top_level_name_and_everything_that_belongs_to_it(wh
     tops = {name.split("/")[0] for name in names}
     assert tops == {"automap_models", f"automap_models-{__version__}.dist-info"}
     expected = {"automap_models/py.typed"}
-    for folder, package in (("conf", "conf"), ("automap_models/zoo", "zoo")):
+    for folder, package in (
+        ("conf", "conf"),
+        ("automap_models/zoo", "zoo"),
+        ("automap_models/workloads/published", "workloads/published"),
+    ):
         for path in (root / folder).rglob("*"):
-            if path.suffix in {".yaml", ".onnx", ".md"}:
+            if path.suffix in {".json", ".md", ".onnx", ".yaml"}:
                 expected.add(f"automap_models/{package}/{path.relative_to(root / folder).as_posix()}")
     assert expected - set(names) == set()
     assert any(name.endswith("LICENSE") for name in names)
@@ -78,7 +82,16 @@ def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Pa
 
 
 @pytest.mark.parametrize(
-    "command", ["automap", "automap-infer", "automap-place", "automap-plan", "automap-profile", "automap-search"]
+    "command",
+    [
+        "automap",
+        "automap-calibrate",
+        "automap-infer",
+        "automap-place",
+        "automap-plan",
+        "automap-profile",
+        "automap-search",
+    ],
 )
 def test_an_installed_command_explains_itself(installed: Path, command: str, tmp_path: Path) -> None:
     assert command in run(installed / command, "--help", folder=tmp_path)

@@ -19,7 +19,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
 from automap_models.workloads.config_json import FAMILIES, is_config, read_config
-from automap_models.workloads.registry import configured
+from automap_models.workloads.registry import WORKLOADS, configured, sized
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
 from automap_models.workloads.training import Architecture, RepeatingArchitecture
 
@@ -121,20 +121,57 @@ def test_every_family_that_is_read_is_compared_with_transformers() -> None:
     assert set(FAMILIES) == set(hugging_face.FAMILIES)
 
 
-@pytest.mark.parametrize(
-    ("document", "published"),
-    [
-        (LLAMA, 405_853_388_800),
-        (MIXTRAL, 46_702_792_704),
-        (DEEPSEEK_V3, 671_026_419_200 - 58 * 256),  # without the biases that balance experts, which are not trained
-        (T5_BASE_V1_1, 247_577_856),
-    ],
-    ids=["llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "t5-v1_1-base"],
-)
-def test_well_known_models_have_the_published_number_of_parameters(
-    document: dict[str, Any], published: int, tmp_path: Path
-) -> None:
-    assert parameters_of_a_deep_one(read_config(written(document, tmp_path)).architecture) == published
+def test_a_gated_t5_with_an_output_matrix_has_the_published_number_of_parameters(tmp_path: Path) -> None:
+    assert parameters_of_a_deep_one(read_config(written(T5_BASE_V1_1, tmp_path)).architecture) == 247_577_856
+
+
+PUBLISHED = {
+    "bert-base": 109_514_298,  # BertForMaskedLM
+    "bert-large": 335_174_458,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_419_200 - 58 * 256,  # without the biases that balance experts, which are not trained
+    "gpt-neox-20b": 20_554_567_680,
+    "gpt2": 124_439_808,
+    "gpt2-large": 774_030_080,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama2-7b": 6_738_415_616,
+    "llama3-405b": 405_853_388_800,
+    "llama3-70b": 70_553_706_496,
+    "llama3-8b": 8_030_261_248,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x22b": 140_620_634_112,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-8b": 8_190_735_360,
+    "t5-large": 737_668_096,
+    "t5-small": 60_506_624,
+}
+"""Parameters of the published weights."""
+
+
+def _configs_by_name() -> set[str]:
+    return {name for name, workload in WORKLOADS.items() if workload.architecture is None}
+
+
+@pytest.mark.parametrize("name", sorted(_configs_by_name() - {"gpt3-175b"}))
+def test_models_by_name_have_the_published_number_of_parameters(name: str) -> None:
+    assert parameters_of_a_deep_one(sized(name).architecture) == PUBLISHED[name] == WORKLOADS[name].parameters
+
+
+def test_gpt3_has_the_parameters_of_a_formula() -> None:
+    """Equation 2 of arXiv 2104.04473, which leaves out the last norm; the paper says 175.0 B."""
+    layers, width, vocabulary, positions = 96, 12288, 50257, 2048
+    blocks = 12 * layers * width**2 * (1 + 13 / (12 * width) + (vocabulary + positions) / (12 * layers * width))
+    parameters = parameters_of_a_deep_one(sized("gpt3-175b").architecture)
+    assert parameters == round(blocks) + 2 * width == WORKLOADS["gpt3-175b"].parameters
+    assert parameters == pytest.approx(175.0e9, rel=0.003)
 
 
 def test_the_matrix_products_have_the_floating_point_operations_that_torch_counts(tmp_path: Path) -> None:
@@ -267,6 +304,8 @@ def test_dropout_of_other_families_is_refused(tmp_path: Path) -> None:
         read_config(path, dropout=True)
 
 
-def test_dropout_is_for_config_files() -> None:
-    with pytest.raises(BadInput, match="is a built-in JAX model"):
+def test_dropout_is_for_models_with_a_config() -> None:
+    with pytest.raises(BadInput, match="is built in without it"):
         profile("bert48", dropout=True)
+    with pytest.raises(BadInput, match="is a factory"):
+        profile("package.module:factory", dropout=True)

@@ -17,10 +17,12 @@ from automap_models import workloads
 from automap_models.errors import BadInput
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads import registry
+from automap_models.workloads.config_json import read_config
 
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""
 NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe")
+PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
 LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b")
 """Other sizes of models whose smallest size is tested, too."""
 build = cache(workloads.build)
@@ -90,7 +92,8 @@ def _parameters(step: TrainingStep) -> list[int]:
 
 
 def test_the_list_is_complete_and_in_order() -> None:
-    assert workloads.names() == NAMES
+    assert workloads.names()[: len(NAMES)] == NAMES
+    assert set(workloads.names()[len(NAMES) :]) == {path.stem for path in PUBLISHED_FILES}
 
 
 @_by_model(VARIABLES)
@@ -166,6 +169,33 @@ def test_batch_sequence_and_dtype_are_options() -> None:
 def test_an_option_that_a_model_does_not_have_is_refused(name: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(BadInput, match=rf"^{message}$"):
         workloads.build(name, **options)  # type: ignore[arg-type]  # dtype is text
+
+
+@pytest.mark.parametrize("path", PUBLISHED_FILES, ids=lambda path: path.stem)
+def test_the_list_says_of_a_config_what_its_file_says(path: Path) -> None:
+    workload, model = registry.WORKLOADS[path.stem], read_config(path)
+    assert (workload.sequence, workload.longest, workload.dtype) == (model.sequence, model.longest, model.dtype)
+    assert (workload.architecture, workload.batch) == (None, 1)
+    assert registry.sized(path.stem).architecture == model.architecture
+
+
+def test_a_hyphen_in_a_name_is_as_good_as_an_underscore() -> None:
+    assert registry.canonical("gpt2-medium") == registry.canonical("gpt2_medium") == "gpt2_medium"
+    assert registry.canonical("qwen2.5-7b") == registry.canonical("qwen2.5_7b") == "qwen2.5-7b"
+    assert registry.canonical("gpt3-6.7b") == "gpt3_7b"
+    assert registry.canonical("gpt5") is None
+    assert len({name.replace("-", "_") for name in workloads.names()}) == len(workloads.names())
+    assert registry.sized("gpt2-xl").name == "gpt2_xl"
+
+
+def test_a_config_by_name_has_the_dropout_of_its_file_if_it_is_asked_for() -> None:
+    assert (
+        registry.sized("gpt2", dropout=True).architecture
+        == read_config(PUBLISHED_FILES[0].with_name("gpt2.json"), dropout=True).architecture
+    )
+    for name, message in (("bert48", "bert48 is built in without it"), ("llama3-8b", "not known for models of llama")):
+        with pytest.raises(BadInput, match=message):
+            registry.sized(name, dropout=True)
 
 
 def test_an_unknown_name_has_no_summary() -> None:

@@ -18,7 +18,7 @@ from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_p
 from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.sharding.traced import data_parallel_plan
-from automap_models.workloads.registry import build, from_factory, names
+from automap_models.workloads.registry import build, canonical, from_factory
 from automap_models.workloads.source import Source
 
 TOLERANCE = 1e-4
@@ -160,7 +160,7 @@ def main() -> int:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
 
-    step = (build if request["what"] in names() else from_factory)(request["what"], **request["sizes"])
+    step = (from_factory if canonical(request["what"]) is None else build)(request["what"], **request["sizes"])
     answer: dict[str, Any] = {"communication": {}}
     compiled = {name: compile_step(step, Along(plan["sizes"], plan["dims"])) for name, plan in request["plans"].items()}
     for name, step_by_plan in compiled.items():

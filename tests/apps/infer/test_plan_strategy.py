@@ -37,7 +37,7 @@ bandwidth_efficiency: 1
 step: {product_efficiency: 0.8, half_size: 60, attention_efficiency: 0.3, bandwidth_efficiency: 0.7, launch_s: 1 us,
        intra_efficiency: 0.5, inter_efficiency: 0.5, overlap: 0.3}
 """
-CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 2 GB, name: pair}"
+CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 16 GB, name: pair}"
 GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel")
 
 
