@@ -20,8 +20,8 @@ NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
     *("measured", "gpus", "gpu_type", "heads", "kv_heads"),
 }
-"""Arguments for which the commands have no option: of restrictions, of observed devices and devices of a cluster's file,
-of schedules without plans, of measured steps."""
+"""Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
+schedules without plans, of measured steps."""
 COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
 
 
