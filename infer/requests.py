@@ -40,6 +40,19 @@ class ProfileRequest:
 
 
 @dataclass(frozen=True)
+class CalibrateRequest:
+    """`automap calibrate`.
+
+    Attributes:
+        rows: measured steps.
+        device: the kind of device, by name or file.
+    """
+
+    rows: Path
+    device: str
+
+
+@dataclass(frozen=True)
 class PlaceRequest:
     """`automap place`.
 

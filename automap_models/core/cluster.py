@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -138,6 +138,11 @@ class Cluster:
         return " + ".join(f"{group.nodes} × {group.devices_per_node}" for group in self.node_groups)
 
     @property
+    def is_known(self) -> bool:
+        """Whether all groups have a speed, or none that depends on a profile's device (`relative_to`)."""
+        return all(group.speed is not None or not group.rates for group in self.groups)
+
+    @property
     def is_uniform(self) -> bool:
         """Whether all nodes are alike and all devices as fast as the one whose times the profile has."""
         return not self.groups or (not self.group_of.any() and self.slowdown is None)
@@ -204,43 +209,48 @@ class Cluster:
         Raises:
             BadInput: kinds of devices are named, and the profile's is not known (`relative_to`).
         """
-        for group in self.node_groups:
-            if group.speed is None and group.rates:
-                raise BadInput(
-                    f"does not say how fast {group.device or 'its devices'} are",
-                    where=f"cluster {self.name}",
-                    do="give each group its `speed`, relative to the device whose times the profile has",
-                )
+        if not self.is_known:
+            raise BadInput(
+                "does not say how fast its kinds of devices are",
+                where=f"cluster {self.name}",
+                do="give each group its `speed`, relative to the device whose times the profile has",
+            )
         speed = np.array([1.0 if group.speed is None else group.speed for group in self.node_groups])
         if (speed == 1.0).all():
             return None
         slowdown: FloatArray = np.repeat(1.0 / speed, [g.nodes * g.devices_per_node for g in self.node_groups])
         return slowdown
 
-    def relative_to(self, device: str, dtype: str) -> Cluster:
+    def relative_to(self, device: str, roofline_s: Mapping[str, float], dtype: str) -> Cluster:
         """The cluster with the speed of every group, relative to the device whose times a profile has.
 
-        A group that gives its speed keeps it. Otherwise it is the ratio of the FLOP/s that the two kinds attain in
-        matrix products of the profile's element type; the profile's device has to be one of the cluster's kinds.
+        A group that gives its speed keeps it. Else it is by how long both kinds take for a micro-batch by their
+        rooflines. Where that is not known, it is the ratio of the FLOP/s that they attain in matrix products of the
+        profile's element type; then the profile's device has to be one of the cluster's kinds.
 
         Args:
             device: name of the profile's device.
-            dtype: its element type; float32 runs as TF32 on kinds that can.
+            roofline_s: kinds of devices with their time of a micro-batch by the roofline.
+            dtype: of the profile; float32 runs as TF32 on kinds that can.
 
         Raises:
             BadInput: the profile's device is none of the kinds, or a kind has no rate for the type.
         """
-        if all(group.speed is not None or not group.rates for group in self.groups):
+        if self.is_known:
             return self
-        known = {group.device: _matrix_rate(group, dtype, self.name) for group in self.groups if group.rates}
-        if device not in known:
-            raise BadInput(
-                f"has {', '.join(known)}, but the profile's times are of {device or 'a device that it does not name'}",
-                where=f"cluster {self.name}",
-                do=f"give each group its `speed`, relative to that device, or profile the model on one of {len(known)}",
-            )
+        unknown = [group.device for group in self.groups if group.speed is None and group.rates]
+        told = roofline_s
+        if not {device, *unknown} <= set(told):
+            rates = {group.device: group.rates for group in self.groups if group.rates}
+            if device not in rates:
+                raise BadInput(
+                    f"has {', '.join(rates)}, but the profile's times are of {device or 'an unnamed device'}",
+                    where=f"cluster {self.name}",
+                    do="give each group its `speed`, relative to that device, or profile the model on one of these",
+                )
+            told = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
         groups = tuple(
-            replace(group, speed=known[group.device] / known[device]) if group.speed is None and group.rates else group
+            replace(group, speed=told[device] / told[group.device]) if group.speed is None and group.rates else group
             for group in self.groups
         )
         return replace(self, groups=groups)
@@ -268,13 +278,12 @@ def _least(groups: Sequence[NodeGroup]) -> dict[str, Any]:
     return {"nodes": sum(group.nodes for group in groups), "devices_per_node": per_node, **slowest}
 
 
-def _matrix_rate(group: NodeGroup, dtype: str, cluster: str) -> float:
-    """FLOP/s that a group's kind attains in matrix products of that type."""
-    rates = dict(group.rates)
+def _matrix_rate(device: str, rates: Mapping[str, float], dtype: str, cluster: str) -> float:
+    """FLOP/s that a kind attains in matrix products of that type."""
     kind = "tf32" if dtype == "float32" and "tf32" in rates else dtype
     if kind not in rates:
         raise BadInput(
-            f"{group.device} has no rate for matrix products in {dtype}",
+            f"{device} has no rate for matrix products in {dtype}",
             where=f"cluster {cluster}",
             do=f"give each group its `speed`, or profile the model in {', '.join(rates)}",
         )

@@ -23,6 +23,7 @@ class MeasuredStep:
         system: the software that ran it.
         family: which model it is.
         shape: its sizes.
+        experts_per_token: of a mixture; None where there is none.
         tied: whether the word embedding is also the output matrix.
         dropout: whether activations are dropped at random, as the models of 2019 to 2022 do.
         strategy: how it was trained.
@@ -33,7 +34,7 @@ class MeasuredStep:
         gradient_bytes: of a parameter's gradient while it adds up, 2 or 4.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
-        fits: whether it ran; None where it failed for a reason that was not published.
+        fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
     """
 
     name: str
@@ -41,6 +42,7 @@ class MeasuredStep:
     system: str
     family: Family
     shape: TransformerShape
+    experts_per_token: int | None
     tied: bool
     dropout: bool
     strategy: Strategy

@@ -75,7 +75,7 @@ def equal_paces(shares: FloatArray, memory: FloatArray, degree: int = 1) -> Stag
     cut = np.arange(shares.size)
     replicas = np.maximum((cut - cut[:, None]) // degree, 0)
     parts = shares[replicas]
-    return StagePaces(np.maximum(replicas, 1), parts, parts, _least_between(memory))
+    return StagePaces(np.maximum(replicas, 1), parts, parts, most_between(memory, np.minimum))
 
 
 def unequal_paces(shares: FloatArray, slowdown: FloatArray, memory: FloatArray) -> StagePaces:
@@ -96,16 +96,21 @@ def unequal_paces(shares: FloatArray, slowdown: FloatArray, memory: FloatArray) 
         candidate = np.where(count > 0, shares[count] / slowest, 0.0)
         better = candidate > rate
         rate[better], replicas[better] = candidate[better], count[better]
-        smallest[better] = _least_between(np.where(works, memory, np.inf))[better]
+        smallest[better] = most_between(np.where(works, memory, np.inf), np.minimum)[better]
     return StagePaces(replicas, shares[replicas], np.where(rate > 0, rate, 1.0), smallest)
 
 
-def _least_between(values: FloatArray) -> FloatArray:
-    """[D+1, D+1] the least of the values at positions a … q-1, for every a < q; 1 everywhere else."""
-    least = np.ones((values.size + 1, values.size + 1))
+def most_between(values: FloatArray, extreme: np.ufunc = np.maximum) -> FloatArray:
+    """[D+1, D+1] the largest of the values at positions a … q-1, for every a < q; 1 everywhere else.
+
+    Args:
+        values: [D].
+        extreme: `np.minimum` for the smallest.
+    """
+    most = np.ones((values.size + 1, values.size + 1))
     for a in range(values.size):
-        least[a, a + 1 :] = np.minimum.accumulate(values[a:])
-    return least
+        most[a, a + 1 :] = extreme.accumulate(values[a:])
+    return most
 
 
 def idle_positions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -194,6 +195,12 @@ class Profile:
         return str(self.meta.get("dtype", self.meta.get("parameter_dtype", "float32")))
 
     @property
+    def roofline_s(self) -> Mapping[str, float]:
+        """Kinds of devices with their time of a micro-batch by the roofline; empty where the profile does not say."""
+        told = self.meta.get("roofline_s")
+        return told if isinstance(told, Mapping) and all(_is_time(value) for value in told.values()) else {}
+
+    @property
     def element_bytes(self) -> float | None:
         """Bytes of one parameter, by `meta["parameter_dtype"]`; None where the profile does not say."""
         dtype = _DTYPE.match(str(self.meta.get("parameter_dtype")))
@@ -265,6 +272,10 @@ def _checked(name: str, value: object, source: str) -> FloatArray:
                 do="every entry must be a finite number ≥ 0",
             )
     return array
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, float) and 0 < value < math.inf
 
 
 def _require_dtype(meta: Mapping[str, object], source: str) -> None:

@@ -11,6 +11,7 @@ mesh data=2, model=4        the batch is partitioned along `data`, a kernel's co
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,12 @@ class ShardingProblem:
         if self.objective != "count" and self.work is None:
             do = "give the step's work, or the objective count"
             raise BadInput(f"the objective {self.objective} needs the work of a step", where=self.model, do=do)
+
+    @cached_property
+    def limit_bytes(self) -> float:
+        """Memory of the smallest device of the mesh, which has the cluster's first devices."""
+        devices = math.prod(axis.size for axis in self.mesh)
+        return float(self.cluster.device_memory[:devices].min())
 
     @cached_property
     def along(self) -> tuple[AxisCandidates, ...]:

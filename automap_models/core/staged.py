@@ -76,7 +76,8 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if self.state_factor is None:
             object.__setattr__(self, "state_factor", default_state_factor(self.profile))
-        object.__setattr__(self, "cluster", self.cluster.relative_to(self.profile.device, self.profile.dtype))
+        told = (self.profile.device, self.profile.roofline_s, self.profile.dtype)
+        object.__setattr__(self, "cluster", self.cluster.relative_to(*told))
         if self.schedule is not None:
             require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:
@@ -113,9 +114,6 @@ class StagedProblem:
         ):
             do = f"give {self.cluster.devices} positive numbers, one a device"
             raise BadInput(f"{len(slowdown)} numbers", where="`slowdown`", do=do)
-        if self.shardings and self.slowdowns is not None:
-            what = "devices of unequal speed cannot share operators"
-            raise BadInput(what, where="`slowdown`", do="plan without shardings")
 
     @property
     def grid(self) -> Grid:
@@ -151,6 +149,11 @@ class StagedProblem:
         return own if of_kinds is None else own * of_kinds
 
     @cached_property
+    def capacity(self) -> float:
+        """Devices of the profile's speed that all devices together are worth."""
+        return float(self.cluster.devices if self.slowdowns is None else (1.0 / self.slowdowns).sum())
+
+    @cached_property
     def paces(self) -> StagePaces:
         """How fast each stage without a sharding works, and on how many of its devices."""
         if self.slowdowns is None:
@@ -161,7 +164,9 @@ class StagedProblem:
         """Positions whose devices would hold up their stage more than they help it: they stand idle."""
         if self.slowdowns is None:
             return ()
-        return idle_positions(self.shares, self.slowdowns, plan.stage_devices(self.cluster.devices))
+        bounds = plan.stage_devices(self.cluster.devices)
+        replicated = tuple(ends for ends, sharding in zip(bounds, plan.shardings, strict=True) if not sharding)
+        return idle_positions(self.shares, self.slowdowns, replicated)
 
     def in_flight(self, stage: int) -> int:
         """Micro-batches whose activations a stage holds at once."""

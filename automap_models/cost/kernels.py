@@ -26,6 +26,7 @@ rather than underestimated; benchmarks/roofline_accuracy.py holds the sums again
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 from automap_models.collection import uncollected
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray
+from automap_models.errors import BadInput
 
 WINOGRAD_SAVING = 2.25
 """How many times fewer multiplications F(2×2, 3×3) needs (Lavin and Gray, arXiv 1509.09308)."""
@@ -136,6 +138,15 @@ def roofline_times(graph: InstructionGraph, device: Device, *, tf32: bool = True
     for dtype, members in matrix.items():
         times_s[members] = device.seconds(flop[members], moved_bytes[members], dtype, "matrix")
     return times_s
+
+
+def roofline_seconds(graph: InstructionGraph, devices: Iterable[Device]) -> dict[str, float]:
+    """Name of each device → seconds of one micro-batch by its roofline; devices without a rate for it are left out."""
+    seconds = {}
+    for device in devices:
+        with suppress(BadInput):
+            seconds[device.name] = float(roofline_times(graph, device)[graph.in_microbatch].sum())
+    return seconds
 
 
 def _operands(graph: InstructionGraph, i: int) -> NDArray[np.int64]:

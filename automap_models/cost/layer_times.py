@@ -54,12 +54,15 @@ class Runtime:
             parallelism of torch and user buffers of Transformer Engine have it.
         gradient_bytes: of a parameter's gradient that adds up over micro-batches, 4, or 2 with 16-bit precisions.
         buffer_bytes: of memory that it keeps for communication on every device.
+        gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
+            its parameters, DeepSpeed one of each.
     """
 
     flash: bool = True
     tensor_overlap: float = 0.0
     gradient_bytes: int = 4
     buffer_bytes: float = 0.0
+    gathers_a_layer: int = 1
 
 
 DEFAULT_RUNTIME = Runtime()

@@ -179,7 +179,7 @@ class _Pricing:
         for kind, (layer, of_layer) in enumerate(zip(self.work.layers, parameters.tolist(), strict=True)):
             times = self.clock.layer(layer, kind in self.blocks)
             recompute = self._recomputed_s(times, kind in self.blocks)
-            gathers, hidden_s = self._gathers_s(times, recompute, *of_layer)
+            gathers, hidden_s = self._gathers_s(times, recompute, kind in self.blocks, *of_layer)
             passes = (times.forward, times.input, times.weight, recompute)
             rows.append([*passes, *times.tensor, *times.context, *times.experts, *gathers])
             hidden.append(hidden_s)
@@ -193,20 +193,22 @@ class _Pricing:
         return again[self.strategy.recompute] if block else 0.0
 
     def _gathers_s(
-        self, times: LayerTimes, recompute: float, others: float, of_experts: float
+        self, times: LayerTimes, recompute: float, block: bool, others: float, of_experts: float
     ) -> tuple[tuple[float, float], float]:
         """What ZeRO-3 exposes of a layer's weights and gradients forward and backward, and what it hides forward."""
         if self.strategy.zero < 3:
             return (0.0, 0.0), 0.0
-        gather = self._gather_s(others, of_experts, self.weight_bytes)
-        reduce = self._gather_s(others, of_experts, self.reduced_bytes)
+        pieces = self.runtime.gathers_a_layer if block else 1
+        gather = self._gather_s(others, of_experts, self.weight_bytes, pieces)
+        reduce = self._gather_s(others, of_experts, self.reduced_bytes, pieces)
         forward = exposed_s(gather, times.forward, self.constants.overlap)
         computed = times.input + times.weight + recompute
         return (forward, exposed_s(gather + reduce, computed, self.constants.overlap)), gather - forward
 
-    def _gather_s(self, others: float, of_experts: float, each: int) -> float:
-        """Seconds of gathering so many parameters, or of reducing and scattering their gradients."""
-        return self.groups.data.gather_s(others * each) + self.groups.expert_data.gather_s(of_experts * each)
+    def _gather_s(self, others: float, of_experts: float, each: int, pieces: int = 1) -> float:
+        """Seconds of gathering so many parameters in pieces, or of reducing and scattering their gradients."""
+        groups = self.groups
+        return groups.data.gather_s(others * each, pieces) + groups.expert_data.gather_s(of_experts * each, pieces)
 
     def _data_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray:
         """[S] gradients summed once a step; with ZeRO-1 and 2 they are scattered, and weights are gathered."""

@@ -11,6 +11,10 @@ t = 1 everywhere the plan is a pipeline; with one stage it is data parallelism, 
 - mem_s = σ·ΣW + min(M, S - s)·ΣH / d, with the parameters and activations that each device holds; under a schedule its
   own number of micro-batches in flight.
 
+On a mixed cluster a stage waits for the slowest of its devices that work: the times of instructions are multiplied by
+how much longer that one takes than the profile's device. Its links inside nodes and between them are the slowest of its
+nodes', and its memory limit is that of its smallest device that works. All devices of a sharded stage work.
+
 A parameter that several stages use (tied weights) counts in ΣW of each of them. Under a schedule the h stages that hold
 it sum its gradients once a step, which takes 2(h-1)/h times its bytes over the slower of the links between them.
 
@@ -222,6 +226,7 @@ def plan_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     memory = stage_memory_bytes(weights, stash, parts, in_flight, problem.state_factor)
     for s in [s for s, index in enumerate(plan.shardings) if index]:
         devices = (bounds[s], bounds[s + 1])
+        replicas[s], limit[s] = bounds[s + 1] - bounds[s], cluster.device_memory[slice(*devices)].min()
         stage = _sharded_stage(problem, plan.shardings[s], spans[s], devices, int(in_flight[s]))
         forward[s], backward[s], all_reduce[s], memory[s], compute[s], reduce[s], gather[s] = stage
     groups = [replicas[s] // problem.all_shardings[index].degree for s, index in enumerate(plan.shardings)]
@@ -381,10 +386,16 @@ def stage_buckets(
     parts = float(problem.shares[(stop - first) // sharding.degree])
     over_replicas, inside = stage_rates(problem.cluster, first, stop, sharding.degree)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
-    backward = (sharding.C[own] - sharding.C_fwd[own] + inside * sharding.reduced_bwd[own]) / parts
+    compute = (sharding.C[own] - sharding.C_fwd[own]) * _slowest(problem, first, stop)
+    backward = (compute + inside * sharding.reduced_bwd[own]) / parts
     backward = backward + start_s * sharding.starts_bwd[own]
     weights, gradients = _weights_held(problem, index, own), sharding.gradients[own]
     return gradient_buckets(weights, weights * over_replicas + inside * gradients, backward)
+
+
+def _slowest(problem: StagedProblem, first: int, stop: int) -> float:
+    """Time of the slowest of devices first … stop-1 over that of the profile's: all that share operators work."""
+    return 1.0 if problem.slowdowns is None else float(problem.slowdowns[first:stop].max())
 
 
 def _own_rate(problem: StagedProblem, first: int, stop: int) -> float:
@@ -448,7 +459,8 @@ def _sharded_stage(
     nodes = problem.cluster.node_of[slice(*devices)]
     gathered, intra = sharding.gathered, float(problem.cluster.node_intra[nodes].min())
     gather_in, gather_out = float(gathered[own.start]) / intra, float(gathered[own.stop]) / intra
-    compute_fwd, compute_bwd = total(sharding.C_fwd), total(sharding.C - sharding.C_fwd)
+    slowest = _slowest(problem, *devices)
+    compute_fwd, compute_bwd = slowest * total(sharding.C_fwd), slowest * total(sharding.C - sharding.C_fwd)
     reduce_fwd = inside * total(sharding.reduced_fwd) / parts + start_s * total(sharding.starts_fwd)
     reduce_bwd = inside * total(sharding.reduced_bwd) / parts + start_s * total(sharding.starts_bwd)
     weights = float(np.add.reduceat(_weights_held(problem, index, own), [0])[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +15,7 @@ from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
+from automap_models.formats.atomic import write_text
 from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
 
 DocumentT = TypeVar("DocumentT", bound=Document)
@@ -276,3 +278,33 @@ def read_device(name_or_path: str | Path) -> Device:
     """
     path = find_yaml(name_or_path, "device", "device")
     return read_hardware(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)
+
+
+def write_device(path: str | os.PathLike[str], device: Device, comment: str = "") -> None:
+    """Write a device as YAML, whole or not at all; reading it gives the same device.
+
+    Args:
+        path: the file.
+        device: what it describes.
+        comment: that stands at its beginning, of one line or more.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    import yaml
+
+    values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__}
+    values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
+    if device.step is None:
+        del values["step"]
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    write_text(path, lines + yaml.safe_dump(values, sort_keys=False))
+
+
+def read_kinds(cluster: Cluster) -> dict[str, Device]:
+    """The devices that the groups of a mixed cluster name, by their names.
+
+    Raises:
+        BadInput: a name is neither a shipped device's nor a file.
+    """
+    return {group.device: read_device(group.device) for group in cluster.groups if group.device}

@@ -35,25 +35,32 @@ T = TypeVar("T")
 
 GIB = 1 << 30
 ROWS_DO = "give a file of measured steps, as docs/reference/files.md describes it"
-FAMILIES: Mapping[str, Family] = {"gpt": "gpt", "llama": "llama", "bert": "bert"}
-"""A row's `arch` → the family that is built in."""
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(("gpt", "gpt2", "gpt3", "gpt-2", "gpt-3", "mpt", "opt", "bloom"), "gpt"),
+    **dict.fromkeys(("llama", "llama2", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "moe"), "llama"),
+    "bert": "bert",
+}
+"""A row's `arch` → the family that is built in; a mixture of experts is a Llama with several perceptrons."""
 HARDWARE = (
-    (r"pcie|nvl\b", "", ""),
+    (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
     (r"\bb200", "b200", "dgx-b200-4"),
     (r"\bh200", "h200", "dgx-h200-4"),
     (r"\bh100.*(\b96 ?gb|hbm2e)", "h100-96", "grand-teton-4"),
-    (r"\bh100", "h100", "dgx-h100-4"),
+    (r"\bh[18]00", "h100", "dgx-h100-4"),
     (r"\ba100.*\b40 ?gb", "a100-40", "oci-a100-40-4"),
-    (r"\ba100", "a100", "dgx-a100-4"),
+    (r"\ba[18]00", "a100", "dgx-a100-4"),
     (r"\bv100.*\b16 ?gb", "v100", "v100-edr-4"),
-    (r"\bv100", "v100", "dgx-1"),
+    (r"\bv100", "v100", "v100-32-edr-4"),
     (r"\bt4\b", "t4", "g4dn-4"),
 )
 """Pattern of a row's `gpu_type` → the shipped device, and the shipped cluster whose links and memory it has; the first
 that matches counts, and an empty name is none."""
-NETWORKS = (("bigscience", "a100", "jean-zay-a100"), ("bigscience", "v100", "jean-zay-v100"))
-"""Beginning of a source's name, device → the cluster that it says it ran on, where that is not the usual one."""
+WITHOUT_FLASH = frozenset({"v100", "t4"})
+"""Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
+GBIT = 1e9 / 8
+"""Bytes."""
+_GBIT_PER_S = "(?:gb/s|gbps|gbit/s)"
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     ("fp8|float8", "fp8"),
     ("bf16|bfloat16", "bf16"),
@@ -72,6 +79,8 @@ SCHEDULE_NAMES = {
 MOST_FLOP = 1.05
 """Of the FLOP of a row's sizes that its time and TFLOP/s may make."""
 _CUTS = re.compile(r"pipeline cuts \(layer indices of the DeepSpeed module list\): \[([\d, ]+)\]")
+_COUNTED = ("gpt", "gpt2", "gpt3")
+"""Whose FLOP `narayanan_flop` counts."""
 _ASYNC = re.compile(r"\basync ?tp\b", re.IGNORECASE)
 _MODULES_BEFORE = 2
 """The embedding and a transposition, which come before the layers in DeepSpeed's list of a GPT's modules."""
@@ -82,14 +91,15 @@ class ModelDocument(Foreign):
 
     name: Text
     arch: Text
-    layers: Count
-    hidden: Count
-    ffn: Count | None
-    heads: Count | None
-    kv_heads: Count | None
-    seq: Count
+    layers: Count | None
+    hidden: Count | None
+    seq: Count | None
     vocab: Count | None
+    ffn: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
     experts: Index | None = None
+    topk: Index | None = None
 
 
 class MeasuredDocument(Foreign):
@@ -124,20 +134,20 @@ class RowDocument(Foreign):
     model: ModelDocument
     gpus: Count
     gpu_type: Text
-    gpus_per_node: Count
     tp: Count | None
     pp: Count | None
-    dp: Count | None
-    vp: Count | None
-    micro_batch: Count | None
     global_batch: Count | None
-    schedule: str | None
-    recompute: str | None
-    zero: Index | None
-    precision: Text
+    precision: Text | None
     measured: MeasuredDocument
-    cp: Count | None = 1
-    ep: Count | None = 1
+    gpus_per_node: Count | None = None
+    dp: Count | None = None
+    vp: Count | None = None
+    cp: Count | None = None
+    ep: Count | None = None
+    micro_batch: Count | None = None
+    schedule: str | None = None
+    recompute: str | None = None
+    zero: Index | None = None
     derived: DerivedDocument | None = None
     note: str | None = None
     sequence_parallel: bool | None = None
@@ -145,10 +155,23 @@ class RowDocument(Foreign):
     topo: Text | None = None
 
 
+class SourceDocument(Foreign):
+    """What a file says of a source."""
+
+    what: str | None = None
+    note: str | None = None
+
+    @property
+    def words(self) -> str:
+        """All of it."""
+        return f"{self.what or ''}; {self.note or ''}"
+
+
 class RowsDocument(Foreign):
     """A file of rows."""
 
     rows: list[RowDocument]
+    sources: dict[str, SourceDocument] | None = None
 
 
 def read_measured_steps(path: str | os.PathLike[str]) -> list[MeasuredStep | SkippedStep]:
@@ -158,29 +181,30 @@ def read_measured_steps(path: str | os.PathLike[str]) -> list[MeasuredStep | Ski
         BadInput: the file cannot be read or is no JSON, a row lacks a field or has one of a wrong kind, or two rows
             have the same id.
     """
-    rows = read_json(path, RowsDocument, do=ROWS_DO).rows
+    document = read_json(path, RowsDocument, do=ROWS_DO)
+    rows, sources = document.rows, document.sources or {}
     twice = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
     if twice:
         raise BadInput(f"{len(twice)} id(s) stand there twice, {twice[0]!r} first", where=str(path), do=ROWS_DO)
-    return [step_of(row) for row in rows]
+    return [step_of(row, sources.get(row.source, SourceDocument())) for row in rows]
 
 
-def step_of(row: RowDocument) -> MeasuredStep | SkippedStep:
+def step_of(row: RowDocument, source: SourceDocument) -> MeasuredStep | SkippedStep:
     """The step that a row describes, or why it cannot be priced."""
     try:
-        return _step(row)
+        return _step(row, source)
     except BadInput as error:
         return SkippedStep(row.id, row.source, str(error))
 
 
-def _step(row: RowDocument) -> MeasuredStep:
+def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
     system, year = system_named(row.system), year_named(row.system)
-    device, cluster = _hardware(row)
+    device, cluster = _hardware(row, source)
     shape = _shape(row, system)
-    strategy = _strategy(row, system, year)
+    strategy = _strategy(row, system, year, device)
     strategy.require_cluster(cluster)
     strategy.require_model(shape)
-    family = _one_of(FAMILIES, row.model.arch, "arch")
+    family = _one_of(FAMILIES, row.model.arch.lower(), "arch")
     _require_flop(row)
     measured = row.measured
     step_s = _step_s(row)
@@ -193,17 +217,18 @@ def _step(row: RowDocument) -> MeasuredStep:
         system=row.system,
         family=family,
         shape=shape,
+        experts_per_token=row.model.topk if shape.experts else None,
         tied=family != "llama" and not system.untied,
         dropout=family != "llama" and system.dropout,
         strategy=strategy,
         device=device,
         cluster=cluster,
-        flash=year >= system.flash_from,
+        flash=year >= system.flash_from and device not in WITHOUT_FLASH,
         async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
         gradient_bytes=2 if system.half_gradients and strategy.precision == "fp16" else 4,
         step_s=step_s,
         memory_bytes=memory_bytes,
-        fits=False if measured.oom else None if measured.failed else True,
+        fits=False if measured.oom else True if step_s is not None else None,
     )
 
 
@@ -219,19 +244,34 @@ def _one_of(names: Mapping[str, T], name: str, key: str) -> T:
     return names[name]
 
 
-def _hardware(row: RowDocument) -> tuple[str, Cluster]:
+def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     """The device's name, and the cluster with as many nodes as the row has."""
     kind = row.gpu_type.lower()
     device, topo = next(((device, topo) for pattern, device, topo in HARDWARE if re.search(pattern, kind)), ("", ""))
     if not device:
         raise BadInput(f"no device is shipped for {row.gpu_type!r}", where="`gpu_type`")
-    for source, network, name in NETWORKS:
-        topo = name if row.source.startswith(source) and device == network else topo
-    nodes, rest = divmod(row.gpus, row.gpus_per_node) if row.gpus > row.gpus_per_node else (1, 0)
-    if rest:
-        raise BadInput(f"{row.gpus} devices do not fill nodes of {row.gpus_per_node}", where="`gpus`")
     usual = _usual_cluster(row.topo or topo)
-    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes)
+    per_node = row.gpus_per_node or usual.devices_per_node
+    nodes, rest = divmod(row.gpus, per_node) if row.gpus > per_node else (1, 0)
+    if rest:
+        raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
+    inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
+    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter)
+
+
+def network_in(words: str, devices_per_node: int) -> float | None:
+    """Bytes/s of a node's network by the first words of its Gb/s; None where there are none.
+
+    `4 Omni-Path links a node (100 Gb/s each`, `400 Gb/s RDMA per GPU`, `EDR 100 Gb/s, one HCA a node`.
+    """
+    links = re.search(rf"(\d+) [\w-]+(?: [\w-]+)? (?:a|per) node \((\d+) ?{_GBIT_PER_S} each", words, re.IGNORECASE)
+    if links:
+        return int(links[1]) * int(links[2]) * GBIT
+    rate = re.search(rf"(\d+(?:\.\d+)?) ?{_GBIT_PER_S}([^.;,()]*)", words, re.IGNORECASE)
+    if rate is None:
+        return None
+    of_each = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
+    return float(rate[1]) * GBIT * (devices_per_node if of_each else 1)
 
 
 @lru_cache
@@ -241,20 +281,22 @@ def _usual_cluster(name: str) -> Cluster:
 
 def _shape(row: RowDocument, system: System) -> TransformerShape:
     model = row.model
+    hidden, vocabulary = _stated(model.hidden, "hidden"), _stated(model.vocab, "vocab")
+    heads = model.heads or _usual_heads(hidden, row.tp or 1)
+    llama = FAMILIES.get(model.arch.lower()) == "llama"
     if model.experts:
-        raise BadInput(f"{model.experts} experts, of which the row does not say how they are built", where="`experts`")
-    heads = model.heads or _usual_heads(model.hidden, row.tp or 1)
-    vocabulary = _stated(model.vocab, "vocab")
-    padded = math.ceil(vocabulary / system.vocabulary_multiple) * system.vocabulary_multiple
+        _stated(model.topk or None, "topk")
+        _stated(model.ffn, "ffn")
     return TransformerShape(
         name=model.name,
-        layers=model.layers,
-        hidden=model.hidden,
+        layers=_stated(model.layers, "layers"),
+        hidden=hidden,
         heads=heads,
         kv_heads=model.kv_heads or heads,
-        ffn=model.ffn or 4 * model.hidden,
-        sequence=model.seq,
-        vocabulary=padded,
+        ffn=_stated(model.ffn, "ffn") if llama else model.ffn or 4 * hidden,
+        sequence=_stated(model.seq, "seq"),
+        vocabulary=math.ceil(vocabulary / system.vocabulary_multiple) * system.vocabulary_multiple,
+        experts=model.experts or None,
     )
 
 
@@ -267,15 +309,18 @@ def _usual_heads(hidden: int, tp: int) -> int:
     return min(usual, key=lambda count: abs(math.log(hidden / count / 128)))
 
 
-def _strategy(row: RowDocument, system: System, year: int) -> Strategy:
-    tp, pp, dp = _stated(row.tp, "tp"), _stated(row.pp, "pp"), _stated(row.dp, "dp")
+def _strategy(row: RowDocument, system: System, year: int, device: str) -> Strategy:
+    zero = system.zero if row.zero is None else row.zero
+    alone = zero == 3 or row.dp == row.gpus
+    tp, pp = (1 if value is None and alone else _stated(value, key) for key, value in (("tp", row.tp), ("pp", row.pp)))
+    dp = row.dp or max(1, row.gpus // (tp * pp * (row.cp or 1)))
     global_batch = _stated(row.global_batch, "global_batch")
     schedule = _schedule(row, pp)
     vp = row.vp or _usual_virtual(row, schedule, system)
     recompute = _recompute(row)
     shares = system.shares_tokens(year, tp, recompute == "selective")
     return Strategy(
-        micro_batch=_micro_batch(row, system, global_batch, pp * dp),
+        micro_batch=_micro_batch(row, system, global_batch, pp, dp),
         global_batch=global_batch,
         tp=tp,
         pp=pp,
@@ -285,9 +330,9 @@ def _strategy(row: RowDocument, system: System, year: int) -> Strategy:
         ep=row.ep or 1,
         schedule=schedule,
         recompute=recompute,
-        zero=min(row.zero or 0, system.zero_beside_pipeline if pp > 1 else 3),
+        zero=min(zero, system.zero_beside_pipeline if pp > 1 else 3),
         sequence_parallel=shares if row.sequence_parallel is None else row.sequence_parallel,
-        precision=_precision(row),
+        precision=_precision(row, device),
         layers=_layers(row, pp * vp, system),
     )
 
@@ -304,14 +349,22 @@ def _schedule(row: RowDocument, pp: int) -> str:
 def _usual_virtual(row: RowDocument, schedule: str, system: System) -> int:
     """Virtual stages a rank where the row does not say."""
     if schedule == "interleaved":
-        return 2 if system.chunk_layers is None else math.ceil(row.model.layers / ((row.pp or 1) * system.chunk_layers))
+        return (
+            2
+            if system.chunk_layers is None
+            else math.ceil((row.model.layers or 1) / ((row.pp or 1) * system.chunk_layers))
+        )
     return SCHEDULES[schedule].virtual or 1
 
 
-def _micro_batch(row: RowDocument, system: System, global_batch: int, pipelines: int) -> int:
-    if row.micro_batch is None and system.micro_batches_are_ranks and global_batch % pipelines == 0:
-        return global_batch // pipelines
-    return _stated(row.micro_batch, "micro_batch")
+def _micro_batch(row: RowDocument, system: System, global_batch: int, pp: int, dp: int) -> int:
+    """As the row says; else all samples of a rank at once, in a pipeline as the system cuts them."""
+    if row.micro_batch is not None:
+        return row.micro_batch
+    parts = dp * pp if system.micro_batches_are_ranks else dp
+    if (pp > 1 and not system.micro_batches_are_ranks) or global_batch % parts:
+        raise BadInput("is not stated", where="`micro_batch`")
+    return global_batch // parts
 
 
 def _recompute(row: RowDocument) -> Recompute:
@@ -320,8 +373,8 @@ def _recompute(row: RowDocument) -> Recompute:
     return _one_of(values, word, "recompute")
 
 
-def _precision(row: RowDocument) -> Precision:
-    words = row.precision.lower()
+def _precision(row: RowDocument, device: str) -> Precision:
+    words = (row.precision or ("fp16" if device in WITHOUT_FLASH else "bf16")).lower()
     if "rowwise" in words:
         raise BadInput("float8 with a scale for every row runs at no rate that devices state", where="`precision`")
     known = next((precision for pattern, precision in PRECISIONS if re.search(pattern, words)), None)
@@ -332,13 +385,14 @@ def _precision(row: RowDocument) -> Precision:
 
 def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | None:
     """Layers of each virtual stage: as the row says, or as the system splits them."""
+    count = _stated(row.model.layers, "layers")
     if row.layers_per_stage is not None:
         return tuple(row.layers_per_stage)
     if match := _CUTS.search(row.note or ""):
         cuts = [int(cut) - _MODULES_BEFORE for cut in match[1].split(",")]
-        inside = [min(max(cut, 0), row.model.layers) for cut in cuts]
+        inside = [min(max(cut, 0), count) for cut in cuts]
         return tuple(after - before for before, after in pairwise(inside))
-    return split_layers(row.model.layers, stages, system.remainder)
+    return split_layers(count, stages, system.remainder)
 
 
 def _step_s(row: RowDocument) -> float | None:
@@ -347,7 +401,7 @@ def _step_s(row: RowDocument) -> float | None:
     if measured.iteration_s is not None:
         return measured.iteration_s
     if measured.tokens_per_s_per_gpu is not None:
-        return samples * row.model.seq / (measured.tokens_per_s_per_gpu * row.gpus)
+        return samples * (row.model.seq or 0) / (measured.tokens_per_s_per_gpu * row.gpus)
     if measured.samples_per_s is not None:
         return samples / measured.samples_per_s
     if measured.tflops_per_gpu is not None and (measured.flop_formula or "").startswith("narayanan2021"):
@@ -361,9 +415,10 @@ def narayanan_flop(row: RowDocument) -> float:
     It is 72 in place of 96 where nothing is recomputed; the share of the logits, 6·B·s·h·V, never is.
     """
     model = row.model
-    tokens = (row.global_batch or 0) * model.seq
-    per_layer = (96 if _recompute(row) == "full" else 72) * model.hidden**2 * (1 + model.seq / (6 * model.hidden))
-    return tokens * (model.layers * per_layer + 6 * model.hidden * (model.vocab or 0))
+    hidden, sequence = _stated(model.hidden, "hidden"), _stated(model.seq, "seq")
+    per_layer = (96 if _recompute(row) == "full" else 72) * hidden**2 * (1 + sequence / (6 * hidden))
+    of_token = _stated(model.layers, "layers") * per_layer + 6 * hidden * (model.vocab or 0)
+    return _stated(row.global_batch, "global_batch") * sequence * of_token
 
 
 def _require_flop(row: RowDocument) -> None:
@@ -372,7 +427,7 @@ def _require_flop(row: RowDocument) -> None:
     A publisher's count of FLOP may leave parts out. It counts nothing that is not in `narayanan_flop`.
     """
     measured = row.measured
-    if measured.iteration_s is None or measured.tflops_per_gpu is None:
+    if measured.iteration_s is None or measured.tflops_per_gpu is None or row.model.arch.lower() not in _COUNTED:
         return
     published = measured.iteration_s * measured.tflops_per_gpu * 1e12 * row.gpus
     if published > MOST_FLOP * narayanan_flop(row):

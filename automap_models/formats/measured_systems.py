@@ -1,8 +1,7 @@
 """What the name of a training system says of a measured step, where its row leaves it open.
 
 Rows name the system and perhaps its year, `Megatron-LM 2021`. SYSTEMS holds what such a system did by default, for
-everybody who measured it. Nothing in it is of one source or one model, and no number in it is fitted. A system without
-a year counts as today's.
+everybody who measured it. Nothing in it is of one source or one model, and no number in it is fitted.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Literal
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
 Remainder = Literal["ends", "last"]
 """Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
-UNDATED = 9999
-"""Year of a system whose name holds none."""
+TODAY = 9999
+"""Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,12 @@ class System:
         remainder: which stages have fewer layers.
         vocabulary_multiple: to which the vocabulary is padded.
         chunk_layers: of a virtual stage of an interleaved schedule; None: there are two virtual stages a rank.
+        undated: the year that it is of where its name holds none.
+        zero: which stage of ZeRO it runs unless a row says.
         untied: whether GPT's output matrix is not the word embedding.
         async_tensor: whether sums of tensor parallelism go on beside products.
         zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
+        gathers_parameters: whether ZeRO-3 gathers every parameter alone, and not a layer at once.
         half_gradients: whether gradients of fp16 add up in fp16.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
@@ -44,9 +46,12 @@ class System:
     remainder: Remainder = "ends"
     vocabulary_multiple: int = 1
     chunk_layers: int | None = None
+    undated: int = TODAY
+    zero: int = 0
     untied: bool = False
     async_tensor: bool = False
     zero_beside_pipeline: int = 3
+    gathers_parameters: bool = False
     half_gradients: bool = False
     micro_batches_are_ranks: bool = False
 
@@ -77,13 +82,17 @@ SYSTEMS = (
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
     System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
-    System("deepspeed", 2024, remainder="last", half_gradients=True),
-    System("oneflow", 2024),
+    # ZeRO-3 gathers parameter by parameter.
+    System("deepspeed", 2024, remainder="last", undated=2021, half_gradients=True, gathers_parameters=True),
+    System("oneflow", 2024, undated=2021),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
     # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside
     # a pipeline, and so do gradients until its last micro-batch.
-    System("torchtitan", 0, "with tp", dropout=False, zero_beside_pipeline=1, micro_batches_are_ranks=True),
+    System("torchtitan", 0, "with tp", dropout=False, zero=3, zero_beside_pipeline=1, micro_batches_are_ranks=True),
+    # NVIDIA's BERT and GPT before Transformer Engine.
+    System("deeplearningexamples", 2024, undated=2021),
     # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).
+    System("fsdp", 2023, dropout=False, zero=3),
     System("", 2023, dropout=False),
 )
 """The first whose pattern is in a name counts."""
@@ -95,9 +104,9 @@ def system_named(name: str) -> System:
 
 
 def year_named(name: str) -> int:
-    """The year in a system's name, UNDATED where there is none."""
+    """The year in a system's name, or the one that it is of where there is none."""
     match = re.search(r"\b20\d\d\b", name)
-    return int(match[0]) if match else UNDATED
+    return int(match[0]) if match else system_named(name).undated
 
 
 def split_layers(layers: int, stages: int, remainder: Remainder) -> tuple[int, ...] | None:

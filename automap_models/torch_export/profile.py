@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 from automap_models.core.device import Device
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.torch_export.kernels import kernel_times
 from automap_models.torch_export.structure import Structure, analyse
 from automap_models.version import __version__
@@ -66,9 +68,10 @@ def profile_module(
     structure = analyse(model, args, kwargs, name=name)
     times_s = kernel_times(structure.kernels, device)
     forward_s, backward_s = (structure.totals(times_s, backward=backward) for backward in (False, True))
-    timings = {
+    timings: dict[str, object] = {
         "times": "roofline per operator",
         "device": device.name,
+        "roofline_s": _kinds_seconds(structure, device),
         "forward_s": float(forward_s.sum()),
         "backward_s": float(backward_s.sum()),
         "update_per_step_s": float(device.seconds(0.0, ADAM_ACCESSES * structure.W.sum())),
@@ -79,6 +82,15 @@ def profile_module(
         forward_s + backward_s,
         {**describe(structure, model, args, kwargs, name=name, microbatch_size=microbatch_size), **timings},
     )
+
+
+def _kinds_seconds(structure: Structure, device: Device) -> dict[str, float]:
+    """Kinds of devices with their time of a micro-batch by the roofline; those without a rate for it are left out."""
+    seconds = {}
+    for kind in (*map(read_device, known_devices()), device):
+        with suppress(BadInput):
+            seconds[kind.name] = float(kernel_times(structure.kernels, kind).sum())
+    return seconds
 
 
 def build_profile(

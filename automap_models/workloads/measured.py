@@ -29,7 +29,9 @@ LLAMA_BASE = 500_000.0
 """Of Llama 3's rotary positions, which changes no cost, either."""
 
 
-def architecture_of(family: Family, shape: TransformerShape, tied: bool, dropout: bool) -> Architecture:
+def architecture_of(
+    family: Family, shape: TransformerShape, tied: bool, dropout: bool, experts_per_token: int | None = None
+) -> Architecture:
     """The model of a family with these sizes; as many positions as a sample has tokens, where it learns them."""
     if family == "bert":
         from automap_models.workloads.bert import BertConfig
@@ -44,7 +46,11 @@ def architecture_of(family: Family, shape: TransformerShape, tied: bool, dropout
             **_dropout(dropout),
         )
     from automap_models.workloads.decoder import DecoderConfig
+    from automap_models.workloads.mixture import Mixture
 
+    mixture = None
+    if shape.experts and experts_per_token:
+        mixture = Mixture(shape.experts, experts_per_token, shape.ffn)
     return DecoderConfig(
         width=shape.hidden,
         heads=shape.heads,
@@ -53,6 +59,7 @@ def architecture_of(family: Family, shape: TransformerShape, tied: bool, dropout
         feed_forward=shape.ffn,
         kv_heads=shape.kv_heads,
         tied=tied,
+        mixture=mixture,
         **(_llama(shape) if family == "llama" else {"positions": shape.sequence, **_dropout(dropout)}),
     )
 
@@ -94,7 +101,8 @@ class MeasuredWorks:
         Raises:
             BadInput: jax is not installed.
         """
-        block = (step.family, asdict(replace(step.shape, name="", layers=1)), step.tied, step.dropout)
+        sizes = asdict(replace(step.shape, name="-", layers=1))
+        block = (step.family, sizes, step.tied, step.dropout, step.experts_per_token)
         key = f"work-{fingerprint({'model': block, 'code': _code()})}"
         if key not in self._works:
             self._works[key] = self._read(key) or self._traced(step, key)
@@ -113,7 +121,8 @@ class MeasuredWorks:
         require_jax(step.shape.name)
         from automap_models.workloads.training import architecture_work
 
-        architecture = architecture_of(step.family, replace(step.shape, layers=_TRACED), step.tied, step.dropout)
+        shape = replace(step.shape, layers=_TRACED)
+        architecture = architecture_of(step.family, shape, step.tied, step.dropout, step.experts_per_token)
         work = architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
         self.cache.write(key, encode_model_work(work))
         return work

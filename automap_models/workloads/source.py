@@ -295,7 +295,7 @@ def _jax_profile(
 ) -> Profile:
     begin(f"{'tracing' if source.kind in MODELS else 'reading'} {source.what}")
     from automap_models.hlo.graph import instruction_graph
-    from automap_models.hlo.profile import profile_from_graph
+    from automap_models.hlo.profile import profile_from_graph, roofline_profile
 
     if measuring is not None:
         from automap_models.hlo.measure import measure_times
@@ -305,13 +305,9 @@ def _jax_profile(
         graph = instruction_graph(whole)
         measured = measure_times(whole, graph=graph, progress=advance, **measuring)
         return profile_from_graph(graph, measured.times_s, measured.meta)
-    from automap_models.cost.kernels import roofline_times
-
     module = module_of(source) if returned is None else _mlir_module(source, returned)
     begin(f"costing {len(module.operations):,} instructions")
-    graph = instruction_graph(module)
-    meta = {"times": "roofline, not measured", "device": device.name}
-    return profile_from_graph(graph, roofline_times(graph, device), meta)
+    return roofline_profile(instruction_graph(module), device)
 
 
 def _torch_profile(

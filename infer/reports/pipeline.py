@@ -196,9 +196,11 @@ def _simulated(report: PlanReport) -> Iterator[str]:
 
 
 def _speed_ups(report: PlanReport) -> Iterator[str]:
-    step_s, devices = report.cost.step_s, report.problem.cluster.devices
-    over_one = report.single_device_s / step_s
-    yield f"{over_one:.2f}× over one device ({percent(over_one / devices)} of {counted(devices, 'device')})"
+    step_s, problem = report.cost.step_s, report.problem
+    over_one, devices = report.single_device_s / step_s, counted(problem.cluster.devices, "device")
+    if problem.slowdowns is not None:  # the profile's device is one; that is what the others count as
+        devices += f", worth {problem.capacity:.3g} of these"
+    yield f"{over_one:.2f}× over one device ({percent(over_one / problem.capacity)} of {devices})"
     for name, baseline_s in (("data parallelism", report.data_parallel_s), ("uniform cuts", report.uniform_s)):
         if baseline_s is None:
             yield f"{name} does not fit the memory" if name == "data parallelism" else f"{name} do not fit the memory"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import pytest
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.errors import BadInput
 
 GOOD: dict[str, Any] = {"nodes": 2, "devices_per_node": 3, "intra": 130e9, "inter": 3.125e9, "memory": 32e9}
@@ -43,3 +44,79 @@ def test_a_cluster_whose_arrays_would_fill_the_memory_is_refused(change: dict[st
 
 def test_whole_numbers_are_good_speeds() -> None:
     assert Cluster(2, 1, 130, 3, 32) == Cluster(2, 1, 130.0, 3.0, 32.0)
+
+
+GROUPS = (
+    NodeGroup(2, 4, 300e9, 50e9, 40e9, "a100", rates=(("float32", 9e12), ("tf32", 90e12), ("bfloat16", 180e12))),
+    NodeGroup(1, 2, 100e9, 12e9, 16e9, "v100", rates=(("float32", 9e12),)),
+)
+
+
+def test_a_mixed_cluster_numbers_its_devices_node_by_node() -> None:
+    cluster = Cluster.of_groups(GROUPS, "mixed")
+    assert (cluster.devices, cluster.nodes, cluster.shape) == (10, 3, "2 × 4 + 1 × 2")
+    assert cluster.node_bounds.tolist() == [0, 4, 8, 10]
+    assert cluster.node_of.tolist() == [0] * 4 + [1] * 4 + [2] * 2
+    assert cluster.group_of.tolist() == [0] * 8 + [1] * 2
+    assert cluster.node_inter.tolist() == [50e9, 50e9, 12e9]
+    assert cluster.device_memory.tolist() == [40e9] * 8 + [16e9] * 2
+
+
+def test_its_fields_are_what_all_its_groups_have_at_least() -> None:
+    cluster = Cluster.of_groups(GROUPS, "mixed")
+    assert (cluster.devices_per_node, cluster.intra, cluster.inter, cluster.memory) == (2, 100e9, 12e9, 16e9)
+    with pytest.raises(BadInput, match="cluster mixed: has numbers that its groups have not"):
+        dataclasses.replace(cluster, memory=1e9)
+    assert cluster.with_memory(8e9).device_memory.tolist() == [20e9] * 8 + [8e9] * 2
+    assert cluster.with_memory_at_most(20e9).device_memory.tolist() == [20e9] * 8 + [16e9] * 2
+
+
+def test_kinds_are_as_fast_as_the_profile_says_and_else_as_their_matrix_products_are() -> None:
+    cluster = Cluster.of_groups(GROUPS, "mixed")
+    told = cluster.relative_to("t4", {"t4": 6.0, "a100": 1.0, "v100": 3.0}, "float32")
+    assert [group.speed for group in told.groups] == [6.0, 2.0]
+    assert told.slowdown is not None
+    assert told.slowdown.tolist() == [1 / 6] * 8 + [1 / 2] * 2
+    assert [group.speed for group in cluster.relative_to("v100", {}, "float32").groups] == [10.0, 1.0]
+    own = Cluster.of_groups([dataclasses.replace(group, speed=3.0) for group in GROUPS])
+    assert own.relative_to("unheard of", {}, "float32") is own
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [
+        ("h100", "float32", "mixed: has a100, v100, but the profile's times are of h100; give each group its `speed`"),
+        ("", "float32", "times are of an unnamed device; give"),
+        ("a100", "bfloat16", "mixed: v100 has no rate for matrix products in bfloat16; give each group its `speed`"),
+    ],
+)
+def test_kinds_that_the_profile_tells_nothing_of_are_refused(device: str, dtype: str, message: str) -> None:
+    cluster = Cluster.of_groups(GROUPS, "mixed")
+    with pytest.raises(BadInput, match=message):
+        cluster.relative_to(device, {}, dtype)
+    with pytest.raises(BadInput, match="mixed: does not say how fast its kinds of devices are; give each group"):
+        _ = cluster.slowdown
+
+
+def test_a_cluster_of_groups_that_are_alike_is_uniform() -> None:
+    alike = NodeGroup(1, 2, 1e9, 1e9, 1e9)
+    assert Cluster(**GOOD).is_uniform
+    assert Cluster.of_groups([alike, alike]).is_uniform
+    for other in (dataclasses.replace(alike, **change) for change in ({"intra": 2e9}, {"speed": 2.0}, {"memory": 2e9})):
+        assert not Cluster.of_groups([alike, other]).is_uniform
+    with pytest.raises(BadInput, match="is mixed, and the policy knows only clusters of equal nodes"):
+        Cluster.of_groups([alike, other]).require_uniform("the policy")
+
+
+@pytest.mark.parametrize("speed", [0, -1.0, math.nan, math.inf, True, "2"])
+def test_a_speed_that_cannot_be_meant_is_refused(speed: Any) -> None:
+    with pytest.raises(BadInput, match=r"speed is .*; give a positive number"):
+        NodeGroup(1, 1, 1.0, 1.0, 1.0, speed=speed)
+
+
+def test_groups_that_make_no_cluster_are_refused() -> None:
+    with pytest.raises(BadInput, match="cluster none: has no group"):
+        Cluster.of_groups([], "none")
+    many = NodeGroup(10**30, 2, 1.0, 1.0, 1.0)
+    with pytest.raises(BadInput, match=r"and 1 more group.* give at most 65536 devices"):
+        Cluster.of_groups([many, many, many])

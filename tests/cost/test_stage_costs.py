@@ -122,12 +122,12 @@ def test_half_of_communication_hides_behind_half_of_computation(
     assert exposed_s(communication, computation, 0.5) == expected
 
 
-def _data_s(zero: int, overlap: float, **fields: object) -> float:
+def _data_s(zero: int, overlap: float, runtime: Runtime = UNFUSED, **fields: object) -> float:
     work = gpt_work(4, 1024, 16, sequence=512, vocabulary=1024)
     fields = {"micro_batch": 1, "global_batch": 16, "dp": 4, "zero": zero, **fields}
     strategy = Strategy(**fields)  # type: ignore[arg-type]
     device = replace(DEVICE, step=replace(CONSTANTS, overlap=overlap))
-    costs = stage_costs(work, strategy, Cluster(1, strategy.devices, 3e11, 2e11, 8e10), device)
+    costs = stage_costs(work, strategy, Cluster(1, strategy.devices, 3e11, 2e11, 8e10), device, runtime)
     return float(costs.data_s[0] + strategy.micro_batches * costs.times.gathers.sum())
 
 
@@ -149,6 +149,12 @@ def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     once = 0.75 * 2 * _parameters() / 3e11 + 6 * 3 * LATENCY_S
     assert _data_s(3, 0.0) == pytest.approx(4 * 3 * once)
     assert _data_s(3, 0.5) < 4 * 3 * once
+
+
+def test_a_block_that_is_gathered_in_pieces_pays_the_latency_of_each() -> None:
+    """Four blocks in twelve pieces, gathered twice and reduced once for each of four micro-batches."""
+    whole, pieces = (_data_s(3, 0.0, runtime=Runtime(gathers_a_layer=count)) for count in (1, 12))
+    assert pieces - whole == pytest.approx(4 * 3 * 4 * 11 * 3 * LATENCY_S)
 
 
 def test_zero_divides_the_update() -> None:

@@ -10,14 +10,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import (
     CLUSTER_KEYS,
     DEVICE_KEYS,
+    GROUP_KEYS,
     ClusterDocument,
     DeviceDocument,
+    cluster_document,
     known_clusters,
     known_devices,
     read_cluster,
@@ -178,6 +180,64 @@ def test_a_value_that_explodes_when_printed_is_still_one_short_sentence(tmp_path
     with pytest.raises(BadInput, match="nodes is") as refusal:
         cluster({**GOOD, "nodes": document["a29"]})
     assert len(str(refusal.value)) < 200
+
+
+GROUP = {"nodes": 2, "devices_per_node": 8, "intra": 300e9, "inter": 50e9, "memory": 40e9}
+
+
+def test_groups_of_nodes_make_a_mixed_cluster(tmp_path: Path) -> None:
+    text = """
+    groups:
+      - {nodes: 2, devices_per_node: 8, device: a100, intra: 300 GB/s, inter: 400 Gbit/s, memory: 40 GB}
+      - {nodes: 1, devices_per_node: 4, device: attic, speed: 0.5, intra: 16 GB/s, inter: 10 Gbit/s, memory: 16 GiB}
+      - {nodes: 1, devices_per_node: 4, intra: 16e9, inter: 10e9, memory: 16e9}
+    """
+    (tmp_path / "lab.yaml").write_text(text)
+    first = NodeGroup(2, 8, 300e9, 50e9, 40e9, "a100", rates=read_device("a100").matrix_rates)
+    second = NodeGroup(1, 4, 16e9, 1.25e9, 16 * 2.0**30, "attic", speed=0.5)
+    assert read_cluster(tmp_path / "lab.yaml") == Cluster.of_groups(
+        [first, second, NodeGroup(1, 4, 16e9, 10e9, 16e9)], "lab"
+    )
+
+
+def test_the_document_of_a_mixed_cluster_is_read_back_as_that_cluster() -> None:
+    known = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**GROUP, device="mine", speed=1.0)], "two")
+    document = cluster_document(known)
+    assert document == {
+        "name": "two",
+        "groups": [{**GROUP, "speed": 2.0}, {**GROUP, "device": "mine", "speed": 1.0}],
+    }
+    assert cluster(document) == known
+    ClusterDocument.of(known).require_same(known, "here", "$.cluster", "do")
+    other = Cluster.of_groups([NodeGroup(**GROUP, speed=2.0), NodeGroup(**{**GROUP, "inter": 1e9}, speed=1.0)], "other")
+    with pytest.raises(BadInput, match=r"cluster\.groups\[1\]\.inter is 5.*0.0, but cluster other has 1.*0.0"):
+        ClusterDocument.of(known).require_same(other, "here", "$.cluster", "do")
+    with pytest.raises(BadInput, match=r"\$\.cluster has 2 group\(s\) of nodes, but cluster C has 1"):
+        ClusterDocument.of(known).require_same(read_cluster("C"), "here", "$.cluster", "do")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": []}, r"\$\.groups is \[\], not a list of"),
+        ({"groups": {}}, r"\$\.groups is \{\}, not a list"),
+        ({"groups": None}, r"\$\.groups is None, not a list"),
+        ({"groups": [GROUP], "nodes": 2}, "has groups and nodes; leave out nodes, which each group gives"),
+        ({"groups": [{**GROUP, "nodes": 0}]}, r"here, \$\.groups\[0\]: nodes is 0; give a whole number"),
+        ({"groups": [GROUP, {**GROUP, "memory": -1}]}, r"here, \$\.groups\[1\]: memory is -1.0; give a positive"),
+        ({"groups": [{**GROUP, "speed": 0}]}, r"here, \$\.groups\[0\]: speed is 0.0; give a positive number"),
+        ({"groups": [{**GROUP, "speed": "fast"}]}, r"\$\.groups\[0\]\.speed is 'fast', not a number"),
+        ({"groups": [{**GROUP, "device": ""}]}, r"\$\.groups\[0\]\.device is '', not a text"),
+        ({"groups": [{**GROUP, "device": "k80"}]}, "device: 'k80' is neither a known device nor a file"),
+        ({"groups": [{**GROUP, "name": "x"}]}, r"\$\.groups\[0\] has the unknown key 'name'"),
+        ({"groups": [{"nodes": 1}]}, r"\$\.groups\[0\]\.devices_per_node is missing; .*groups needs"),
+        ({"groups": [{**GROUP, "nodes": 10**6}]}, "here: 1000000 nodes of 8 device.*; give at most 65536"),
+    ],
+)
+def test_a_mistake_in_a_group_is_one_sentence_that_names_it(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refusal:
+        convert(change, ClusterDocument, where="here", do=GROUP_KEYS).cluster("here")
+    assert "\n" not in str(refusal.value)
 
 
 DEVICE = {

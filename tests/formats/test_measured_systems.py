@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.formats.measured_systems import UNDATED, Remainder, split_layers, system_named, year_named
+from automap_models.formats.measured_systems import TODAY, Remainder, split_layers, system_named, year_named
 
 
 @pytest.mark.parametrize(
@@ -14,12 +14,13 @@ from automap_models.formats.measured_systems import UNDATED, Remainder, split_la
     [
         ("Megatron-LM 2021", "megatron", 2021),
         ("Megatron-LM 2023 + zero bubble", "megatron", 2023),
-        ("Megatron-LM CI (dev)", "megatron-lm ci", UNDATED),
+        ("Megatron-LM CI (dev)", "megatron-lm ci", TODAY),
         ("Megatron-DeepSpeed 2022", "megatron-deepspeed", 2022),
-        ("DeepSpeed ZeRO-3", "deepspeed", UNDATED),
+        ("DeepSpeed ZeRO-3", "deepspeed", 2021),
         ("torchtitan 2024-12", "torchtitan", 2024),
-        ("Megatron-Bridge 26.04.01", "megatron-bridge|nemo", UNDATED),
-        ("llm-foundry (PyTorch FSDP)", "", UNDATED),
+        ("Megatron-Bridge 26.04.01", "megatron-bridge|nemo", TODAY),
+        ("llm-foundry (PyTorch FSDP)", "fsdp", TODAY),
+        ("something else", "", TODAY),
     ],
 )
 def test_a_system_is_known_by_its_name_and_year(name: str, pattern: str, year: int) -> None:

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "infer": [
         ["good.npz", "--topo", "topo.yaml", "--stages", "2", "--micro-batches", "4", "--granularity", "12"],
         ["good.npz", "--topo", "topo.yaml", "--plan", "plan.json"],
+        ["good.npz", "--topo", "mixed.yaml", "--stages", "2", "--granularity", "12"],
         ["good.npz", "--sweep", "sweep.yaml", "--planner", "uniform", "--refine-budget", "0"],
         ["graph.txt", "--topo", "topo.yaml", "--planner", "exact", "--json"],
         ["good.npz", "--topo", "topo.yaml", "--plan", "plan.json", "--observed", "times.json"],
@@ -65,6 +66,7 @@ def infer_files() -> dict[str, bytes]:
         "graph.txt": samples.GRAPH_TXT,
         "piper.json": samples.as_json(samples.PIPER),
         "topo.yaml": samples.as_json(samples.TOPO),
+        "mixed.yaml": samples.as_json(samples.MIXED),
         "sweep.yaml": samples.as_json(samples.SWEEP),
         "times.json": samples.as_json(samples.TIMES),
         "trace.json": samples.as_json(samples.TRACE),

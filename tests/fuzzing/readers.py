@@ -41,7 +41,10 @@ def descriptions() -> dict[str, Target]:
         return [samples.shipped(name), samples.shipped_as_json(name)]
 
     readers: dict[str, tuple[Callable[[Path], object], list[bytes]]] = {
-        "cluster": (read_cluster, [*both("topo/C.yaml"), samples.as_json(samples.TOPO)]),
+        "cluster": (
+            read_cluster,
+            [*both("topo/C.yaml"), *both("topo/p4d-p3dn.yaml"), *map(samples.as_json, (samples.TOPO, samples.MIXED))],
+        ),
         "device": (read_device, both("device/v100.yaml")),
         "sweep": (read_sweep, [samples.as_json(samples.SWEEP)]),
         "rules": (read_rule_set, [*both("rules/paper.yaml"), samples.as_json(samples.RULES)]),

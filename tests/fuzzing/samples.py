@@ -26,6 +26,8 @@ node3 -- Linear(9, 9) -- forward_compute_time=2, backward_compute_time=4, activa
 \tnode1 -- node3
 """
 TOPO = {"nodes": 2, "devices_per_node": 2, "intra": 130e9, "inter": 3.125e9, "memory": 32e9, "name": "C"}
+_GROUP = {"nodes": 1, "devices_per_node": 2, "intra": "130 GB/s", "inter": 3.125e9, "memory": "32 GB"}
+MIXED = {"name": "two kinds", "groups": [{**_GROUP, "device": "v100"}, {**_GROUP, "device": "a100", "speed": 2.5}]}
 SWEEP = {
     "clusters": ["A", {"base": "A", "inter": {"from": 1e9, "to": 1e10, "steps": 2}}, TOPO],
     "stages": {"from": 1, "to": 2},

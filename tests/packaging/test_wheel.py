@@ -82,7 +82,16 @@ def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Pa
 
 
 @pytest.mark.parametrize(
-    "command", ["automap", "automap-infer", "automap-place", "automap-plan", "automap-profile", "automap-search"]
+    "command",
+    [
+        "automap",
+        "automap-calibrate",
+        "automap-infer",
+        "automap-place",
+        "automap-plan",
+        "automap-profile",
+        "automap-search",
+    ],
 )
 def test_an_installed_command_explains_itself(installed: Path, command: str, tmp_path: Path) -> None:
     assert command in run(installed / command, "--help", folder=tmp_path)

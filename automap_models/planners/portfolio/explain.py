@@ -107,12 +107,14 @@ def _transfers(loser: Candidate) -> str:
 
 def _compute(loser: Candidate) -> str:
     problem = loser.problem
-    even_s = problem.micro_batches * float(problem.profile.C.sum()) / problem.cluster.devices
+    even_s = problem.micro_batches * float(problem.profile.C.sum()) / problem.capacity
     over = loser.parts.compute_s / even_s - 1.0
     if loser.plan.stages > 1:
         uneven = f"uneven stages: the slowest one computes {100 * over:.0f} % longer than an even share"
         needed, have = loser.memory_bytes, loser.limit_bytes
         return uneven if needed < NEARLY * have else f"{uneven}, for want of memory ({_size(needed)} of {_size(have)})"
+    if problem.slowdowns is not None:
+        return f"fast devices wait for the slowest one: it computes {100 * over:.0f} % longer than an even share"
     return f"what it leaves whole is computed on every device: {100 * over:.0f} % more computation"
 
 

@@ -23,7 +23,6 @@ from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import REPLICATED
-from automap_models.cost.kernels import roofline_times
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.files import read_profile
@@ -34,7 +33,7 @@ from automap_models.formats.schema import read_bytes
 from automap_models.hlo.foreign import LARGEST_MODULE_BYTES
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
-from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.profile import roofline_profile
 from automap_models.hlo.rule_sets import RuleSet, read_rule_set
 from automap_models.hlo.sharding_classes import ModuleSharding, sharding_classes
 from automap_models.planners.sharding.milp import ShardingMilpPlanner
@@ -59,8 +58,7 @@ def profiled_model(
     Raises:
         BadInput: the step has no backward pass or no parameters, or the device no rate for one of its types.
     """
-    meta = {"times": "roofline, not measured", "device": device.name}
-    profile = profile_from_graph(graph, roofline_times(graph, device), meta)
+    profile = roofline_profile(graph, device)
     begin(f"propagating through {len(module.operations):,} operations")
     sharding = sharding_classes(module, rules_of(module), rules)
     begin("finding out what can be partitioned")

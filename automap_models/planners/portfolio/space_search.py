@@ -202,7 +202,7 @@ def _within_reach(contenders: Sequence[Contender], below_s: float, deadline: Dea
 def _least_s(problem: StagedProblem) -> float:
     """No plan is shorter: all micro-batches, each instruction in its best sharding, evenly on all devices."""
     work_s = np.min([sharding.degree * sharding.C for sharding in problem.all_shardings], axis=0).sum()
-    return float(problem.micro_batches * work_s / problem.cluster.devices)
+    return float(problem.micro_batches * work_s / problem.capacity)
 
 
 def _bound_s(tables: StageTables, below_s: float, deadline: Deadline) -> float:

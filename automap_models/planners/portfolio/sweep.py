@@ -67,11 +67,11 @@ class Row:
 
     @property
     def efficiency(self) -> float | None:
-        """How much of the devices' time computes: ideal / step with the ideal Σ C·M / D."""
+        """How much of the devices' time computes: ideal / step with the ideal Σ C·M / D, D the devices' capacity."""
         if self.outcome.problem is None or self.step_s is None:
             return None
         work_s = float(self.outcome.problem.profile.C.sum()) * self.micro_batches
-        return work_s / self.cluster.devices / self.step_s
+        return work_s / self.outcome.problem.capacity / self.step_s
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,7 +146,7 @@ def _rank(problem: ShardingProblem, plan: ShardingPlan) -> tuple[float, float]:
         return -float(cost.partitioned), -cost.nbytes
     if problem.objective == "memory":
         return cost.memory_bytes, cost.time_s
-    return (cost.time_s if cost.memory_bytes <= problem.cluster.memory else math.inf), cost.memory_bytes
+    return (cost.time_s if cost.memory_bytes <= problem.limit_bytes else math.inf), cost.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class _Program:
             time_s, self.memory = self._priced(problem.work)
             self.objective = time_s if problem.objective == "time" else self.memory
             self.then = None if problem.objective == "time" else time_s
-            self.limits = [(self.memory, float(problem.cluster.memory))] if problem.objective == "time" else []
+            self.limits = [(self.memory, problem.limit_bytes)] if problem.objective == "time" else []
 
     @property
     def variables(self) -> int:
@@ -262,11 +262,11 @@ class _Program:
         """Why there is no plan within the memory, and whether that is proven."""
         cluster, model = self.problem.cluster, self.problem.model
         least = self.least(self.memory, [], deadline)
-        if least is None or least.bound <= cluster.memory:
+        if least is None or least.bound <= self.problem.limit_bytes:
             return Infeasible("no plan was found in time", where=model, do="raise the planner's time limit"), False
         reason = Infeasible(
             f"every plan needs {least.bound / 1e9:.1f} GB or more on each device, "
-            f"cluster {cluster.name} has {cluster.memory / 1e9:.1f} GB",
+            f"cluster {cluster.name} has {self.problem.limit_bytes / 1e9:.1f} GB",
             where=model,
             do="give a larger `mesh` or a smaller `batch`",
         )

@@ -75,7 +75,7 @@ class TracedSharding:
     def priced(
         self, cluster: Cluster, mesh: Mesh, objective: Objective, device: Device, *, reassociated: bool = True
     ) -> ShardingProblem:
-        """The least time or memory of a step.
+        """The least time or memory of a step. On a mixed cluster all devices of the mesh wait for the slowest one.
 
         Args:
             device: whose roofline the times are.
@@ -84,10 +84,18 @@ class TracedSharding:
         Raises:
             BadInput: nothing can be partitioned along the mesh, or the device has no rate for a type.
         """
+        from automap_models.cost.kernels import roofline_seconds
+        from automap_models.formats.hardware_yaml import known_devices, read_device
         from automap_models.hlo.sharding_work import sharding_work
 
         work = sharding_work(self.module, self.sharding, self.graph, device, reassociated=reassociated)
+        if not cluster.is_known:
+            seconds = roofline_seconds(self.graph, [*map(read_device, known_devices()), device])
+            cluster = cluster.relative_to(device.name, seconds, "float32")
         problem = self.counted(cluster, mesh)
+        if cluster.slowdown is not None:
+            slowest = float(cluster.slowdown[: math.prod(axis.size for axis in mesh)].max())
+            work = replace(work, compute_s=slowest * work.compute_s, compute=slowest * work.compute)
         return replace(problem, objective=objective, work=work, launch_s=device.launch_s)
 
     @property
@@ -135,7 +143,7 @@ def price_report(result: Result[ShardingProblem, ShardingPlan], planning_s: Call
     result.required_plan()
     problem, price = result.problem, result.cost
     parallel = data_parallel_plan(problem)
-    notes, memory = result.notes, problem.cluster.memory
+    notes, memory = result.notes, problem.limit_bytes
     if price.memory_bytes > memory:
         notes = (*notes, f"needs {price.memory_bytes / 1e9:.1f} GB, a device has {memory / 1e9:.1f} GB")
     return ShardingReport(

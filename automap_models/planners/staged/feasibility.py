@@ -59,7 +59,7 @@ def _least_busy(
             a = a[a == 0]
         i, end, stop = begin[a], np.full_like(a, k), np.full_like(a, q)
         within = _within(tables, sharding, stage, i, end, a, stop, length_s, memory)
-        busy = sharding.work_s(i, end, sharding.paces.rate[a, q])
+        busy = sharding.work_s(i, end, sharding.pace(a, q))
         for row in np.flatnonzero(within).tolist():
             choice = (float(busy[row]), index, int(i[row]), int(a[row]))
             best = choice if best is None else min(best, choice)
@@ -204,8 +204,8 @@ def _within(
 
     Of u only what grows with the stage, not what it gathers at its ends. Of AR only what no backward pass hides.
     """
-    parts, weights = sharding.paces.parts[a, q], sharding.weights_bytes(i, k)
-    busy, reduce = sharding.work_s(i, k, sharding.paces.rate[a, q]), sharding.reduce_s(i, k, sharding.all_reduce[a, q])
+    parts, weights, pace = sharding.paces.parts[a, q], sharding.weights_bytes(i, k), sharding.pace(a, q)
+    busy, reduce = sharding.work_s(i, k, pace), sharding.reduce_s(i, k, pace)
     if tables.suffixes.overlap:
         reduce = np.maximum(reduce - busy, 0.0)  # b ≤ u can hide of it
     held = tables.state_factor * weights + tables.in_flight(stage) * (sharding.H[k] - sharding.H[i]) / parts

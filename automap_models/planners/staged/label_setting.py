@@ -27,7 +27,7 @@ from automap_models.planners.staged.relaxation import (
     least_through,
     through_shardings,
 )
-from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, Pace, ShardingTables, StageTables
 
 SLACK = 1e-9
 """The search keeps plans longer than its bound by so much: rounding shall not lose the optimum."""
@@ -315,13 +315,13 @@ class _Search:
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
-        rate, ring = sharding.paces.rate[a, q], sharding.all_reduce[a, q]
+        pace = sharding.pace(a, q)
         before = self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
         trip_s = arriving.numbers[0].min(initial=np.inf)
         room_s = self.limit_s - before.busy - 2.0 * before.arrives
         memory = sharding.paces.memory[a, q]
-        latest = self._latest_end(stage, sharding, before, i, (rate, ring, memory), room_s, trip_s)
+        latest = self._latest_end(stage, sharding, before, i, pace, memory, room_s, trip_s)
         beside_s = room_s - before.excess
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
         cumulated = np.cumsum(stop - start)
@@ -330,7 +330,7 @@ class _Search:
             owner, j = ragged_ranges(start[some], stop[some])
             at, trip = some[owner], arriving.numbers[0, j]
             most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s[at], trip), beside_s[at] - trip)
-            work_s = sharding.work_s(i[at], arriving.k[j], rate[at])
+            work_s = sharding.work_s(i[at], arriving.k[j], pace.take(at))
             light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
             at, j = at[light], j[light]
             begin, end = (i[at], arriving.k[j]), (a[at], np.full_like(at, q))
@@ -390,19 +390,16 @@ class _Search:
         sharding: ShardingTables,
         before: _Before,
         i: IntArray,
-        of_stage: tuple[FloatArray, FloatArray, FloatArray],
+        pace: Pace,
+        memory: FloatArray,
         room_s: FloatArray,
         trip_s: float,
     ) -> IntArray:
-        """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits.
-
-        Args:
-            of_stage: [n] each of its rate, its seconds per byte of all-reduces and the memory of its devices.
-        """
-        (rate, ring, memory), tables, C, W = of_stage, self.tables, sharding.C, sharding.W
-        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * rate
+        """[n] one past the last boundary where the stage may end: u and forward + AR within the limit, σ·ΣW fits."""
+        tables, C, W = self.tables, sharding.least_C, sharding.W
+        compute = tables.suffixes.most_busy_s(stage, room_s, trip_s) * pace.rate
         with np.errstate(divide="ignore"):
-            reduced = np.where(ring > 0, (self.limit_s - before.forward) / ring, np.inf)
+            reduced = np.where(pace.ring > 0, (self.limit_s - before.forward) / pace.ring, np.inf)
         weights = np.minimum(reduced, memory / tables.state_factor)
         latest: IntArray = np.minimum(
             np.searchsorted(C, C[i] + compute + ROUNDING * C[-1], side="right"),

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.constraints import Constraints, Windows
-from automap_models.core.paces import equal_paces
+from automap_models.core.paces import equal_paces, most_between
+from automap_models.core.profile import FloatArray
 from automap_models.core.profiled_model import ShardedProfile
 from automap_models.core.staged import StagedProblem
 from automap_models.cost.collectives import all_reduce_start_s
@@ -74,34 +75,71 @@ def _sharding(problem: StagedProblem, sharding: ShardedProfile, tables: StageTab
     """Tables of one sharding at the boundaries of those of plain replication."""
     cluster, at, stages = problem.cluster, tables.boundary, tables.stages
     allowed = _aligned(cluster, stages, sharding.degree)
-    all_reduce, per_byte = np.zeros_like(tables.devices.link), 0.0
+    all_reduce = np.zeros_like(tables.devices.link)
     if stages == 1 and allowed.any():
-        all_reduce[0, -1], per_byte = stage_rates(cluster, 0, cluster.devices, sharding.degree)
+        all_reduce[0, -1], _ = stage_rates(cluster, 0, cluster.devices, sharding.degree)
     elif allowed.any():
         all_reduce = tables.devices.replica_all_reduce(sharding.degree)
-        _, per_byte = stage_rates(cluster, 0, sharding.degree, sharding.degree)
+    slowest, place, kinds = _places(problem, sharding.degree, allowed)
     start_s = all_reduce_start_s(sharding.degree, problem.launch_s)
-    forward = sharding.C_fwd + per_byte * sharding.reduced_fwd
-    backward = sharding.C - sharding.C_fwd + per_byte * sharding.reduced_bwd
+    forward, both, gather, gradient = [], [], [], []
+    for slow, intra, per_byte in kinds:
+        of_byte = per_byte / slow
+        forward.append(sharding.C_fwd + of_byte * sharding.reduced_fwd)
+        both.append(forward[-1] + (sharding.C - sharding.C_fwd + of_byte * sharding.reduced_bwd))
+        gather.append(sharding.gathered[at] / intra / slow)
+        gradient.append(per_byte * prefix_at(at, sharding.gradients))
+    paces = equal_paces(problem.shares, cluster.device_memory, sharding.degree)
     return ShardingTables(
         sharding=sharding,
         shared_parameters=problem.profile.shared_parameters,
-        C=prefix_at(at, forward + backward),
-        F=prefix_at(at, forward),
+        C=np.stack([prefix_at(at, of_kind) for of_kind in both]),
+        F=np.stack([prefix_at(at, of_kind) for of_kind in forward]),
         W=prefix_at(at, sharding.W),
         H=prefix_at(at, sharding.stash),
         all_reduce=all_reduce,
         degree=sharding.degree,
-        paces=equal_paces(problem.shares, cluster.device_memory, sharding.degree),
+        paces=paces if slowest is None else replace(paces, rate=paces.rate / slowest),
         allowed=allowed,
         copies=copies_at(at, problem.profile.shared_parameters, sharding),
         shared=SharedWork(
-            gather_s=sharding.gathered[at] / cluster.intra,
+            gather_s=np.stack(gather),
             start_s=start_s * prefix_at(at, sharding.starts_fwd + sharding.starts_bwd),
             start_forward_s=start_s * prefix_at(at, sharding.starts_fwd),
-            gradient_s=per_byte * prefix_at(at, sharding.gradients),
+            gradient_s=np.stack(gradient),
         ),
+        place=place,
     )
+
+
+def _places(
+    problem: StagedProblem, degree: int, allowed: NDArray[np.bool_]
+) -> tuple[FloatArray | None, IntArray | None, list[tuple[float, float, float]]]:
+    """The kinds of places where devices can share operators: by their slowest device and their slowest links inside.
+
+    Returns:
+        [D+1, D+1] time of the slowest of devices a … q-1 over that of the profile's, None where all take as long; the
+        kind of place of these devices, None where there is one; of each kind the slowest device, the slowest bandwidth
+        inside a node and the seconds per byte of an all-reduce over the devices that share a replica.
+    """
+    cluster = problem.cluster
+    slowest = None if problem.slowdowns is None else most_between(problem.slowdowns)
+    least = most_between(cluster.node_intra[cluster.node_of], np.minimum)
+    slow = np.ones_like(least) if slowest is None else slowest
+    if not allowed.any():
+        return slowest, None, [(1.0, cluster.intra, 0.0)]
+    pairs, place = np.unique(np.stack((slow[allowed], least[allowed])), axis=1, return_inverse=True)
+    kinds = []
+    for of_kind, intra in pairs.T.tolist():
+        per_byte = 2.0 * (degree - 1) / degree / intra
+        if problem.stages == 1:  # one kind; devices that share a replica may be in several nodes
+            _, per_byte = stage_rates(cluster, 0, cluster.devices, degree)
+        kinds.append((of_kind, intra, per_byte))
+    if len(kinds) == 1:
+        return slowest, None, kinds
+    of_devices = np.zeros(allowed.shape, dtype=np.int64)
+    of_devices[allowed] = place.ravel()
+    return slowest, of_devices, kinds
 
 
 def _aligned(cluster: Cluster, stages: int, degree: int) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from automap_models.planners.base import Deadline
 from automap_models.planners.staged.feasibility import best_packed, stages_exist
 from automap_models.planners.staged.pareto import IntArray, window_minima
 from automap_models.planners.staged.problem_tables import tables_of
-from automap_models.planners.staged.stage_tables import ROUNDING, ShardingTables, StageTables
+from automap_models.planners.staged.stage_tables import ROUNDING, Pace, ShardingTables, StageTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def least_excess(tables: StageTables) -> FloatArray:
             a, q = np.nonzero(sharding.allowed & ((np.arange(devices + 1) == 0)[:, None] | (s > 0)))
             if not a.size:
                 continue
-            own = _own_sums(tables, sharding, s, sharding.paces.rate[a, q])
+            own = _own_sums(tables, sharding, s, sharding.pace(a, q))
             row, before = np.arange(a.size)[:, None], excess[s, a]
             low, high = np.zeros((a.size, end + 1), dtype=np.int64), np.tile(boundary, (a.size, 1))
             if s:
@@ -107,10 +107,11 @@ def least_excess(tables: StageTables) -> FloatArray:
     return excess
 
 
-def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, rate: FloatArray) -> FloatArray:
+def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, pace: Pace) -> FloatArray:
     """[n, m+1] prefix sums of what stages in that sharding add to a round trip at least; they never fall."""
     of_both, of_forward = tables.suffixes.own_weights(stage)
-    sums: FloatArray = (of_both * sharding.C + of_forward * sharding.F) / rate[:, None]
+    at = pace.place
+    sums: FloatArray = (of_both * sharding.C[at] + of_forward * sharding.F[at]) / pace.rate[:, None]
     if sharding.shared:
         sums = sums + of_both * sharding.shared.start_s + of_forward * sharding.shared.start_forward_s
     return sums
@@ -152,12 +153,9 @@ def through_shardings(
         rows = np.flatnonzero(sharding.allowed[a, q])
         if not rows.size:
             continue
-        paces = sharding.paces
-        rate, parts, memory = (pace[a[rows], q][:, None] for pace in (paces.rate, paces.parts, paces.memory))
-        ring = sharding.all_reduce[a[rows], q][:, None]
-        entering, leaving = sharding.potentials(rate, ring)
+        entering, leaving = sharding.potentials(sharding.pace(a[rows], q))
         least = window_minima(
-            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (rate, parts, memory), ring, length_s)
+            before[:, rows] - entering, _earliest_start(tables, sharding, stage, (a[rows], q), length_s)
         )
         hidden, after, unhidden = least + leaving
         # What overlaps the last backward pass is not added to the stage's time.
@@ -181,17 +179,17 @@ def _earliest_start(
     tables: StageTables,
     sharding: ShardingTables,
     stage: int,
-    paces: tuple[FloatArray, FloatArray, FloatArray],
-    ring: FloatArray,
+    devices: tuple[IntArray, int],
     length_s: float,
 ) -> IntArray:
-    """[a, m+1] first i from which the stage may reach k: M·u, AR ≤ L, bytes fit; by its rate, parts and memory."""
-    rate, parts, memory = paces
+    """[a, m+1] first i from which the stage on devices a … q-1 may reach k: M·u, AR ≤ L, bytes fit."""
+    paces, ring = sharding.paces, sharding.all_reduce[devices][:, None]
+    rate, parts, memory = (pace[devices][:, None] for pace in (paces.rate, paces.parts, paces.memory))
     with np.errstate(divide="ignore"):
         reduced = np.where(ring > 0, length_s / ring, np.inf)
     state = np.minimum(reduced, memory / tables.state_factor)
     kept = memory * parts / tables.in_flight(stage)
-    windows = ((sharding.C, length_s / tables.micro_batches * rate), (sharding.W, state), (sharding.H, kept))
+    windows = ((sharding.least_C, length_s / tables.micro_batches * rate), (sharding.W, state), (sharding.H, kept))
     starts = [np.searchsorted(p, p - reach - ROUNDING * p[-1]) for p, reach in windows]
     earliest: IntArray = np.maximum.reduce(starts)
     return earliest
@@ -236,8 +234,12 @@ def least_length_s(tables: StageTables, deadline: Deadline) -> float:
 
 
 def _least_work_s(tables: StageTables) -> float:
-    """Least device time of a micro-batch, Σ t·C over the devices that share it, each piece in its best sharding."""
-    return float(np.sum(np.min([sharding.degree * np.diff(sharding.C) for sharding in tables.shardings], axis=0)))
+    """Least device time of a micro-batch, Σ t·C over the devices that share it, each piece in its best sharding.
+
+    It is at the speed of the profile's device. Devices a … q-1 whose slowest one takes σ times as long get done
+    d / σ seconds of profile in a second with d replicas of t devices, and t·d / σ is no more than they have capacity.
+    """
+    return float(np.sum(np.min([sharding.degree * np.diff(sharding.least_C) for sharding in tables.shardings], axis=0)))
 
 
 def out_of_reach(problem: StagedProblem, length_s: float) -> bool:

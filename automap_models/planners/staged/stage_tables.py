@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,35 @@ class SharedWork:
     """What a sharding adds to a stage whose devices share each replica's instructions (cost.staged).
 
     Attributes:
-        gather_s: [m+1] putting together, on one replica, what crosses a boundary.
+        gather_s: [E, m+1] putting together, on one replica, what crosses a boundary, at the speed of the profile's
+            device.
         start_s, start_forward_s: [m+1] prefix sums of what all-reduces of activations cost whatever the replicas.
-        gradient_s: [m+1] prefix sums of the all-reduces of replicated parameters' gradients.
+        gradient_s: [E, m+1] prefix sums of the all-reduces of replicated parameters' gradients.
     """
 
     gather_s: FloatArray
     start_s: FloatArray
     start_forward_s: FloatArray
     gradient_s: FloatArray
+
+
+class Pace(NamedTuple):
+    """How fast several stages in one sharding are.
+
+    Attributes:
+        rate: [n] seconds of profile that each gets done in a second.
+        ring: [n] seconds per byte of its all-reduces over the replicas.
+        place: [n] the kind of place where its devices are, an index of `ShardingTables.C`; or 0 of all.
+    """
+
+    rate: FloatArray
+    ring: FloatArray
+    place: IntArray | int
+
+    def take(self, index: IntArray) -> Pace:
+        """Of some of the stages."""
+        place = self.place if isinstance(self.place, int) else self.place[index]
+        return Pace(self.rate[index], self.ring[index], place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +83,16 @@ class ShardingTables:
     Attributes:
         sharding: the instructions one by one, on each device that shares them.
         shared_parameters: of the profile.
-        C, F, W, H: [m+1] prefix sums of time, forward time (s), parameters and stash (bytes).
+        C, F: [E, m+1] prefix sums of time and forward time, s, at the speed of the profile's device. What devices that
+            share operators spend on communication depends on where they are, of which there are E kinds.
+        W, H: [m+1] prefix sums of parameters and stash, bytes.
         all_reduce: [D+1, D+1] seconds per byte of parameters on devices a … q-1.
         degree: devices that share a replica.
         paces: how fast a stage on devices a … q-1 works, and into how many parts it splits a micro-batch.
         allowed: [D+1, D+1] whether a stage may run in this sharding on devices a … q-1.
         copies: of tied weights.
         shared: None where devices share nothing.
+        place: [D+1, D+1] which of the E kinds of places devices a … q-1 are; None where there is one.
     """
 
     sharding: ShardedProfile
@@ -83,34 +107,46 @@ class ShardingTables:
     allowed: NDArray[np.bool_]
     copies: Copies
     shared: SharedWork | None = None
+    place: IntArray | None = None
 
-    def work_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
+    def pace(self, a: IntArray, q: IntArray | int) -> Pace:
+        """[n] how fast stages on devices a … q-1 work and reduce."""
+        return Pace(self.paces.rate[a, q], self.all_reduce[a, q], 0 if self.place is None else self.place[a, q])
+
+    @cached_property
+    def least_C(self) -> FloatArray:
+        """[m+1] prefix sums of the least time of each piece at any kind of place, s."""
+        several = len(self.C) > 1
+        least: FloatArray = np.append(0.0, np.diff(self.C, axis=1).min(0)).cumsum() if several else self.C[0]
+        return least
+
+    def work_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
         """[n] forward and backward time of one micro-batch but for what is gathered: never more for a smaller stage."""
-        work: FloatArray = (self.C[k] - self.C[i]) / rate
+        work: FloatArray = (self.C[pace.place, k] - self.C[pace.place, i]) / pace.rate
         if self.shared:
             work += self.shared.start_s[k] - self.shared.start_s[i]
         return work
 
-    def busy_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
+    def busy_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
         """[n] forward and backward time of one micro-batch, u."""
-        both = self.work_s(i, k, rate)
+        both = self.work_s(i, k, pace)
         if self.shared:
-            both += (self.shared.gather_s[i] + self.shared.gather_s[k]) / rate
+            both += (self.shared.gather_s[pace.place, i] + self.shared.gather_s[pace.place, k]) / pace.rate
         return both
 
-    def forward_s(self, i: IntArray, k: IntArray, rate: FloatArray) -> FloatArray:
+    def forward_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
         """[n] the forward part of it, f."""
-        forward: FloatArray = (self.F[k] - self.F[i]) / rate
+        forward: FloatArray = (self.F[pace.place, k] - self.F[pace.place, i]) / pace.rate
         if self.shared:
             start = self.shared.start_forward_s
-            forward += self.shared.gather_s[i] / rate + (start[k] - start[i])
+            forward += self.shared.gather_s[pace.place, i] / pace.rate + (start[k] - start[i])
         return forward
 
-    def reduce_s(self, i: IntArray, k: IntArray, ring: FloatArray) -> FloatArray:
-        """[n] the all-reduce of gradients, AR, at so many seconds per byte over the replicas."""
-        reduce: FloatArray = ring * self.weights_bytes(i, k)
+    def reduce_s(self, i: IntArray, k: IntArray, pace: Pace) -> FloatArray:
+        """[n] the all-reduce of gradients, AR."""
+        reduce: FloatArray = pace.ring * self.weights_bytes(i, k)
         if self.shared:
-            reduce += self.shared.gradient_s[k] - self.shared.gradient_s[i]
+            reduce += self.shared.gradient_s[pace.place, k] - self.shared.gradient_s[pace.place, i]
         return reduce
 
     def weights_bytes(self, i: IntArray | int, k: IntArray | int) -> FloatArray:
@@ -118,24 +154,25 @@ class ShardingTables:
         weights: FloatArray = self.W[k] - self.W[i] + self.copies.between(i, k)
         return weights
 
-    def potentials(self, rate: FloatArray, ring: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def potentials(self, pace: Pace) -> tuple[FloatArray, FloatArray]:
         """Each of u, f and u + AR of a stage from i to k as a difference: leaving[k] - entering[i].
 
         AR is without the copies of tied weights: these differences are lower bounds where there are any.
 
         Args:
-            rate, ring: [a, 1] of several stages.
+            pace: [a] of several stages.
 
         Returns:
             entering, leaving: [3, a, m+1].
         """
-        compute, forward, reduce = self.C / rate, self.F / rate, ring * self.W
+        rate, ring, place = pace.rate[:, None], pace.ring[:, None], pace.place
+        compute, forward, reduce = self.C[place] / rate, self.F[place] / rate, ring * self.W
         if not self.shared:
             same = np.stack([compute, forward, compute + reduce])
             return same, same
-        gather = self.shared.gather_s / rate
+        gather = self.shared.gather_s[place] / rate
         compute, forward = compute + self.shared.start_s, forward + self.shared.start_forward_s
-        both = compute + reduce + self.shared.gradient_s
+        both = compute + reduce + self.shared.gradient_s[place]
         return (
             np.stack([compute - gather, forward - gather, both - gather]),
             np.stack([compute + gather, forward, both + gather]),
@@ -307,12 +344,14 @@ class StageTables:
     @property
     def C(self) -> FloatArray:
         """[m+1] prefix sums of time, s, of a stage whose devices share nothing."""
-        return self.shardings[0].C
+        whole: FloatArray = self.shardings[0].C[0]
+        return whole
 
     @property
     def F(self) -> FloatArray:
         """[m+1] prefix sums of forward time, s."""
-        return self.shardings[0].F
+        whole: FloatArray = self.shardings[0].F[0]
+        return whole
 
     @property
     def W(self) -> FloatArray:
@@ -382,8 +421,8 @@ class StageTables:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """[n] each of u, f and AR of stages in that sharding; see `stage_numbers`."""
         own, ((i, k), (a, q)) = self.shardings[sharding], (boundaries, devices)
-        rate = own.paces.rate[a, q]
-        return own.busy_s(i, k, rate), own.forward_s(i, k, rate), own.reduce_s(i, k, own.all_reduce[a, q])
+        pace = own.pace(a, q)
+        return own.busy_s(i, k, pace), own.forward_s(i, k, pace), own.reduce_s(i, k, pace)
 
     def fits(
         self,
@@ -432,8 +471,8 @@ def stage_tables(problem: StagedProblem, cut: IntArray | None = None) -> StageTa
     whole = ShardingTables(
         sharding=problem.all_shardings[0],
         shared_parameters=profile.shared_parameters,
-        C=prefix_at(boundary, profile.C),
-        F=prefix_at(boundary, profile.C_fwd),
+        C=prefix_at(boundary, profile.C)[None],
+        F=prefix_at(boundary, profile.C_fwd)[None],
         W=prefix_at(boundary, profile.W),
         H=prefix_at(boundary, profile.stash),
         all_reduce=devices.replica_all_reduce(1),

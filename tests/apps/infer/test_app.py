@@ -30,8 +30,27 @@ CALLS = {
     "plan": [PROFILE, "--topo", "A", "--max-stages", "2", "--budget", "1", "--no-cache", "--json"],
     "place": ["line.json", "--planner", "greedy", "--json"],
     "search": ["pp", PROFILE, "--topo", "A", "--stages", "2", "--radius", "1", "--episodes", "4", "--json"],
+    "calibrate": ["rows.json", "--device", "a100", "--json"],
 }
 """Command → arguments of a quick run."""
+ROWS = {
+    "rows": [
+        {
+            "id": "row",
+            "source": "us",
+            "system": "Megatron-LM 2021",
+            "model": {"name": "small", "arch": "gpt", "layers": 2, "hidden": 64, "heads": 4, "seq": 32, "vocab": 128},
+            "gpus": 1,
+            "gpu_type": "A100-80GB SXM",
+            "tp": 1,
+            "pp": 1,
+            "micro_batch": 2,
+            "global_batch": 2,
+            "precision": "bf16",
+            "measured": {"iteration_s": 0.01},
+        }
+    ]
+}
 GRAPH = {
     "maxSizePerFPGA": 6e9,
     "maxFPGAs": 2,
@@ -56,7 +75,9 @@ GRAPH = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez_compressed(PROFILE, C=np.full(12, 1e-2), A=np.full(12, 1e6), W=np.full(12, 1e7))
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     Path("line.json").write_text(json.dumps(GRAPH), encoding="utf-8")
+    Path("rows.json").write_text(json.dumps(ROWS), encoding="utf-8")
 
 
 def _alias(command: str) -> Callable[[list[str]], int]:
@@ -189,9 +210,11 @@ def test_the_shipped_clusters_are_listed(command: list[str], capsys: pytest.Capt
     """Without any other argument; Table 2 of Auto-MAP has A, B and C."""
     assert app.main([*command, "--list-clusters"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:] if not line.startswith(" ")}
     assert rows["C"] == ["4", "×", "8", "130", "GB/s", "3.12", "GB/s", "32.0", "GB"]
     assert rows["dgx-1"] == ["1", "×", "8", "150", "GB/s", "32.0", "GB"]  # no link between nodes
+    at = next(i for i, line in enumerate(lines) if line.startswith("p4d-p3dn"))  # a line for each kind of node
+    assert [line.split()[-2:] for line in lines[at : at + 2]] == [["40.0", "GB"], ["32.0", "GB"]]
     assert set(rows) == set(known_clusters())
     assert lines == [line.rstrip() for line in lines]
 

@@ -300,3 +300,16 @@ def test_ragged_ranges_are_laid_end_to_end():
     owner, value = ragged_ranges(np.array([5, 2, 9]), np.array([7, 2, 10]))
     assert owner.tolist() == [0, 0, 2]
     assert value.tolist() == [5, 6, 9]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_of_tied_weights_are_bounded_where_links_between_nodes_are_faster_than_inside(seed):
+    rng = np.random.default_rng(seed)
+    weights, shared = np.array([5e8, 1e6, 1e6, 1e6, 1e6]), SharedParameter("table", 5e8, (0, 1 + seed % 3))
+    profile = Profile.create(rng.uniform(0.1, 1, 5), rng.uniform(size=5) * 1e5, weights, shared_parameters=(shared,))
+    cluster = Cluster(3, 1, intra=1e8, inter=1e10, memory=1e15)
+    problem = StagedProblem(profile, cluster, 3, 2, granularity=5, schedule="1f1b")
+    plans = (StagedPlan(cuts, (1, 2), 2, "brute force") for cuts in combinations(range(4), 2))
+    result = ExactPlanner().solve(problem)
+    assert result.status == "optimal"
+    assert result.cost.step_s == pytest.approx(min(step_cost(problem, plan).step_s for plan in plans), rel=1e-12)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.constraints import Constraints, Pin
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import ShardedProfile
@@ -20,9 +20,11 @@ from automap_models.cost.staged import plan_cost, stage_rates
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import Deadline
 from automap_models.planners.registry import make_planner
+from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import least_length_s
 from automap_models.planners.staged.search import SearchResult, anytime_search, exact_search
+from automap_models.simulate.step import step_cost
 
 MakeProblem = Callable[..., StagedProblem]
 SHAPES = ((1, 4), (2, 2), (3, 2), (1, 6), (2, 3), (2, 4), (3, 4), (2, 6))
@@ -313,3 +315,80 @@ def test_a_problem_that_fits_nowhere_is_refused_with_the_stage_and_what_it_would
     roomy = replace(pipeline, cluster=replace(pipeline.cluster, memory=63e9))
     plan = make_planner("exact").plan(replace(roomy, shardings=(halves,)))
     assert plan.shardings[0] == 1
+
+
+GROUPS = (((1, 2), (1, 2)), ((1, 2), (1, 4)), ((1, 4), (1, 2)), ((2, 2), (1, 2)), ((1, 3), (1, 3)))
+"""Nodes and devices in each, of two groups."""
+
+
+def on_mixed_nodes(problem: StagedProblem, seed: int) -> StagedProblem:
+    """The problem on nodes of two kinds, which differ in speed, links and memory."""
+    rng, c = np.random.default_rng(seed), problem.cluster
+    shapes = [shape for shape in GROUPS if problem.stages <= sum(nodes * size for nodes, size in shape)]
+    groups = [
+        NodeGroup(
+            nodes,
+            size,
+            intra=c.intra * 10 ** rng.uniform(-1, 0.5),
+            inter=c.inter * 10 ** rng.uniform(-0.5, 0.5),
+            memory=min(c.memory * rng.uniform(0.7, 2.0), 1e18),
+            speed=float(rng.choice([0.4, 1.0, 1.0, 3.0])),
+        )
+        for nodes, size in shapes[rng.integers(len(shapes))]
+    ]
+    return replace(problem, cluster=Cluster.of_groups(groups, "mixed"))
+
+
+@pytest.mark.parametrize("schedule", [None, "1f1b", "gpipe"])
+@pytest.mark.parametrize("seed", range(25))
+def test_no_plan_on_mixed_nodes_is_shorter_by_brute_force(seed, schedule, make_problem):
+    """Stages may partition operators over devices of either kind, over both, and in either number of them."""
+    problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=5, max_stages=3), seed)
+    problem = replace(problem, schedule=schedule)
+    costs = (step_cost(problem, plan) for plan in every_plan(problem))
+    shortest = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
+    found = anytime_search(problem, Deadline())
+    assert found.finished
+    assert (np.inf if found.cost is None else found.cost.step_s) == pytest.approx(shortest, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_tables_of_shardings_on_mixed_nodes_hold_what_plans_cost(seed, make_problem):
+    problem = on_mixed_nodes(hybrid_problem(seed, make_problem, max_n=6), seed)
+    tables, plans = tables_of(problem), list(every_plan(problem))
+    for plan in plans[:: max(len(plans) // 200, 1)]:
+        batch, cost = PlanBatch.from_plan(tables, plan), plan_cost(problem, plan)
+        costs = batch_costs(tables, batch)
+        assert costs.forward_s[0] == pytest.approx(cost.forward_s, rel=1e-9)
+        assert costs.backward_s[0] == pytest.approx(cost.backward_s, rel=1e-9, abs=1e-12)
+        assert costs.all_reduce_s[0] == pytest.approx(cost.all_reduce_s, rel=1e-9)
+        assert costs.transfer_s[0] == pytest.approx(cost.transfer_s, rel=1e-9)
+        assert costs.feasible[0] == cost.feasible
+
+
+def test_devices_that_share_operators_wait_for_the_slowest_of_them() -> None:
+    """Two devices of one kind and two that take twice as long, operators shared by pairs: by hand."""
+    fast, slow = (NodeGroup(1, 2, intra, 10.0, memory, speed=s) for intra, memory, s in ((8.0, 90, 1), (4.0, 70, 0.5)))
+    profile, zero = Profile.create(C=[3.0, 6.0], A=[8.0, 0.0], W=[4.0, 4.0], C_fwd=[1.0, 2.0]), np.zeros(2)
+    halves = ShardedProfile(
+        name="halves",
+        degree=2,
+        C=profile.C / 2,
+        C_fwd=profile.C_fwd / 2,
+        A=profile.A,
+        held=profile.A / 2,
+        W=profile.W / 2,
+        stash=zero,
+        reduced_fwd=np.array([16.0, 0.0]),
+        reduced_bwd=zero,
+        starts_fwd=zero,
+        starts_bwd=zero,
+        gradients=zero,
+    )
+    cluster = Cluster.of_groups([fast, slow])
+    problem = StagedProblem(profile, cluster, 1, 2, state_factor=4.0, granularity=2, shardings=(halves,))
+    cost = plan_cost(problem, StagedPlan((), (), 2, "by hand", shardings=(1,)))
+    assert cost.limit_bytes == [70]
+    # Half of it is 4.5 s, 1.5 forward, for which the slow pair takes 3 s; then 16 bytes over its slow link; two pairs.
+    assert cost.forward_s == pytest.approx([(2 * 1.5 + 16 * (2 * 0.5 / 4.0)) / 2])
+    assert cost.backward_s == pytest.approx([2 * 3.0 / 2])

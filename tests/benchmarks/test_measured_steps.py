@@ -1,0 +1,147 @@
+"""The benchmark on measured steps: its measures against hand-made cases, and the whole script on rows of our own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from observations import observation
+
+from automap_models.core.measured import SkippedStep
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measured_steps.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Iterator[ModuleType]:
+    """The script, which finds its neighbours as it does where it is run."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[SCRIPT.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(SCRIPT.parent))
+
+
+def test_errors_are_relative_to_what_was_measured(benchmark: ModuleType) -> None:
+    """Ratios 0.5, 1.1 and 1.2: errors 0.5, 0.1, 0.2; the 90th percentile lies 0.8 of the way from 0.2 to 0.5."""
+    errors = benchmark.errors_of([1, 1.1, 2.4], [2, 1, 2])
+    assert errors == (3, pytest.approx(0.2), pytest.approx(0.44), pytest.approx(1.1))
+    assert math.isnan(benchmark.errors_of([], []).median)
+
+
+def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: ModuleType) -> None:
+    """Of six pairs one is the wrong way round: (5 - 1) / 6. The second plan is chosen, 25 % behind the first."""
+    ranking = benchmark.ranking("", [2.0, 1.0, 3.0, 4.0], [4.0, 5.0, 6.0, 8.0])
+    assert (ranking.plans, ranking.spread) == (4, 2.0)
+    assert ranking.tau == pytest.approx(4 / 6)
+    assert ranking.loss == pytest.approx(0.25)
+
+
+def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values: Any) -> Any:
+    step = observation("row", values.pop("source", "us"), 4, 1024, micro_batch=1).step
+    step = step.__class__(**{**step.__dict__, "step_s": measured_s, **values})
+    estimate = SimpleNamespace(step_s=predicted_s, peak_memory=2e9, fits=True)
+    return benchmark.Price(step, estimate, None)
+
+
+def test_groups_have_one_source_and_four_plans(benchmark: ModuleType) -> None:
+    prices = [price(benchmark, s, s) for s in (1.0, 2.0, 3.0)]
+    assert benchmark.rankings(prices) == []
+    (group,) = benchmark.rankings([*prices, price(benchmark, 4.0, 4.0), price(benchmark, 5.0, 1.0, source="they")])
+    assert (group.plans, group.tau, group.loss) == (4, pytest.approx(1.0), 0.0)
+
+
+def test_a_verdict_counts_where_it_is_known(benchmark: ModuleType) -> None:
+    prices = [price(benchmark, 1.0, 1.0, fits=fits) for fits in (True, True, False, None)]
+    assert benchmark.verdicts(prices) == (2, 3)
+
+
+def test_a_row_without_a_price_says_why(benchmark: ModuleType) -> None:
+    skipped = benchmark.Price(SkippedStep("row", "us", "no device"), None, "no device")
+    assert skipped.document == {
+        "id": "row",
+        "predicted_s": None,
+        "predicted_memory_bytes": None,
+        "fits": None,
+        "skipped": "no device",
+    }
+    assert price(benchmark, 1.5, 1.0).document == {
+        "id": "row",
+        "predicted_s": 1.5,
+        "predicted_memory_bytes": 2e9,
+        "fits": True,
+        "skipped": None,
+    }
+
+
+STEP = """
+step:
+  product_efficiency: 0.7
+  half_size: 60
+  attention_efficiency: 0.3
+  bandwidth_efficiency: 0.65
+  launch_s: 6 us
+  intra_efficiency: 0.55
+  inter_efficiency: 0.4
+  overlap: 0.3
+"""
+
+
+def test_the_script_prices_rows_and_says_which_it_cannot(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of a small GPT: four plans on eight devices, and one on a device that nobody knows."""
+    pytest.importorskip("flax")
+    sizes = {"layers": 4, "hidden": 128, "ffn": 512, "heads": 4, "kv_heads": 4, "seq": 64, "vocab": 512}
+    row = {
+        "source": "us",
+        "system": "Megatron-LM 2021",
+        "model": {"name": "small", "arch": "gpt", **sizes},
+        "gpus": 8,
+        "gpu_type": "A100-80GB SXM",
+        "global_batch": 32,
+        "precision": "bf16",
+    }
+    plans = [(1, 1), (2, 1), (1, 2), (2, 2)]
+    rows = [
+        {**row, "id": f"{tp}-{pp}", "tp": tp, "pp": pp, "micro_batch": 1, "measured": {"iteration_s": 0.02 * tp * pp}}
+        for tp, pp in plans
+    ]
+    rows.append({**rows[0], "id": "odd", "gpu_type": "Abacus"})
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": rows}))
+    device = (benchmark.read_device.__globals__["find_yaml"]("a100", "device", "device")).read_text()
+    (tmp_path / "a100.yaml").write_text(device.partition("\nstep:")[0] + STEP)
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    out, plot = tmp_path / "out.json", tmp_path / "plot.png"
+    arguments = [tmp_path / "rows.json", "--devices", tmp_path, "--json", out, "--plot", plot]
+    monkeypatch.setattr(sys, "argv", ["measured_steps.py", *map(str, arguments)])
+    benchmark.main()
+    documents = json.loads(out.read_text())
+    assert [document["id"] for document in documents] == ["1-1", "2-1", "1-2", "2-2", "odd"]
+    assert all(document["predicted_s"] > 0 and document["fits"] for document in documents[:4])
+    assert documents[4]["skipped"] == "`gpu_type`: no device is shipped for 'Abacus'"
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "no price for odd" in printed
+    assert "us: small, 8 devices, 32 samples" in printed
+
+
+def test_the_script_says_in_one_sentence_what_is_wrong_with_a_file(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.json").write_text('{"rows": [{}]}')
+    monkeypatch.setattr(sys, "argv", ["measured_steps.py", str(tmp_path / "rows.json")])
+    with pytest.raises(SystemExit) as caught:
+        benchmark.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,100 @@
+"""Constants of a kind of device: steps that are priced with known constants give them back, also with noise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from observations import observation
+
+from automap_models.core.device import StepConstants
+from automap_models.errors import BadInput
+from automap_models.formats.hardware_yaml import read_device
+from automap_models.simulate.calibration import (
+    RANGES,
+    USUAL,
+    Observation,
+    cross_validated,
+    errors_by_source,
+    fit_constants,
+    predicted_s,
+)
+
+DEVICE = read_device("a100")
+TRUE = StepConstants(
+    product_efficiency=0.62,
+    half_size=90.0,
+    attention_efficiency=0.42,
+    bandwidth_efficiency=0.8,
+    launch_s=6e-6,
+    intra_efficiency=0.4,
+    inter_efficiency=0.25,
+    overlap=0.3,
+)
+
+
+def measured(noise: float, seed: int) -> list[Observation]:
+    """Steps of three sources, of which one is twice as slow as all others where the seed is odd."""
+    sizes = [(4, 1024), (4, 4096), (8, 8192), (2, 12288)]
+    splits = [{"micro_batch": 1}, {"micro_batch": 4}, {"micro_batch": 2, "dp": 8}, {"micro_batch": 2, "tp": 8}]
+    splits += [{"micro_batch": 1, "dp": 32}, {"micro_batch": 1, "tp": 8, "dp": 4}, {"micro_batch": 4, "tp": 2, "dp": 2}]
+    observations = [
+        observation(f"{i}-{j}", ("one", "two", "three")[(i + j) % 3], *size, **split)
+        for i, size in enumerate(sizes)
+        for j, split in enumerate(splits)
+    ]
+    seconds = predicted_s(observations, DEVICE, TRUE)
+    seconds = seconds * np.exp(np.random.default_rng(seed).normal(0.0, noise, seconds.size))
+    return [replace(o, step=replace(o.step, step_s=float(s))) for o, s in zip(observations, seconds, strict=True)]
+
+
+def test_steps_priced_with_known_constants_give_them_back() -> None:
+    """In spite of 2 % of noise; those that steps say less of are nearer to the truth than the usual ones, at least."""
+    fit = fit_constants(measured(0.02, 0), DEVICE)
+    assert fit.constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
+    for name in ("intra_efficiency", "inter_efficiency"):
+        left, right = sorted((getattr(TRUE, name), getattr(USUAL, name)))
+        assert left * 0.9 < getattr(fit.constants, name) < (left + right) / 2 * 1.1, name
+    errors = np.abs(fit.predicted_s / [o.step_s for o in measured(0.0, 0)] - 1)
+    assert np.median(errors) < 0.03
+
+
+def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
+    validated = cross_validated(measured(0.02, 0), DEVICE)
+    assert [errors.source for errors in validated] == ["one", "three", "two"]
+    assert sum(errors.steps for errors in validated) == 28
+    assert all(errors.median < 0.05 for errors in validated)
+    assert cross_validated([o for o in measured(0.0, 0) if o.step.source == "one"], DEVICE) == []
+
+
+def test_an_outlier_does_not_move_the_fit() -> None:
+    observations = measured(0.0, 0)
+    slow = replace(observations[0], step=replace(observations[0].step, step_s=10 * observations[0].step_s))
+    constants = fit_constants([slow, *observations[1:]], DEVICE).constants
+    assert constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
+
+
+def test_without_steps_there_is_nothing_to_fit() -> None:
+    with pytest.raises(BadInput, match="device a100: no measured step is of this kind"):
+        fit_constants([], DEVICE)
+
+
+def test_what_was_not_timed_is_no_observation() -> None:
+    timed = measured(0.0, 0)[0]
+    with pytest.raises(BadInput, match="0-0: has no seconds"):
+        fit_constants([replace(timed, step=replace(timed.step, step_s=None))], DEVICE)
+
+
+def test_the_usual_constants_lie_in_their_ranges() -> None:
+    assert list(asdict(USUAL)) == list(RANGES)
+    assert all(low < asdict(USUAL)[name] < high for name, (low, high) in RANGES.items())
+
+
+def test_errors_are_relative_and_by_source() -> None:
+    """Steps of 1 s: predicted 1.1, 0.8 and 1.3 s of one source, 2 s of another."""
+    steps = [observation(str(i), source, 4, 1024, micro_batch=1) for i, source in enumerate(["b", "b", "b", "a"])]
+    first, second = errors_by_source(steps, np.array([1.1, 0.8, 1.3, 2.0]))
+    assert (first.source, first.steps, second.source, second.steps) == ("a", 1, "b", 3)
+    assert list(first[2:]) == pytest.approx([1.0, 1.0, 2.0])
+    assert list(second[2:]) == pytest.approx([0.2, 0.2 + 0.8 * 0.1, 1.1])

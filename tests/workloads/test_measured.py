@@ -1,0 +1,79 @@
+"""The built-in model of a measured step: its sizes, and its work kept between runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpt_work import gpt_work
+from observations import observation
+
+from automap_models.core.model_work import ModelWork
+from automap_models.core.strategy import TransformerShape
+from automap_models.errors import BadInput
+from automap_models.formats.atomic import Cache
+from automap_models.formats.model_work_json import decode_model_work, encode_model_work
+from automap_models.workloads.measured import MeasuredWorks, architecture_of, with_layers
+
+pytest.importorskip("flax")
+
+SHAPE = TransformerShape(
+    name="small", layers=6, hidden=64, heads=4, kv_heads=2, ffn=96, sequence=32, vocabulary=128, experts=None
+)
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_an_architecture_has_the_sizes_that_were_measured(family: str) -> None:
+    architecture = architecture_of(family, SHAPE, tied=False, dropout=False)  # type: ignore[arg-type]
+    assert architecture.shape("small", 32) == SHAPE  # type: ignore[attr-defined]
+
+
+def test_bert_has_as_many_heads_of_keys_as_of_queries() -> None:
+    architecture = architecture_of("bert", SHAPE, tied=True, dropout=True)
+    assert architecture.shape("small", 32) == replace(SHAPE, kv_heads=4)  # type: ignore[attr-defined]
+
+
+def test_a_mixture_has_its_experts() -> None:
+    shape = replace(SHAPE, experts=4)
+    architecture = architecture_of("llama", shape, tied=False, dropout=False, experts_per_token=2)
+    assert architecture.shape("small", 32) == shape  # type: ignore[attr-defined]
+
+
+def parameters(work: ModelWork) -> float:
+    return float(sum(work.layers[layer].parameters.values.sum() for layer in work.order))
+
+
+def test_work_is_traced_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPT of 6 layers: 12h² + 13h parameters a block, (V + s)·h in embeddings, 2h in the last norm."""
+    step = replace(observation("a", "b", 4, 1024, micro_batch=1).step, shape=replace(SHAPE, kv_heads=4, ffn=256))
+    work = MeasuredWorks(Cache(tmp_path)).of(step)
+    assert work.shape == step.shape
+    assert parameters(work) == 6 * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
+    monkeypatch.setattr(MeasuredWorks, "_traced", None)
+    deeper = MeasuredWorks(Cache(tmp_path)).of(replace(step, shape=replace(step.shape, layers=9)))
+    assert parameters(deeper) - parameters(work) == 3 * (12 * 64**2 + 13 * 64)
+
+
+def test_fewer_layers_than_were_traced_are_the_first_ones() -> None:
+    work = gpt_work(4, 256, 4, 32, 128)
+    shallow = with_layers(work, replace(work.shape, layers=2))
+    assert (shallow.order, shallow.shape.layers) == ((0, 1, 1, 2), 2)
+
+
+def test_work_comes_back_from_json_as_it_was() -> None:
+    work = gpt_work(4, 256, 4, 32, 128)
+    again = decode_model_work(encode_model_work(work))
+    assert (again.shape, again.order, again.dtype, again.tied) == (work.shape, work.order, work.dtype, work.tied)
+    for one, other in zip(again.layers, work.layers, strict=True):
+        np.testing.assert_array_equal(one.kernels.sizes, other.kernels.sizes)
+        np.testing.assert_array_equal(one.kept.values, other.kept.values)
+        assert one.kernels.size_marks.dtype == other.kernels.size_marks.dtype == np.int8
+        assert one.exchanged.values.shape == (0,)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"shape": 3}'])
+def test_what_is_no_work_is_refused(content: bytes) -> None:
+    with pytest.raises(BadInput, match="is no model's work"):
+        decode_model_work(content)
