@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.measured import MeasuredStep
@@ -103,6 +102,8 @@ def fit_constants(observations: Sequence[Observation], device: Device, start: St
     Raises:
         BadInput: there are no observations, or one cannot be priced on the device.
     """
+    from scipy.optimize import least_squares  # here, because the layers below the planners are to be imported fast
+
     if not observations:
         raise BadInput("no measured step is of this kind", where=f"device {device.name}", do="give rows that have it")
     logs = np.log([observation.step_s for observation in observations])
