@@ -41,6 +41,8 @@ FAMILIES: Mapping[str, Family] = {
     "bert": "bert",
 }
 """A row's `arch` → the family that is built in; a mixture of experts is a Llama with several perceptrons."""
+PARAMETERS_A_LAYER: Mapping[Family, int] = {"gpt": 12, "bert": 12, "llama": 9}
+"""Matrices of q, k and v (one), of the projection and of the perceptron, their biases, and two norms."""
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
@@ -225,6 +227,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         cluster=cluster,
         flash=year >= system.flash_from and device not in WITHOUT_FLASH,
         async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
+        gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
         gradient_bytes=2 if system.half_gradients and strategy.precision == "fp16" else 4,
         step_s=step_s,
         memory_bytes=memory_bytes,

@@ -430,6 +430,12 @@ def test_what_follows_from_the_rest_may_be_left_out(tmp_path: Path) -> None:
     assert (step.strategy.micro_batch, step.strategy.precision) == (2, "bf16")
 
 
+def test_deepspeed_gathers_parameter_by_parameter_and_fsdp_layer_by_layer(tmp_path: Path) -> None:
+    """A GPT layer has four matrices (q, k and v are one), their biases, and two norms of two."""
+    fsdp, deepspeed = measured(tmp_path, **torchtitan()), measured(tmp_path, system="DeepSpeed ZeRO-3")
+    assert (fsdp.gathers_a_layer, deepspeed.gathers_a_layer) == (1, 4 + 4 + 2 * 2)
+
+
 def test_no_kernel_computes_attention_as_a_whole_on_v100(tmp_path: Path) -> None:
     row = torchtitan(gpu_type="V100-SXM2-32GB")
     assert (measured(tmp_path, **row).flash, measured(tmp_path, **torchtitan()).flash) == (False, True)
