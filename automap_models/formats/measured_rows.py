@@ -62,6 +62,8 @@ WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
 GBIT = 1e9 / 8
 """Bytes."""
+DATA_SHEET_GB = GIB / 1e9
+"""Of the memory that drivers find in a device over its data sheet's GB: an A100 of 80 GB has 81,920 MiB."""
 _GBIT_PER_S = "(?:gb/s|gbps|gbit/s)"
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     ("fp8|float8", "fp8"),
@@ -228,7 +230,7 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         flash=year >= system.flash_from and device not in WITHOUT_FLASH,
         async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
         gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
-        gradient_bytes=2 if system.half_gradients and strategy.precision == "fp16" else 4,
+        gradient_bytes=2 if strategy.precision in system.half_gradients else 4,
         step_s=step_s,
         memory_bytes=memory_bytes,
         fits=False if measured.oom else True if step_s is not None else None,
@@ -259,7 +261,8 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     if rest:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
-    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter)
+    sizes = {"nodes": nodes, "devices_per_node": row.gpus // nodes}
+    return device, replace(usual, **sizes, inter=inter, memory=usual.memory * DATA_SHEET_GB)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:
