@@ -28,7 +28,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
-from automap_models.formats.hardware_yaml import read_cluster, read_device
+from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
 from automap_models.formats.plan_json import read_plan as read_plan_file
 from automap_models.formats.plan_json import write_plan
 from automap_models.hlo.step import TrainingStep
@@ -236,7 +236,7 @@ def estimate(
             makes of one, which is worth its while where many strategies are priced.
         cluster: a record, a shipped one's name or a YAML file.
         strategy: how the model is trained.
-        device: what the cluster is made of, with constants of training steps.
+        device: what the cluster is made of, with constants of training steps; a mixed one names its kinds.
         sequence: tokens of a sample; None is the model's own number.
         dropout: whether the model has the dropout that its config.json says.
         runtime: how the framework runs it.
@@ -255,7 +255,7 @@ def estimate(
     strategy.require_cluster(placed)
     if not isinstance(model, ModelWork):
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
-    return strategy_estimate(model, strategy, placed, chips, runtime=runtime)
+    return strategy_estimate(model, strategy, placed, chips, runtime, read_kinds(placed))
 
 
 def read_plan(

@@ -83,7 +83,7 @@ class Estimate:
         parts: what the step consists of.
         bubble_rate: share of its passes' time that the rank waits that ends last, because of bubble and transfers.
         memory: [pp] of a device of each rank of the pipeline.
-        memory_bytes: of each device of the cluster.
+        memory_bytes: [pp] that a device of each rank has, the smallest one.
     """
 
     strategy: Strategy
@@ -96,7 +96,7 @@ class Estimate:
     parts: StepParts
     bubble_rate: float
     memory: tuple[DeviceMemory, ...]
-    memory_bytes: float
+    memory_bytes: tuple[float, ...]
 
     @property
     def peak_memory(self) -> float:
@@ -106,4 +106,11 @@ class Estimate:
     @property
     def fits(self) -> bool:
         """Whether every device holds what it has to."""
-        return self.peak_memory <= self.memory_bytes
+        return self.fullest[0] <= self.fullest[1]
+
+    @property
+    def fullest(self) -> tuple[float, float, int]:
+        """Bytes that the device holds which has least left, bytes that it has, and its rank."""
+        ranks = range(len(self.memory))
+        rank = max(ranks, key=lambda r: self.memory[r].total - self.memory_bytes[r])
+        return self.memory[rank].total, self.memory_bytes[rank], rank

@@ -136,14 +136,10 @@ class ProcessGroups:
 
 
 def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstants) -> ProcessGroups:
-    """The groups of a strategy on a cluster whose collectives reach these shares of its links.
-
-    Raises:
-        BadInput: the cluster is mixed.
-    """
-    cluster.require_uniform("the price of a strategy", "give a cluster of equal nodes, or plan with automap infer")
+    """The groups of a strategy on a cluster whose collectives reach these shares of its links."""
     sizes = (strategy.pp, strategy.dp // strategy.ep, strategy.ep, strategy.cp, strategy.tp)
-    spans, ranks = _spans(sizes, cluster.devices_per_node)
+    bounds = (cluster.devices_per_node,) if not cluster.groups else tuple(cluster.node_bounds[1:].tolist())
+    spans, ranks = _spans(sizes, bounds)
     intra, inter = cluster.intra * constants.intra_efficiency, cluster.inter * constants.inter_efficiency
     placement = SCHEDULES[strategy.schedule].placement
     lies = [rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages)]
@@ -155,10 +151,17 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
 
 @lru_cache(maxsize=1024)
 def _spans(
-    sizes: tuple[int, int, int, int, int], devices_per_node: int
+    sizes: tuple[int, int, int, int, int], bounds: tuple[int, ...]
 ) -> tuple[list[tuple[int, int, int, int]], dict[tuple[int, int], int]]:
-    """Size, inside, nodes, sharing of the kinds of groups; and (rank, rank) → devices of a node that send across."""
-    nodes = (np.arange(math.prod(sizes)) // devices_per_node).reshape(sizes)
+    """Size, inside, nodes, sharing of the kinds of groups; and (rank, rank) → devices of a node that send across.
+
+    Args:
+        sizes: of the axes of the mesh.
+        bounds: the first device after each node; one number is that of the devices in every node.
+    """
+    devices = np.arange(math.prod(sizes))
+    nodes = devices // bounds[0] if len(bounds) == 1 else np.searchsorted(bounds, devices, side="right")
+    nodes = nodes.reshape(sizes)
     axes: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
     spans = [_span(np.moveaxis(nodes, of, range(5 - len(of), 5)), [sizes[axis] for axis in of]) for of in axes]
     ranks = nodes.reshape(sizes[0], -1)

@@ -299,3 +299,12 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
         del values["step"]
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + yaml.safe_dump(values, sort_keys=False))
+
+
+def read_kinds(cluster: Cluster) -> dict[str, Device]:
+    """The devices that the groups of a mixed cluster name, by their names.
+
+    Raises:
+        BadInput: a name is neither a shipped device's nor a file.
+    """
+    return {group.device: read_device(group.device) for group in cluster.groups if group.device}

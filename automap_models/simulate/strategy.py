@@ -5,25 +5,38 @@
              └──────── simulate.replay ──────────┘
 
 The step ends when the last rank has run its passes and its gradients are summed, and all have updated their weights.
+
+On a mixed cluster a virtual stage takes as long as on the slowest of its devices, and collectives run at the speed of
+the slowest links of all.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate, StepParts
-from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
-from automap_models.cost.stage_costs import StageCosts, stage_costs
+from automap_models.cost.stage_costs import StageCosts, StageTimes, stage_costs
+from automap_models.errors import BadInput
 from automap_models.simulate.replay import rank_ends
 
 
 def strategy_estimate(
-    work: ModelWork, strategy: Strategy, cluster: Cluster, device: Device, runtime: Runtime = DEFAULT_RUNTIME
+    work: ModelWork,
+    strategy: Strategy,
+    cluster: Cluster,
+    device: Device,
+    runtime: Runtime = DEFAULT_RUNTIME,
+    kinds: Mapping[str, Device] = MappingProxyType({}),
 ) -> Estimate:
     """What a strategy costs on a cluster.
 
@@ -33,35 +46,84 @@ def strategy_estimate(
         cluster: on what.
         device: of the cluster, with constants of training steps (`device.step`).
         runtime: how the framework runs it.
+        kinds: devices by the names that the groups of a mixed cluster have for them.
 
     Raises:
-        BadInput: the strategy divides the model or the cluster otherwise than these can be divided, or the device has
-            no constants or no peak for the precision.
+        BadInput: the strategy divides the model or the cluster otherwise than these can be divided, or a device is not
+            among the kinds, or has no constants or no peak for the precision.
     """
     strategy.require_cluster(cluster)
     strategy.require_model(work.shape)
-    costs = stage_costs(work, strategy, cluster, device, runtime)
+    devices = _devices(cluster, device, kinds)
+    costs = _slowest(strategy, cluster, [stage_costs(work, strategy, cluster, kind, runtime) for kind in devices])
     parts = _parts(strategy, costs)
     step_s = parts.total
     tokens = strategy.global_batch * work.shape.sequence
     flop = strategy.global_batch * sum(
         work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers)
     )
-    peak = device.matrix_peak("float8" if strategy.precision == "fp8" else strategy.dtype)
+    dtype = "float8" if strategy.precision == "fp8" else strategy.dtype
+    counts = np.bincount(_groups_of_ranks(strategy, cluster).ravel(), minlength=len(devices)).tolist()
+    peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, devices, strict=True))
     passes_s = step_s - parts.data_parallel - parts.optimizer
     return Estimate(
         strategy=strategy,
         model=work.shape.name,
         cluster=cluster.name,
-        device=device.name,
+        device=", ".join(dict.fromkeys(kind.name for kind in devices)),
         step_s=step_s,
         tokens_per_s_per_device=tokens / step_s / strategy.devices,
-        mfu=flop / (step_s * strategy.devices * peak),
+        mfu=flop / (step_s * peak),
         parts=parts,
         bubble_rate=(parts.bubble + parts.transfers) / passes_s,
         memory=costs.memory,
-        memory_bytes=cluster.memory,
+        memory_bytes=tuple(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1).tolist()),
     )
+
+
+def _devices(cluster: Cluster, device: Device, kinds: Mapping[str, Device]) -> list[Device]:
+    """Of each group of nodes; of one that names no kind, the device, as much faster as the group says."""
+    devices = []
+    for group in cluster.node_groups:
+        if group.device and group.device not in kinds and group.speed is None:
+            what, do = f"its kind {group.device} is not among the devices", f"give {group.device}"
+            raise BadInput(what, where=f"cluster {cluster.name}", do=do)
+        known = kinds.get(group.device)
+        devices.append(known if known is not None else _scaled(device, 1.0 if group.speed is None else group.speed))
+    return devices
+
+
+def _scaled(device: Device, speed: float) -> Device:
+    """A device that takes 1 / speed of the time for everything."""
+    if speed == 1.0:
+        return device
+    matrix = {dtype: speed * rate for dtype, rate in device.matrix.items()}
+    step = replace(device.required_step, launch_s=device.required_step.launch_s / speed)
+    return replace(device, matrix=matrix, bandwidth=speed * device.bandwidth, step=step)
+
+
+def _groups_of_ranks(strategy: Strategy, cluster: Cluster) -> IntArray:
+    """[pp, devices of a rank] the group of nodes that each device is in."""
+    sizes = [group.nodes * group.devices_per_node for group in cluster.node_groups]
+    return np.repeat(np.arange(len(sizes)), sizes).reshape(strategy.pp, -1)
+
+
+def _slowest(strategy: Strategy, cluster: Cluster, costs: list[StageCosts]) -> StageCosts:
+    """The costs of each rank on the slowest group that it has devices of; `costs` are by group."""
+    if len(costs) == 1:
+        return costs[0]
+    passes = np.array([sum(of_group.times.passes) for of_group in costs])
+    rank_of = np.array(costs[0].rank_of)
+    of_ranks = np.stack([passes[:, rank_of == rank].sum(axis=1) for rank in range(strategy.pp)])
+    groups = _groups_of_ranks(strategy, cluster)
+    chosen = np.array([max(np.unique(own), key=of.__getitem__) for own, of in zip(groups, of_ranks, strict=True)])
+    columns = [np.stack([of_group.times[i] for of_group in costs]) for i in range(len(costs[0].times))]
+    stages = np.arange(rank_of.size)
+    times = StageTimes(*(np.moveaxis(column, -1, 1)[chosen[rank_of], stages].T for column in columns))
+    data_s = np.array([costs[group].data_s[rank] for rank, group in enumerate(chosen)])
+    transfers = np.max([of_group.transfer_s for of_group in costs], axis=0)
+    slowest = {name: max(getattr(of_group, name) for of_group in costs) for name in ("tied_s", "optimizer_s")}
+    return replace(costs[0], times=times, transfer_s=transfers, data_s=data_s, **slowest)
 
 
 def require_device(device: Device, strategy: Strategy) -> None:

@@ -208,7 +208,7 @@ def run(request: PlanRequest) -> Explored | Candidate | Estimate:
 def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     """The price of a strategy; what is wrong with it shows before the model is traced."""
     from automap_models.cost.layer_times import Runtime
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import read_device, read_kinds
     from automap_models.planners.portfolio.model import work_once
     from automap_models.simulate.strategy import require_device, strategy_estimate
     from automap_models.workloads.source import transformer
@@ -217,12 +217,14 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
 
     cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
     strategy = strategy_of(wanted, cluster)
-    require_device(device, strategy)
+    kinds = read_kinds(cluster)
+    for kind in kinds.values() or (device,):
+        require_device(kind, strategy)
     source = replace(request.source, dtype=strategy.dtype)
     strategy.require_model(transformer(source).shape())
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         work = work_once(source, _cache(request), steps.begin)
-    return strategy_estimate(work, strategy, cluster, device, runtime=Runtime(flash=wanted.flash))
+    return strategy_estimate(work, strategy, cluster, device, Runtime(flash=wanted.flash), kinds)
 
 
 def _explored(request: PlanRequest) -> Explored:
@@ -309,6 +311,7 @@ def _identity(request: PlanRequest, cluster: Cluster) -> dict[str, object]:
     from automap_models.version import __version__
 
     identity = {"microbatch_size": request.microbatch_size, **asdict(request.options)}
+    identity["rates"] = [group.rates for group in cluster.groups]
     return {**identity, "cluster": cluster_document(cluster), "automap": __version__}
 
 

@@ -95,10 +95,10 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "step time", seconds(estimate.step_s)
     yield "throughput", f"{estimate.tokens_per_s_per_device:,.0f} tokens/s on a device"
     yield "MFU", f"{percent(estimate.mfu)} of the peak go into the model's own products"
-    fullest = max(range(len(estimate.memory)), key=lambda rank: estimate.memory[rank].total)
+    held, own, rank = estimate.fullest
     verdict = "fits" if estimate.fits else "does not fit"
-    where = f"rank {fullest}" if len(estimate.memory) > 1 else "each device"
-    yield "memory", f"{verdict}: {size(estimate.peak_memory)} of {size(estimate.memory_bytes)} on {where}"
+    where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
+    yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
@@ -113,8 +113,10 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "mfu": estimate.mfu,
         "bubble_rate": estimate.bubble_rate,
         "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
-        "memory": [{**held._asdict(), "total": held.total} for held in estimate.memory],
-        "memory_bytes": estimate.memory_bytes,
+        "memory": [
+            {**held._asdict(), "total": held.total, "memory_bytes": own}
+            for held, own in zip(estimate.memory, estimate.memory_bytes, strict=True)
+        ],
         "peak_memory_bytes": estimate.peak_memory,
         "fits": estimate.fits,
     }

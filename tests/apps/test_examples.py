@@ -42,6 +42,7 @@ def test_the_files_read_as_profiles_that_say_where_they_come_from(key: str) -> N
     profile = example(key)
     described = {name: profile.meta[name] for name in ("model", "times", "device", "dtype")}
     assert described == {"model": key, "times": "roofline, not measured", "device": "v100", "dtype": "float32"}
+    assert profile.roofline_s["v100"] == pytest.approx(profile.C.sum())
     assert profile.meta["fingerprint"] == profile.fingerprint
     assert len(set(profile.names)) == len(profile.layers) == len(profile)
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from automap_models.core.device import Device
 from automap_models.core.instruction_graph import Argument, InstructionGraph
-from automap_models.cost.kernels import kernel_costs, roofline_times
+from automap_models.cost.kernels import kernel_costs, roofline_seconds, roofline_times
 from automap_models.errors import BadInput
 
 BIG, ROW = 4096.0, 64.0
@@ -294,3 +294,10 @@ def test_other_convolutions_do_not(shapes: tuple[tuple[int, ...], ...]) -> None:
 def test_a_number_out_of_range_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         replace(DEVICE, **change)
+
+
+def test_kinds_without_a_rate_for_a_step_are_left_out() -> None:
+    graph = one_instruction("dot_general", (100, 100), (100, 500), (100, 500), dtype="bf16")
+    without = replace(DEVICE, name="old", matrix={"float32": 1e12})
+    able = replace(DEVICE, name="new", matrix={"float32": 1e12, "bfloat16": 1e13})
+    assert roofline_seconds(graph, [without, able]) == {"new": roofline_times(graph, able).sum()}

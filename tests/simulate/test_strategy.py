@@ -12,7 +12,7 @@ from gpt_work import gpt_work
 from hypothesis import given
 from hypothesis import strategies as st
 
-from automap_models.core.cluster import Cluster
+from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime, Shares, StepClock
@@ -225,3 +225,59 @@ def test_what_recomputation_costs_is_what_was_measured(name: str) -> None:
         return strategy_estimate(work, strategy, cluster, a100, runtime=Runtime(flash=False)).step_s
 
     assert step_s("full", False) / step_s("selective", True) == pytest.approx(full_s / present_s, rel=0.08)
+
+
+HALF_AS_FAST = replace(
+    DEVICE,
+    name="half",
+    matrix={name: rate / 2 for name, rate in DEVICE.matrix.items()},
+    bandwidth=DEVICE.bandwidth / 2,
+    step=replace(CONSTANTS, launch_s=2 * CONSTANTS.launch_s),
+)
+
+
+def _mixed(first: str, last: str, memory: float = 80e9) -> Cluster:
+    """Two nodes of four devices of two kinds, whose links are those of one cluster."""
+    kinds = ((first, 80e9), (last, memory))
+    return Cluster.of_groups([NodeGroup(1, 4, 300e9, 100e9, of, device=kind) for kind, of in kinds], "mixed")
+
+
+@given(st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1)]))
+def test_a_mixed_cluster_lies_between_those_of_its_kinds(degrees: tuple[int, int]) -> None:
+    pp, tp = degrees
+    strategy = Strategy(micro_batch=1, global_batch=16, pp=pp, tp=tp, dp=8 // (pp * tp))
+    kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
+
+    def step_s(first: str, last: str) -> float:
+        return strategy_estimate(WORK, strategy, _mixed(first, last), DEVICE, kinds=kinds).step_s
+
+    uniform = strategy_estimate(WORK, strategy, Cluster(2, 4, 300e9, 100e9, 80e9), DEVICE).step_s
+    assert step_s("fast", "fast") == uniform
+    assert uniform < step_s("fast", "half") <= step_s("half", "half") * (1 + 1e-12)
+    if pp == 1:  # every rank of data parallelism waits for the slowest
+        assert step_s("fast", "half") == pytest.approx(step_s("half", "half"))
+
+
+def test_every_rank_of_a_mixed_cluster_has_its_own_memory() -> None:
+    strategy = Strategy(micro_batch=1, global_batch=16, pp=2, dp=4)
+    kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
+    estimate = strategy_estimate(WORK, strategy, _mixed("fast", "half", 1e9), DEVICE, kinds=kinds)
+    assert estimate.memory_bytes == (80e9, 1e9)
+    assert not estimate.fits
+    assert estimate.fullest[2] == 1
+
+
+def test_a_kind_that_nobody_knows_is_refused() -> None:
+    strategy = Strategy(micro_batch=1, global_batch=16, dp=8)
+    with pytest.raises(BadInput, match="cluster mixed: its kind half is not among the devices"):
+        strategy_estimate(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds={"fast": DEVICE})
+
+
+def test_a_group_may_say_how_fast_its_devices_are() -> None:
+    """Half as fast is the device that takes twice the time for everything."""
+    strategy = Strategy(micro_batch=1, global_batch=16, pp=2, dp=4)
+    groups = [NodeGroup(1, 4, 300e9, 100e9, 80e9), NodeGroup(1, 4, 300e9, 100e9, 80e9, speed=0.5)]
+    said = strategy_estimate(WORK, strategy, Cluster.of_groups(groups), DEVICE)
+    kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
+    named = strategy_estimate(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds=kinds)
+    assert said.step_s == pytest.approx(named.step_s)

@@ -84,7 +84,7 @@ class OnlinePlanner(Planner[StagedProblem, StagedPlan, OnlineConfig]):
         from automap_models.planners.online.search import OnlineSearch
         from automap_models.rl.learner import one_thread
 
-        problem.cluster.require_uniform("online training")
+        problem.cluster.require_uniform("online training", "plan with automap infer, or give a cluster of equal nodes")
         if problem.schedule is not None:
             return _under_schedule(problem, self.solve(replace(problem, schedule=None), deadline=deadline, watch=watch))
         begun_s = time.perf_counter()

@@ -99,7 +99,7 @@ class PlanningSpace:
         if self.global_batch is not None:
             require_samples(self.global_batch, "`global_batch`")
             required_size(self.model.profile)
-        _ = self.whole
+        object.__setattr__(self, "cluster", self.whole.cluster)  # with the speeds that the profile tells
 
     @classmethod
     def of(cls, problem: StagedProblem) -> PlanningSpace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import automap_models as am
 from automap_models.formats.hardware_yaml import read_cluster
+from automap_models.formats.npz import read_npz, write_npz
 from automap_models.infer.app import main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -79,8 +81,6 @@ def test_a_plan_names_the_groups_and_stages_are_as_fast_as_their_devices(folder:
     plan = plan_of(folder)
     groups = plan["cluster"]["groups"]
     assert [(group["device"], group["speed"]) for group in groups] == [("a100", 3.0), ("v100", 1.0)]
-    from automap_models.formats.npz import read_npz
-
     profile, speeds = read_npz(folder / "vgg.npz"), [3.0] * 4 + [1.0] * 4
     for stage in plan["stages"]:
         own = slice(stage["first"], stage["last"] + 1)
@@ -111,10 +111,28 @@ def test_a_plan_is_read_back_with_its_own_cluster_or_the_same_and_no_other(
     assert "$.cluster.groups[0].speed is 3.0, but cluster two kinds has 2.0" in error
 
 
-def test_without_speeds_kinds_are_told_apart_by_their_matrix_rates(printed: Callable[..., str], folder: Path) -> None:
-    """The example's profile is older than what profiles say of kinds: 156 TFLOP/s in TF32 on one, 15.7 on the other."""
+def test_without_speeds_kinds_are_as_fast_as_their_rooflines_say(printed: Callable[..., str], folder: Path) -> None:
     Path("mixed.yaml").write_text(MIXED.replace("SPEED", ""), encoding="utf-8")
+    told = read_npz(folder / "vgg.npz").roofline_s
     plan = json.loads(printed("infer", "vgg.npz", "--topo", "mixed.yaml", "--stages", "1", "--json"))
+    assert [group["speed"] for group in plan["cluster"]["groups"]] == [told["v100"] / told["a100"], 1.0]
+
+
+@pytest.fixture
+def silent(folder: Path) -> Path:
+    """The profile without what it says of other kinds of devices."""
+    profile = read_npz(folder / "vgg.npz")
+    meta = {key: value for key, value in profile.meta.items() if key != "roofline_s"}
+    write_npz(folder / "silent.npz", replace(profile, meta=meta))
+    return folder / "silent.npz"
+
+
+def test_where_no_roofline_is_known_kinds_are_as_fast_as_their_matrix_products(
+    silent: Path, printed: Callable[..., str]
+) -> None:
+    """156 TFLOP/s in TF32 on one, 15.7 on the other."""
+    Path("mixed.yaml").write_text(MIXED.replace("SPEED", ""), encoding="utf-8")
+    plan = json.loads(printed("infer", silent.name, "--topo", "mixed.yaml", "--stages", "1", "--json"))
     assert [group["speed"] for group in plan["cluster"]["groups"]] == pytest.approx([156 / 15.7, 1.0])
 
 
@@ -125,9 +143,9 @@ def test_planners_that_know_equal_nodes_only_say_so(planner: str, refused: Calla
     assert "cluster two kinds: is mixed, and " in error and "knows only clusters of equal nodes; plan with" in error
 
 
-def test_kinds_of_which_the_profile_says_nothing_are_refused(refused: Callable[..., str]) -> None:
+def test_kinds_of_which_the_profile_says_nothing_are_refused(silent: Path, refused: Callable[..., str]) -> None:
     Path("mixed.yaml").write_text(MIXED.replace("SPEED", "").replace("v100", "t4"), encoding="utf-8")
-    error = refused("infer", "vgg.npz", "--topo", "mixed.yaml")
+    error = refused("infer", silent.name, "--topo", "mixed.yaml")
     assert "cluster two kinds: has a100, t4, but the profile's times are of v100; give each group its `speed`" in error
 
 
