@@ -261,8 +261,8 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     if rest:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
-    sizes = {"nodes": nodes, "devices_per_node": row.gpus // nodes}
-    return device, replace(usual, **sizes, inter=inter, memory=usual.memory * DATA_SHEET_GB)
+    memory = usual.memory * DATA_SHEET_GB
+    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter, memory=memory)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:
