@@ -432,6 +432,8 @@ SCHEDULES: dict[str, _Family] = {
 
 DEFAULT_SCHEDULE = "1f1b"
 """What frameworks run unless they are told otherwise."""
+MOST_PASSES = 2_000_000
+"""Forward passes of a schedule that is laid out; more is a slip of the pen."""
 ROUNDS_SHOWN = 3
 """Rounds of S micro-batches that `repeating_micro_batches` keeps, one more where ranks run in rounds; the warm-up of
 all schedules is shorter than two."""
@@ -479,7 +481,8 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
     """Refuse numbers that a schedule does not run; see `build_schedule`.
 
     Raises:
-        BadInput: there is no such schedule, or it does not run so many micro-batches or virtual stages.
+        BadInput: there is no such schedule, it does not run so many micro-batches or virtual stages, or has more than
+            MOST_PASSES that do not repeat themselves.
     """
     if name not in SCHEDULES:
         raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
@@ -495,6 +498,10 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
     if name == "dualpipev" and micro_batches < 2 * ranks:
         what = f"schedule {name} with {micro_batches} micro-batches on {ranks} ranks"
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
+    shown, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
+    if ranks * virtual * shown > MOST_PASSES:
+        what = f"schedule {name} with {micro_batches} micro-batches through {ranks * virtual} stages"
+        raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // (ranks * virtual)}")
 
 
 def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from functools import cached_property
@@ -91,6 +92,7 @@ class StepClasses:
             self._uses[use.operation].append(i)
         self._dims = sharding.rules.dim_offsets.tolist()
         self._factors = sharding.rules.factor_offsets.tolist()
+        self._sizes: list[float] = sharding.rules.factor_sizes.astype(np.float64).tolist()
         self._of_dims: list[int] = sharding.dim_classes.tolist()
         self._of_factors: list[int] = sharding.factor_classes.tolist()
         self._reduces: list[bool] = (sharding.rules.factor_roles & int(Role.REDUCTION) > 0).tolist()
@@ -208,7 +210,7 @@ class StepClasses:
 
     def _points(self, u: int) -> float:
         """How many points the loops of a use go through."""
-        return float(np.prod(self.sharding.rules.factor_sizes[slice(*self._factors[u : u + 2])].astype(np.float64)))
+        return math.prod(self._sizes[slice(*self._factors[u : u + 2])])
 
     def _dims_of(self, value: int) -> Classes:
         """The class of each dimension of a value as the rules number them; arguments have the same numbers."""
@@ -235,7 +237,10 @@ class StepClasses:
         return Sum(over, value, _distinct(self._dims_of(value)), nbytes, value not in waited, use.operation)
 
     def _reduced(self, u: int) -> Classes:
-        return _distinct([self._of_factors[f] for f in range(*self._factors[u : u + 2]) if self._reduces[f]])
+        first, end = self._factors[u : u + 2]
+        if not any(self._reduces[first:end]):
+            return ()
+        return _distinct([self._of_factors[f] for f in range(first, end) if self._reduces[f]])
 
     def _readers(self) -> Counter[int]:
         """How often each value is read."""
@@ -244,9 +249,10 @@ class StepClasses:
     def _waited_for(self) -> set[int]:
         """The values that more than the update of the parameters needs, directly or moved or added."""
         waited: set[int] = set()
+        passed_on, updates = PASSED_THROUGH | {"add", "concatenate"}, (self.graph.phases == Phase.UPDATE).tolist()
         for use in reversed(self.sharding.rules.uses):
-            moved = use.opcode in PASSED_THROUGH | {"add", "concatenate"} and not waited.intersection(_results(use))
-            if not moved and self.graph.phases[use.operation] != Phase.UPDATE:
+            moved = use.opcode in passed_on and waited.isdisjoint(_results(use))
+            if not moved and not updates[use.operation]:
                 waited.update(_operands(use))
         return waited
 
@@ -266,4 +272,6 @@ def _operands(use: Use) -> tuple[int, ...]:
 
 
 def _distinct(classes: Collection[int]) -> Classes:
-    return tuple(sorted(set(classes) - {NO_CLASS}))
+    distinct = set(classes)
+    distinct.discard(NO_CLASS)
+    return tuple(sorted(distinct))

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from automap_models.collection import uncollected
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
@@ -152,6 +153,7 @@ def _unknown_name(what: str) -> BadInput:
     return BadInput("is neither a file nor a known model", where=what, do=f"{hint} automap-profile --list")
 
 
+@uncollected()  # importing JAX makes many records, too
 def module_of(source: Source, *, whole: bool = False) -> Module:
     """The module of an HLO file, or of the training step of a JAX or a PyTorch model.
 

@@ -110,7 +110,10 @@ def strategy_of(request: StrategyRequest, cluster: Cluster) -> Strategy:
 
     fields: dict[str, Any] = {"micro_batch": 1, **request.fields}
     shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
-    fields.setdefault("dp", max(1, cluster.devices // shared))
+    if "dp" not in fields and cluster.devices % shared:
+        what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"
+        raise BadInput(what, where="`dp`", do="let the product of all be the number of devices")
+    fields.setdefault("dp", cluster.devices // shared)
     fields.setdefault("schedule", "interleaved" if fields.get("vp", 1) > 1 else DEFAULT_SCHEDULE)
     fields.setdefault("vp", SCHEDULES[fields["schedule"]].virtual or 1)
     try:

@@ -14,10 +14,14 @@ from automap_models.infer.commands import infer, place, plan, profile, search
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
-PYTHON_ONLY = ("api.py", "core/strategy.py", "cost/strategy.py", "simulate/zero_bubble.py")
+PYTHON_ONLY = ("api.py", "cost/strategy.py", "simulate/zero_bubble.py")
 """Modules that no command calls."""
-NO_OPTION = {"cut_at", "slowdown", "ranks", "virtual", "orders", "forward_s", "weight_s"}
-"""Arguments for which the commands have no option: of restrictions, of observed devices, of schedules without plans."""
+NO_OPTION = {
+    *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
+    *("measured", "gpus", "gpu_type", "heads", "kv_heads"),
+}
+"""Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
+schedules without plans, of measured steps."""
 COMMANDS = (infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
 
 

@@ -82,6 +82,14 @@ def test_the_price_is_the_library_s(
     ("options", "message"),
     [
         (("--tp", "8", "--global-batch", "8"), "--tp: 8 does not divide the 4 heads of"),
+        (
+            ("--tp", "3", "--global-batch", "8"),
+            "--dp: tp × cp × pp are 3 devices, which do not divide the 8 of cluster",
+        ),
+        (
+            ("--pp", "8", "--schedule", "gpipe", "--global-batch", "999999999"),
+            "--global-batch: schedule gpipe with 999999999 micro-batches through 8 stages; give at most",
+        ),
         (("--tp", "2", "--dp", "2", "--global-batch", "8"), "are 4 devices, cluster pair has 8"),
         (("--pp", "4", "--vp", "4", "--global-batch", "8"), "do not make 4 × 4 equal stages"),
         (("--pp", "4", "--schedule", "dualpipev", "--global-batch", "8"), "--global-batch: schedule dualpipev with 4"),
