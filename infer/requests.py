@@ -46,10 +46,12 @@ class CalibrateRequest:
     Attributes:
         rows: measured steps.
         device: the kind of device, by name or file.
+        also: further kinds that have the constants in common.
     """
 
     rows: Path
     device: str
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def observation(name: str, source: str, layers: int, hidden: int, **values: int)
         cluster=replace(cluster, devices_per_node=min(8, strategy.devices)),
         flash=True,
         async_tensor=False,
+        gathers_a_layer=1,
         gradient_bytes=4,
         step_s=1.0,
         memory_bytes=None,

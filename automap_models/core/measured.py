@@ -31,6 +31,7 @@ class MeasuredStep:
         cluster: what it ran on.
         flash: whether attention runs in one kernel that never writes scores.
         async_tensor: whether sums of tensor parallelism go on beside products.
+        gathers_a_layer: collectives in which ZeRO-3 gathers a layer.
         gradient_bytes: of a parameter's gradient while it adds up, 2 or 4.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
@@ -50,6 +51,7 @@ class MeasuredStep:
     cluster: Cluster
     flash: bool
     async_tensor: bool
+    gathers_a_layer: int
     gradient_bytes: int
     step_s: float | None
     memory_bytes: float | None

@@ -41,6 +41,8 @@ FAMILIES: Mapping[str, Family] = {
     "bert": "bert",
 }
 """A row's `arch` → the family that is built in; a mixture of experts is a Llama with several perceptrons."""
+PARAMETERS_A_LAYER: Mapping[Family, int] = {"gpt": 12, "bert": 12, "llama": 9}
+"""Matrices of q, k and v (one), of the projection and of the perceptron, their biases, and two norms."""
 HARDWARE = (
     (r"pcie|\bnvl\b", "", ""),
     (r"\bgb200", "gb200", "gb200-nvl72"),
@@ -60,6 +62,8 @@ WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
 GBIT = 1e9 / 8
 """Bytes."""
+DATA_SHEET_GB = GIB / 1e9
+"""Of the memory that drivers find in a device over its data sheet's GB: an A100 of 80 GB has 81,920 MiB."""
 _GBIT_PER_S = "(?:gb/s|gbps|gbit/s)"
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     ("fp8|float8", "fp8"),
@@ -225,7 +229,8 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         cluster=cluster,
         flash=year >= system.flash_from and device not in WITHOUT_FLASH,
         async_tensor=strategy.tp > 1 and (system.async_tensor or bool(_ASYNC.search(row.note or ""))),
-        gradient_bytes=2 if system.half_gradients and strategy.precision == "fp16" else 4,
+        gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
+        gradient_bytes=2 if strategy.precision in system.half_gradients else 4,
         step_s=step_s,
         memory_bytes=memory_bytes,
         fits=False if measured.oom else True if step_s is not None else None,
@@ -256,7 +261,8 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
     if rest:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
-    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter)
+    memory = usual.memory * DATA_SHEET_GB
+    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter, memory=memory)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:

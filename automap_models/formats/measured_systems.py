@@ -35,7 +35,7 @@ class System:
         async_tensor: whether sums of tensor parallelism go on beside products.
         zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
         gathers_parameters: whether ZeRO-3 gathers every parameter alone, and not a layer at once.
-        half_gradients: whether gradients of fp16 add up in fp16.
+        half_gradients: precisions in which gradients add up in 16 bits.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
 
@@ -52,7 +52,7 @@ class System:
     async_tensor: bool = False
     zero_beside_pipeline: int = 3
     gathers_parameters: bool = False
-    half_gradients: bool = False
+    half_gradients: tuple[str, ...] = ()
     micro_batches_are_ranks: bool = False
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
@@ -64,7 +64,7 @@ class System:
 
 SYSTEMS = (
     # Its perf_recipes: sequence_parallel and tp_comm_overlap (user buffers) wherever tp > 1, attention by cuDNN, no
-    # dropout.
+    # dropout, gradients reduced in bfloat16 (grad_reduce_in_fp32 off).
     System(
         "megatron-bridge|nemo",
         0,
@@ -73,17 +73,20 @@ SYSTEMS = (
         vocabulary_multiple=128,
         chunk_layers=1,
         async_tensor=True,
+        half_gradients=("fp16", "bf16", "fp8"),
     ),
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
     System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
     # FP16_Optimizer widens fp16 gradients where it updates.
-    System("megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1, half_gradients=True),
+    System(
+        "megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1, half_gradients=("fp16",)
+    ),
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
     System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
     # ZeRO-3 gathers parameter by parameter.
-    System("deepspeed", 2024, remainder="last", undated=2021, half_gradients=True, gathers_parameters=True),
+    System("deepspeed", 2024, remainder="last", undated=2021, half_gradients=("fp16",), gathers_parameters=True),
     System("oneflow", 2024, undated=2021),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
     # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside

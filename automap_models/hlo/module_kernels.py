@@ -6,10 +6,10 @@
     normalised ─→ backward pass                                     x ─→ backward pass  what is not saved is made again
 
 Kernels that are no products, of one pass and one module (a norm, a softmax, an activation) without a product between
-them, are one kernel if one reads what the other makes. It reads every value once, and writes only what others need: of
-the forward pass what is read there or saved, since the backward pass computes the rest again. Sums over all tokens,
-which gradients of biases and norms are, stay kernels of their own. A product adds the bias of its own module before it
-writes its result.
+them, are one kernel if one reads what the other makes. It reads every value once, and writes only what others need. Of
+the forward pass that is what is read there or saved, since the backward pass computes the rest again. Sums over all
+tokens, which gradients of biases and norms are, stay kernels of their own, and compute what they sum. A product adds
+the bias of its own module before it writes its result.
 """
 
 from __future__ import annotations
@@ -85,11 +85,15 @@ class _Modules:
         maker = self.producers[v]
         if maker not in self.cluster or not self._merges(maker):
             return True
-        forward = self.graph.phases[maker] == Phase.FORWARD
-        others = (i for i in self.readers[v] if self.cluster[i] != self.cluster[maker])
-        if forward:
+        others = [i for i in self.readers[v] if self.cluster[i] != self.cluster[maker]]
+        if self.graph.phases[maker] == Phase.FORWARD:
             return bool(self.kept[v]) or any(self.graph.phases[i] == Phase.FORWARD for i in others)
-        return any(True for _ in others) or not self.readers[v]
+        return not self.readers[v] or not all(self._sums_in_module(i, maker) for i in others)
+
+    def _sums_in_module(self, i: int, maker: int) -> bool:
+        """Whether a kernel is a sum over all tokens of what its own module makes: it makes that again."""
+        alone = self.groups[i] < 0 and self.graph.opcodes[i] in REDUCTION_OPCODES
+        return alone and self.graph.layers[i] == self.graph.layers[maker]
 
     def _sources(self, v: int) -> Iterable[int]:
         """The values in memory that a value is made of: itself, if it is there."""

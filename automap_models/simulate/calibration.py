@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.measured import MeasuredStep
@@ -92,26 +91,31 @@ class Calibration:
     predicted_s: FloatArray
 
 
-def fit_constants(observations: Sequence[Observation], device: Device, start: StepConstants = USUAL) -> Calibration:
+def fit_constants(
+    observations: Sequence[Observation], devices: Sequence[Device], start: StepConstants = USUAL
+) -> Calibration:
     """The constants with which the observations are priced best.
 
     Args:
-        observations: on devices of this kind.
-        device: peaks of the kind.
+        observations: on these devices.
+        devices: peaks of those that have the constants in common, such as an A100 with 40 and one with 80 GB.
         start: where the fit begins.
 
     Raises:
         BadInput: there are no observations, or one cannot be priced on the device.
     """
+    from scipy.optimize import least_squares  # here, because the layers below the planners are to be imported fast
+
     if not observations:
-        raise BadInput("no measured step is of this kind", where=f"device {device.name}", do="give rows that have it")
+        where = f"device {', '.join(device.name for device in devices)}"
+        raise BadInput("no measured step is of this kind", where=where, do="give rows that have it")
     logs = np.log([observation.step_s for observation in observations])
     weights = _weights(observations)
     usual = _parameters(USUAL)
     low, high = np.log(np.array(list(RANGES.values()))).T
 
     def residuals(parameters: FloatArray) -> FloatArray:
-        predicted = predicted_s(observations, device, _constants(parameters))
+        predicted = predicted_s(observations, devices, _constants(parameters))
         return np.concatenate([weights * (np.log(predicted) - logs), PULL * (parameters - usual)])
 
     begin = np.clip(_parameters(start), low + PRECISE, high - PRECISE)
@@ -127,13 +131,13 @@ def fit_constants(observations: Sequence[Observation], device: Device, start: St
         max_nfev=30,
     )
     constants = _constants(fit.x)
-    return Calibration(constants, predicted_s(observations, device, constants))
+    return Calibration(constants, predicted_s(observations, devices, constants))
 
 
-def predicted_s(observations: Sequence[Observation], device: Device, constants: StepConstants) -> FloatArray:
-    """[n] seconds of each observation on the device with these constants."""
-    fitted = replace(device, step=constants)
-    return np.array([measured_estimate(o.step, o.work, fitted).step_s for o in observations])
+def predicted_s(observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants) -> FloatArray:
+    """[n] seconds of each observation on its device with these constants."""
+    fitted = {device.name: replace(device, step=constants) for device in devices}
+    return np.array([measured_estimate(o.step, o.work, fitted[o.step.device]).step_s for o in observations])
 
 
 class SourceErrors(NamedTuple):
@@ -171,7 +175,7 @@ def errors_by_source(observations: Sequence[Observation], predicted: FloatArray)
 
 
 def cross_validated(
-    observations: Sequence[Observation], device: Device, start: StepConstants = USUAL
+    observations: Sequence[Observation], devices: Sequence[Device], start: StepConstants = USUAL
 ) -> list[SourceErrors]:
     """The errors of each source under the constants that are fitted to all others; none where there is only one.
 
@@ -183,8 +187,8 @@ def cross_validated(
     for source in sources if len(sources) > 1 else ():
         own = [observation for observation in observations if observation.step.source == source]
         others = [observation for observation in observations if observation.step.source != source]
-        constants = fit_constants(others, device, start).constants
-        result += errors_by_source(own, predicted_s(own, device, constants))
+        constants = fit_constants(others, devices, start).constants
+        result += errors_by_source(own, predicted_s(own, devices, constants))
     return result
 
 

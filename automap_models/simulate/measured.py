@@ -30,6 +30,7 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
         flash=step.flash,
         tensor_overlap=tensor_overlap,
         gradient_bytes=step.gradient_bytes,
+        gathers_a_layer=step.gathers_a_layer,
         buffer_bytes=buckets,
     )
     return strategy_estimate(work, step.strategy, step.cluster, device, runtime)

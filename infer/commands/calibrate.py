@@ -25,6 +25,7 @@ A model is traced once, which takes seconds and jax, and kept in $AUTOMAP_CACHE,
 examples:
   automap-calibrate steps.json --device a100                      the constants, and errors by source
   automap-calibrate steps.json --device a100 --out my-a100.yaml   a device for automap-plan --device my-a100.yaml
+  automap-calibrate steps.json --device a100 --also a100-40       both have these constants
 
 exit codes: 0 done, 2 the input or the arguments are bad, 1 a defect of ours, 141 the output's reader went away
 """
@@ -40,11 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the kind of device: a shipped one, or a YAML file whose name is that of the kind in the rows",
     )
+    parser.add_argument(
+        "--also",
+        metavar="KIND|FILE",
+        type=name_argument,
+        action="append",
+        default=[],
+        help="another kind that has the constants in common, such as one with less memory; may be repeated",
+    )
 
 
 def request(namespace: argparse.Namespace) -> CalibrateRequest:
     """What is asked for."""
-    return filled(CalibrateRequest, namespace)
+    return filled(CalibrateRequest, namespace, also=tuple(namespace.also))
 
 
 def run(request: CalibrateRequest) -> Calibrated:
@@ -65,11 +74,12 @@ def run(request: CalibrateRequest) -> Calibrated:
     from ..reports.calibration import Calibrated
     from ..reports.text import Steps
 
-    device = read_device(request.device)
+    devices = [read_device(name) for name in (request.device, *request.also)]
+    names = {device.name for device in devices}
     rows = read_measured_steps(request.rows)
     skipped = [row for row in rows if isinstance(row, SkippedStep)]
     steps = [row for row in rows if not isinstance(row, SkippedStep)]
-    own = [step for step in steps if step.device == device.name and step.step_s is not None]
+    own = [step for step in steps if step.device in names and step.step_s is not None]
     works = MeasuredWorks(Cache(cache_folder()))
     observations = []
     with Steps() as progress:
@@ -77,11 +87,11 @@ def run(request: CalibrateRequest) -> Calibrated:
             progress.advance(done, len(own), f"tracing {step.shape.name}")
             observations.append(Observation(step, works.of(step)))
         progress.begin(f"fitting {len(own)} steps")
-        fit = fit_constants(observations, device)
+        fit = fit_constants(observations, devices)
         progress.begin("leaving every source out in turn")
-        validated = cross_validated(observations, device, fit.constants)
+        validated = cross_validated(observations, devices, fit.constants)
     return Calibrated(
-        device=replace(device, step=fit.constants),
+        device=replace(devices[0], step=fit.constants),
         observations=observations,
         skipped=skipped,
         others=len(steps) - len(own),

@@ -93,7 +93,7 @@ def test_megatron_s_teraflops_are_seconds_by_its_formula(tmp_path: Path) -> None
     )
     assert (step.family, step.shape.heads, step.shape.ffn, step.flash) == ("gpt", 96, 49152, False)
     assert (step.device, step.cluster.nodes, step.cluster.devices_per_node) == ("a100", 48, 8)
-    assert (step.cluster.intra, step.cluster.inter, step.cluster.memory) == (300e9, 8 * 25e9, 80e9)
+    assert (step.cluster.intra, step.cluster.inter, step.cluster.memory) == (300e9, 8 * 25e9, 80 * 2**30)
     assert (step.memory_bytes, step.fits) == (None, True)
 
 
@@ -135,7 +135,7 @@ def test_one_device_of_a_larger_node_is_a_cluster_of_one(tmp_path: Path) -> None
         measured={"iteration_s": 0.40616, "tflops_per_gpu": 49.43, "memory_gib": 10.807},
     )
     assert (step.cluster.nodes, step.cluster.devices_per_node) == (1, 1)
-    assert (step.device, step.cluster.inter, step.cluster.memory) == ("v100", 12.5e9, 16e9)
+    assert (step.device, step.cluster.inter, step.cluster.memory) == ("v100", 12.5e9, 16 * 2**30)
     assert step.step_s == 0.40616
     assert step.memory_bytes == pytest.approx(11.604e9, rel=1e-4)
 
@@ -240,7 +240,7 @@ def test_amp_s_cuts_are_counted_in_deepspeed_s_modules(tmp_path: Path) -> None:
     )
     assert step.strategy.layers == (7, 6, 6, 5)
     assert (step.strategy.recompute, step.strategy.zero) == ("none", 0)
-    assert (step.device, step.cluster.inter, step.cluster.memory) == ("t4", 6.25e9, 16e9)
+    assert (step.device, step.cluster.inter, step.cluster.memory) == ("t4", 6.25e9, 16 * 2**30)
 
 
 def test_tokens_a_second_on_a_device_are_seconds_of_a_step(tmp_path: Path) -> None:
@@ -266,6 +266,7 @@ def test_tokens_a_second_on_a_device_are_seconds_of_a_step(tmp_path: Path) -> No
     assert step.strategy.layers == (1, *[2] * 62, 1)
     assert (step.strategy.precision, step.strategy.sequence_parallel, step.flash) == ("fp8", True, True)
     assert (step.tied, step.dropout, step.device, step.async_tensor) == (False, False, "h100", True)
+    assert step.gradient_bytes == 2
 
 
 def torchtitan(**values: Any) -> dict[str, Any]:
@@ -291,7 +292,7 @@ def test_torchtitan_s_fsdp_on_h100_of_96_gb(tmp_path: Path) -> None:
     """16 · 8192 tokens at 8 · 5762 a second."""
     step = measured(tmp_path, **torchtitan())
     assert step.step_s == pytest.approx(2.84346, rel=1e-5)
-    assert (step.device, step.cluster.memory, step.cluster.nodes) == ("h100-96", 96e9, 1)
+    assert (step.device, step.cluster.memory, step.cluster.nodes) == ("h100-96", 96 * 2**30, 1)
     assert (step.shape.kv_heads, step.strategy.zero, step.strategy.sequence_parallel) == (8, 3, False)
 
 
@@ -341,7 +342,7 @@ def test_llm_foundry_on_a100_of_40_gb_has_flash_attention_and_no_dropout(tmp_pat
         measured={"tokens_per_s_per_gpu": 9000, "mfu_percent": 55},
     )
     assert step.step_s == pytest.approx(5.46133, rel=1e-5)
-    assert (step.device, step.cluster.memory, step.strategy.micro_batches) == ("a100-40", 40e9, 6)
+    assert (step.device, step.cluster.memory, step.strategy.micro_batches) == ("a100-40", 40 * 2**30, 6)
     assert (step.flash, step.dropout, step.tied) == (True, False, True)
 
 
@@ -428,6 +429,12 @@ def test_what_follows_from_the_rest_may_be_left_out(tmp_path: Path) -> None:
     step = measured(tmp_path, **torchtitan(**fsdp))
     assert (step.strategy.tp, step.strategy.dp, step.strategy.zero) == (1, 8, 3)
     assert (step.strategy.micro_batch, step.strategy.precision) == (2, "bf16")
+
+
+def test_deepspeed_gathers_parameter_by_parameter_and_fsdp_layer_by_layer(tmp_path: Path) -> None:
+    """A GPT layer has four matrices (q, k and v are one), their biases, and two norms of two."""
+    fsdp, deepspeed = measured(tmp_path, **torchtitan()), measured(tmp_path, system="DeepSpeed ZeRO-3")
+    assert (fsdp.gathers_a_layer, deepspeed.gathers_a_layer) == (1, 4 + 4 + 2 * 2)
 
 
 def test_no_kernel_computes_attention_as_a_whole_on_v100(tmp_path: Path) -> None:

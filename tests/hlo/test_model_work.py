@@ -292,6 +292,21 @@ def test_norms_and_activations_of_a_forward_pass_read_and_write_once() -> None:
     np.testing.assert_allclose(moved[chosen] / (2 * SEQUENCE * 64), [2, 2, 3, 2, 8, 3], rtol=vectors)
 
 
+@pytest.mark.slow
+def test_norms_of_a_backward_pass_read_their_input_and_two_gradients_and_write_one() -> None:
+    """In 2·s·h bytes: the input, the gradient of the result and that of the residual sum, their sum; for scales, two.
+
+    Each of the two norms of a Llama block has one kernel of each pass, as those of Apex have.
+    """
+    kernels = _work(LLAMA).layers[1].kernels
+    moved = np.bincount(kernels.moved_kernels, kernels.moved_bytes, minlength=len(kernels)) / (2 * SEQUENCE * 64)
+    memory = kernels.kinds == WorkKind.MEMORY
+    of_weights = moved[memory & (kernels.passes == WorkPass.WEIGHT)]
+    of_norms = moved[memory & (kernels.passes == WorkPass.INPUT) & ~kernels.core]
+    assert (np.abs(of_norms - 4) < 0.1).sum() == 3  # the third adds up the gradients of queries, keys and values
+    assert (np.abs(of_weights - 2) < 0.1).sum() >= 2
+
+
 def test_a_block_hands_on_its_hidden_states_and_keys_and_values_pass_around() -> None:
     block = _work(GPT).layers[1]
     assert block.boundary.values.tolist() == [2 * SEQUENCE * 64]

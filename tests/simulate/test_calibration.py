@@ -21,7 +21,7 @@ from automap_models.simulate.calibration import (
     predicted_s,
 )
 
-DEVICE = read_device("a100")
+DEVICE = (read_device("a100"),)
 TRUE = StepConstants(
     product_efficiency=0.62,
     half_size=90.0,
@@ -78,6 +78,19 @@ def test_an_outlier_does_not_move_the_fit() -> None:
 def test_without_steps_there_is_nothing_to_fit() -> None:
     with pytest.raises(BadInput, match="device a100: no measured step is of this kind"):
         fit_constants([], DEVICE)
+
+
+def test_devices_that_have_constants_in_common_are_fitted_together() -> None:
+    """Half of the steps are on an A100 with 40 GB, whose memory is slower."""
+    both = (*DEVICE, read_device("a100-40"))
+    steps = [
+        replace(o, step=replace(o.step, device=("a100", "a100-40")[i % 2])) for i, o in enumerate(measured(0.0, 0))
+    ]
+    seconds = predicted_s(steps, both, TRUE)
+    assert (seconds[1::2] > predicted_s(measured(0.0, 0), DEVICE, TRUE)[1::2]).all()
+    steps = [replace(o, step=replace(o.step, step_s=float(s))) for o, s in zip(steps, seconds, strict=True)]
+    fit = fit_constants(steps, both)
+    assert np.median(np.abs(fit.predicted_s / seconds - 1)) < 0.03
 
 
 def test_what_was_not_timed_is_no_observation() -> None:

@@ -91,6 +91,8 @@ def test_constants_and_errors_are_printed_for_people(rows: Path, capsys: pytest.
     printed = capsys.readouterr().out
     assert "12 steps on a100" in printed
     assert "product efficiency" in printed
+    assert app.main(["calibrate", str(rows), "--device", "a100", "--also", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 13
     assert "1 row(s) left out: `gpu_type`: no device is shipped for 'Abacus'" in printed
 
 
