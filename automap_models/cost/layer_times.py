@@ -41,6 +41,8 @@ CAST_BYTES = 5.0
 """Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
 
 
+PREFETCHED = 0.9
+"""Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
 
 
@@ -56,6 +58,7 @@ class Runtime:
         buffer_bytes: of memory that it keeps for communication on every device.
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.
+        prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
     """
 
     flash: bool = True
@@ -63,6 +66,7 @@ class Runtime:
     gradient_bytes: int = 4
     buffer_bytes: float = 0.0
     gathers_a_layer: int = 1
+    prefetches: bool = True
 
 
 DEFAULT_RUNTIME = Runtime()

@@ -36,7 +36,15 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import LayerWork, ModelWork
 from automap_models.core.schedules import SCHEDULES, rank_of
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import DEFAULT_RUNTIME, ITEM_BYTES, LayerTimes, Runtime, Shares, StepClock
+from automap_models.cost.layer_times import (
+    DEFAULT_RUNTIME,
+    ITEM_BYTES,
+    PREFETCHED,
+    LayerTimes,
+    Runtime,
+    Shares,
+    StepClock,
+)
 from automap_models.cost.process_groups import ProcessGroups, process_groups
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
@@ -203,9 +211,10 @@ class _Pricing:
         pieces = self.runtime.gathers_a_layer if block else 1
         gather = self._gather_s(others, of_experts, self.weight_bytes, pieces)
         reduce = self._gather_s(others, of_experts, self.reduced_bytes, pieces)
-        forward = exposed_s(gather, times.forward, self.constants.overlap)
+        overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
+        forward = exposed_s(gather, times.forward, overlap)
         computed = times.input + times.weight + recompute
-        return (forward, exposed_s(gather + reduce, computed, self.constants.overlap)), gather - forward
+        return (forward, exposed_s(gather + reduce, computed, overlap)), gather - forward
 
     def _gather_s(self, others: float, of_experts: float, each: int, pieces: int = 1) -> float:
         """Seconds of gathering so many parameters in pieces, or of reducing and scattering their gradients."""

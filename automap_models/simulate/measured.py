@@ -25,6 +25,7 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
         tensor_overlap=tensor_overlap,
         gradient_bytes=step.gradient_bytes,
         gathers_a_layer=step.gathers_a_layer,
+        prefetches=step.gathers_a_layer == 1,
         buffer_bytes=step.buffer_bytes,
     )
     return strategy_estimate(work, step.strategy, step.cluster, device, runtime)

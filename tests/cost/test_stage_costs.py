@@ -11,7 +11,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime
+from automap_models.cost.layer_times import PREFETCHED, Runtime
 from automap_models.cost.process_groups import LATENCY_S
 from automap_models.cost.stage_costs import GROUP_BYTES, StageCosts, exposed_s, stage_costs
 
@@ -158,13 +158,22 @@ def test_gradients_are_reduced_once_a_step_in_16_bits() -> None:
 def test_zero_3_gathers_twice_and_reduces_once_for_every_micro_batch() -> None:
     """Three times 3/4 of 2 bytes a parameter, and six layers with a ring of three steps each."""
     once = 0.75 * 2 * _parameters() / 3e11 + 6 * 3 * LATENCY_S
-    assert _data_s(3, 0.0) == pytest.approx(4 * 3 * once)
-    assert _data_s(3, 0.5) < 4 * 3 * once
+    alone = replace(UNFUSED, prefetches=False)
+    assert _data_s(3, 0.0, alone) == pytest.approx(4 * 3 * once)
+    assert _data_s(3, 0.5, alone) < 4 * 3 * once
+
+
+def test_weights_that_are_prefetched_come_beside_computation() -> None:
+    """As much is hidden as where nine tenths of all communication go on beside it."""
+    alone = replace(UNFUSED, prefetches=False)
+    assert _data_s(3, 0.0) == _data_s(3, PREFETCHED, alone) < _data_s(3, 0.5, alone)
+    assert _data_s(3, 1.0) == _data_s(3, 1.0, alone)
+    assert _data_s(1, 0.0) == _data_s(1, 0.0, alone)
 
 
 def test_a_block_that_is_gathered_in_pieces_pays_the_latency_of_each() -> None:
     """Four blocks in twelve pieces, gathered twice and reduced once for each of four micro-batches."""
-    whole, pieces = (_data_s(3, 0.0, runtime=Runtime(gathers_a_layer=count)) for count in (1, 12))
+    whole, pieces = (_data_s(3, 0.0, runtime=Runtime(gathers_a_layer=count, prefetches=False)) for count in (1, 12))
     assert pieces - whole == pytest.approx(4 * 3 * 4 * 11 * 3 * LATENCY_S)
 
 
