@@ -1,4 +1,7 @@
-"""`automap-search opp path/to/config.json --verify` took the file's path for the name of a factory and ended with exit 2."""
+"""`automap-search opp path/to/config.json --verify` took the path for the name of a factory and ended in an error.
+
+The process that runs the plan builds the step with this function.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("flax")
 
-from automap_models.infer.app import search as main
+from automap_models.workloads.source import Source, source_kind, training_step_of
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 4}
 
 
-@pytest.mark.slow
-def test_the_plan_of_a_config_json_with_dropout_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_step_of_a_config_json_is_built_from_its_path(dropout: bool, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2), encoding="utf-8")
-    step = ["--batch", "8", "--sequence", "16", "--dropout"]
-    assert main(["opp", str(path), *step, "--topo", "A", "--mesh", "4", "--verify", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["verified"]["equal"]
+    step = training_step_of(Source(str(path), source_kind(str(path)), batch=8, dropout=dropout))
+    assert step.arguments[-1]["ids"].shape == (8, 16)
+    assert ("key" in step.arguments[-1]) == dropout
