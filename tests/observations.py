@@ -33,6 +33,7 @@ def observation(name: str, source: str, layers: int, hidden: int, **values: int)
         async_tensor=False,
         gathers_a_layer=1,
         gradient_bytes=4,
+        buffer_bytes=0.0,
         step_s=1.0,
         memory_bytes=None,
         fits=True,

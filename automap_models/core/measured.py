@@ -32,7 +32,8 @@ class MeasuredStep:
         flash: whether attention runs in one kernel that never writes scores.
         async_tensor: whether sums of tensor parallelism go on beside products.
         gathers_a_layer: collectives in which ZeRO-3 gathers a layer.
-        gradient_bytes: of a parameter's gradient while it adds up, 2 or 4.
+        gradient_bytes: of a parameter's gradient while it adds up: 2, 4, or 6, which is 4 beside one of 2.
+        buffer_bytes: of buffers that gradients are reduced in and weights are gathered in.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
         fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
@@ -53,6 +54,7 @@ class MeasuredStep:
     async_tensor: bool
     gathers_a_layer: int
     gradient_bytes: int
+    buffer_bytes: float
     step_s: float | None
     memory_bytes: float | None
     fits: bool | None

@@ -52,7 +52,7 @@ class Runtime:
         flash: whether attention cores are flash kernels.
         tensor_overlap: share of the sums of tensor parallelism that goes on beside products, as async tensor
             parallelism of torch and user buffers of Transformer Engine have it.
-        gradient_bytes: of a parameter's gradient that adds up over micro-batches, 4, or 2 with 16-bit precisions.
+        gradient_bytes: of a parameter's gradient that adds up over micro-batches, one of cost.strategy.GRADIENT_BYTES.
         buffer_bytes: of memory that it keeps for communication on every device.
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.

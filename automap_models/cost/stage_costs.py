@@ -43,6 +43,8 @@ from automap_models.cost.strategy import device_memory, parameter_bytes
 GROUP_BYTES = 1.5e9
 """Of the buffers, and of the memory that they break into pieces, of each kind of group that a device communicates in.
 Fitted with benchmarks/measured_steps.py to the 197 rows of the shared set that state what a device held."""
+EIGHT_BITS = 2
+"""How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
 
@@ -277,6 +279,9 @@ class _Pricing:
     def _saved_bytes(self, layer: LayerWork, block: bool) -> tuple[float, float, float]:
         """Bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
         kept, for_weights = self.shares.bytes_of(layer.kept), self.shares.bytes_of(layer.kept_for_weights)
+        if block and self.strategy.precision == "fp8":
+            for_weights /= EIGHT_BITS
+            kept -= (EIGHT_BITS - 1) * for_weights
         core = 0.0 if self.runtime.flash else self.shares.bytes_of(layer.kept_core)
         recompute = self.strategy.recompute if block else "none"
         if recompute == "full":

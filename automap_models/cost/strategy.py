@@ -6,9 +6,11 @@ Bytes a parameter, of which ZeRO divides more with every stage by the ranks of d
     fp32                4         4           8 = two moments
     fp16, bf16, fp8     2         4           12 = master weight, two moments
     the same            2         2           16 = these, and the gradient in fp32
+    the same            2         2 + 4       12
     divided by ZeRO     3         2, 3        1, 2, 3
 
-The two rows of 16 bits are those of Megatron-LM's distributed optimizer, 6 + 12/d and 4 + 16/d bytes over d ranks.
+The first two rows of 16 bits are those of Megatron-LM's distributed optimizer, 6 + 12/d and 4 + 16/d bytes on d ranks;
+the third is DeepSpeed's BF16_Optimizer, which adds gradients up in fp32 beside those that the backward pass writes.
 
 Activations are counted from the order of the schedule (core.schedules.most_held), per rank of the pipeline:
 
@@ -23,6 +25,9 @@ from automap_models.core.estimate import DeviceMemory
 from automap_models.core.schedules import build_schedule, most_held, repeating_micro_batches
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
+
+GRADIENT_BYTES = (2, 4, 6)
+"""Of a parameter: added up in 16 bits, in 32, or in 32 beside those of 16 that the backward pass writes."""
 
 
 def device_memory(
@@ -46,13 +51,13 @@ def device_memory(
         kept_bytes: [pp·vp] what of that it keeps from the input-gradient to the weight-gradient pass, of schedules that
             split the backward pass; empty is all of it.
         gathered_parameters: of the largest unit that ZeRO-3 gathers.
-        gradient_bytes: a parameter, 2 or 4, where precision is not fp32.
+        gradient_bytes: a parameter, one of GRADIENT_BYTES, where precision is not fp32.
         expert_parameters: [pp·vp] of experts, divided by tp and ep, which dp · cp / ep ranks hold; empty is none.
         temporary_bytes: [pp·vp] what a virtual stage needs beside that while a pass of it runs; empty is none.
         runtime_bytes: of the driver, libraries and buffers, on every device.
 
     Raises:
-        BadInput: figures of another number of stages, or gradients of neither 2 nor 4 bytes.
+        BadInput: figures of another number of stages, or gradients of other bytes.
     """
     experts, temporary = (
         given if len(given) else [0.0] * strategy.stages for given in (expert_parameters, temporary_bytes)
@@ -69,8 +74,8 @@ def device_memory(
         if len(given) != strategy.stages:
             what = f"{len(given)} figures for {strategy.stages} virtual stages"
             raise BadInput(what, where=f"`{where}`", do="give one each")
-    if gradient_bytes not in (2, 4):
-        raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2 or 4")
+    if gradient_bytes not in GRADIENT_BYTES:
+        raise BadInput(f"gradients of {gradient_bytes} bytes", where="`gradient_bytes`", do="give 2, 4 or 6")
     shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
     shown, _ = repeating_micro_batches(*shape)
     schedule = build_schedule(strategy.schedule, strategy.pp, shown, strategy.vp)
@@ -103,4 +108,4 @@ def parameter_bytes(strategy: Strategy, gradient_bytes: int = 4) -> tuple[int, i
     """Bytes of the weight, the gradient and the optimiser's state of a parameter, undivided."""
     if strategy.precision == "fp32":
         return 4, 4, 8
-    return (2, 4, 12) if gradient_bytes == 4 else (2, 2, 16)
+    return (2, 2, 16) if gradient_bytes == 2 else (2, gradient_bytes, 12)

@@ -7,7 +7,8 @@ everybody who measured it. Nothing in it is of one source or one model, and no n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 SequenceParallel = Literal["never", "with tp", "with selective recomputation"]
@@ -15,6 +16,10 @@ Remainder = Literal["ends", "last"]
 """Which stages have fewer layers where they do not divide: the first and the last one, or only the last ones."""
 TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
+
+
+_DEEPSPEED_BYTES = {"fp16": 2, "bf16": 6}
+"""FP16_Optimizer widens fp16 gradients where it updates; BF16_Optimizer adds up in fp32 beside bf16 gradients."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class System:
         async_tensor: whether sums of tensor parallelism go on beside products.
         zero_beside_pipeline: the most that ZeRO divides where there is a pipeline.
         gathers_parameters: whether ZeRO-3 gathers every parameter alone, and not a layer at once.
-        half_gradients: precisions in which gradients add up in 16 bits.
+        gradient_bytes: precision → bytes of a parameter's gradient while it adds up, where these are not 4.
+        buffer_bytes: of buffers that ZeRO reduces and gathers in.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
     """
 
@@ -52,7 +58,8 @@ class System:
     async_tensor: bool = False
     zero_beside_pipeline: int = 3
     gathers_parameters: bool = False
-    half_gradients: tuple[str, ...] = ()
+    gradient_bytes: Mapping[str, int] = field(default_factory=dict)
+    buffer_bytes: float = 0.0
     micro_batches_are_ranks: bool = False
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
@@ -73,20 +80,34 @@ SYSTEMS = (
         vocabulary_multiple=128,
         chunk_layers=1,
         async_tensor=True,
-        half_gradients=("fp16", "bf16", "fp8"),
+        gradient_bytes={"fp16": 2, "bf16": 2, "fp8": 2},
     ),
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
     System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
-    # FP16_Optimizer widens fp16 gradients where it updates.
+    # Buffers: 5e8 elements of 2 bytes to reduce, and as many to gather (reduce_bucket_size, allgather_bucket_size).
     System(
-        "megatron-deepspeed", 2024, remainder="last", vocabulary_multiple=128, chunk_layers=1, half_gradients=("fp16",)
+        "megatron-deepspeed",
+        2024,
+        remainder="last",
+        vocabulary_multiple=128,
+        chunk_layers=1,
+        gradient_bytes=_DEEPSPEED_BYTES,
+        buffer_bytes=2e9,
     ),
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
     System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
     # ZeRO-3 gathers parameter by parameter.
-    System("deepspeed", 2024, remainder="last", undated=2021, half_gradients=("fp16",), gathers_parameters=True),
+    System(
+        "deepspeed",
+        2024,
+        remainder="last",
+        undated=2021,
+        gradient_bytes=_DEEPSPEED_BYTES,
+        buffer_bytes=2e9,
+        gathers_parameters=True,
+    ),
     System("oneflow", 2024, undated=2021),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
     # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside

@@ -13,11 +13,6 @@ ASYNC_TENSOR = 0.7
 """Share of the sums of tensor parallelism that user buffers and async tensor parallelism hide, of all devices."""
 
 
-BUCKET_BYTES = 2e9
-"""Of DeepSpeed's ZeRO: 5e8 elements of 2 bytes to reduce, and as many to gather, by default (reduce_bucket_size,
-allgather_bucket_size); it is what adds up gradients in 16 bits."""
-
-
 def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
     """What the step of that model costs on the device.
 
@@ -25,12 +20,11 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
         BadInput: see `strategy_estimate`.
     """
     tensor_overlap = ASYNC_TENSOR if step.async_tensor else 0.0
-    buckets = BUCKET_BYTES if step.gradient_bytes == 2 and step.strategy.zero else 0.0
     runtime = Runtime(
         flash=step.flash,
         tensor_overlap=tensor_overlap,
         gradient_bytes=step.gradient_bytes,
         gathers_a_layer=step.gathers_a_layer,
-        buffer_bytes=buckets,
+        buffer_bytes=step.buffer_bytes,
     )
     return strategy_estimate(work, step.strategy, step.cluster, device, runtime)

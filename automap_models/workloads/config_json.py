@@ -416,6 +416,29 @@ class _Qwen3(_Llama):
     query_norm: ClassVar[bool] = True
 
 
+class _Qwen3Moe(_Qwen3, kw_only=True):
+    moe_intermediate_size: Size = 768
+    num_experts: Heads | None = None
+    num_local_experts: Heads | None = None
+    """The word for num_experts in files of transformers 5."""
+    num_experts_per_tok: Few = 8
+    norm_topk_prob: bool = False
+    decoder_sparse_step: int = 1
+    mlp_only_layers: tuple[int, ...] = ()
+
+    def experts(self, where: str) -> dict[str, Any]:
+        from automap_models.workloads.mixture import Mixture
+
+        if self.decoder_sparse_step != 1:
+            raise wrong(where, "$.decoder_sparse_step", self.decoder_sparse_step, "1, the only one that is known")
+        if self.mlp_only_layers:
+            raise wrong(where, "$.mlp_only_layers", list(self.mlp_only_layers), "[], the only one that is known")
+        experts = self.num_experts or self.num_local_experts or 128
+        _require_enough(where, self.num_experts_per_tok, "num_experts", experts)
+        sizes = experts, self.num_experts_per_tok, self.moe_intermediate_size
+        return {"mixture": Mixture(*sizes, normalised=self.norm_topk_prob)}
+
+
 class _Mixtral(_Mistral):
     num_local_experts: Heads = 8
     num_experts_per_tok: Few = 2
@@ -487,6 +510,7 @@ FAMILIES: dict[str, type[_Bert | _Gpt2 | _GptNeoX | _Llama | _T5]] = {
     "mixtral": _Mixtral,
     "qwen2": _Qwen2,
     "qwen3": _Qwen3,
+    "qwen3_moe": _Qwen3Moe,
     "t5": _T5,
 }
 """The known values of model_type."""

@@ -146,6 +146,8 @@ WORKLOADS: dict[str, Workload] = {
     "qwen3-8b": _published("Qwen3 8B (arXiv 2505.09388)", 8_190_735_360, 8192, dtype="bfloat16"),
     "qwen3-14b": _published("Qwen3 14B (arXiv 2505.09388)", 14_768_307_200, 8192, dtype="bfloat16"),
     "qwen3-32b": _published("Qwen3 32B (arXiv 2505.09388)", 32_762_123_264, 8192, dtype="bfloat16"),
+    "qwen3-30b-a3b": _published("Qwen3 30B-A3B (arXiv 2505.09388)", 30_532_122_624, 8192, dtype="bfloat16"),
+    "qwen3-235b-a22b": _published("Qwen3 235B-A22B (arXiv 2505.09388)", 235_093_634_560, 8192, dtype="bfloat16"),
     "deepseek-v2-lite": _published("DeepSeek-V2-Lite (arXiv 2405.04434)", 15_706_484_224, 8192, dtype="bfloat16"),
     "deepseek-v2": _published("DeepSeek-V2 (arXiv 2405.04434)", 235_741_434_880, 8192, dtype="bfloat16"),
     "deepseek-v3": _published(

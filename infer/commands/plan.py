@@ -66,7 +66,7 @@ SAME_NAMES = (
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
   Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
+                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)

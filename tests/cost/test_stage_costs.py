@@ -25,7 +25,9 @@ CONSTANTS = StepConstants(
     inter_efficiency=1.0,
     overlap=0.5,
 )
-DEVICE = Device("d", {"float32": 2e13, "bfloat16": 3e14, "float16": 3e14}, 2e13, 2e12, 1.0, 1.0, step=CONSTANTS)
+DEVICE = Device(
+    "d", {"float32": 2e13, "bfloat16": 3e14, "float16": 3e14, "float8": 6e14}, 2e13, 2e12, 1.0, 1.0, step=CONSTANTS
+)
 SIZES = {"22B": (48, 6144, 64, 1, 4), "175B": (96, 12288, 96, 8, 1), "530B": (105, 20480, 128, 35, 1)}
 """Layers, hidden size, heads, pp and micro-batch of Table 3; tp is 8, a sample has 2,048 tokens."""
 UNFUSED = Runtime(flash=False)
@@ -75,6 +77,15 @@ def test_full_recomputation_keeps_the_inputs_of_layers_and_one_layer_at_a_time()
 def test_flash_kernels_keep_no_scores() -> None:
     assert _first("175B", Runtime()) == _first("175B", recompute="selective")
     assert _first("175B", Runtime(), recompute="full").temporary < _first("175B", recompute="full").temporary
+
+
+def test_in_fp8_what_gradients_of_weights_need_is_saved_in_8_bits() -> None:
+    """Of 10 + 24/t widths a layer, 4 + 10/t take half the bytes."""
+    layers, h, _, pp, b = SIZES["175B"]
+    s, t = 2048, 8
+    memory = _first("175B", Runtime(), precision="fp8")
+    a_layer = s * b * h * (10 + 24 / t - (4 + 10 / t) / 2)
+    assert memory.activations == pytest.approx(a_layer * layers + s * b * h * pp)
 
 
 def test_selective_recomputation_with_flash_keeps_every_second_product_and_the_core() -> None:

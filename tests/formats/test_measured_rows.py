@@ -161,6 +161,8 @@ def test_bloom_leaves_a_layer_out_at_both_ends_and_runs_on_omni_path(tmp_path: P
     assert step.cluster.inter == 4 * 12.5e9
     assert step.memory_bytes == 59e9
     assert (step.strategy.zero, step.strategy.precision) == (1, "bf16")
+    assert (step.gradient_bytes, step.buffer_bytes) == (6, 2e9)
+    assert measured(tmp_path, **bloom(precision="fp16")).gradient_bytes == 2
 
 
 def test_deepspeed_fills_stages_one_after_the_other(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _SHARED),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_SHARED, "head_dim": 6}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {
+            **{**_SHARED, "head_dim": 6, "moe_intermediate_size": 12, "num_experts": 2, "num_experts_per_tok": 2},
+            **{"norm_topk_prob": True},
+        },
+    ),
     "t5": (
         "T5Config",
         "T5ForConditionalGeneration",

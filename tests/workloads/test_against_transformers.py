@@ -301,7 +301,7 @@ def _taken_apart(weights: Weights, heads: int) -> Weights:
     return apart
 
 
-DECODERS = ("deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3")
+DECODERS = ("deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 FAST = "mixtral"
 
 
