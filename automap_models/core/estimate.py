@@ -49,7 +49,8 @@ class StepParts(NamedTuple):
         expert_parallel: tokens on their way to experts and back.
         bubble: the rank waits because of the order of passes and of unequal stages.
         transfers: it waits longer because messages between ranks of the pipeline take time.
-        data_parallel: gradients and weights on their way that computation does not hide.
+        data_parallel: gradients and weights on their way that computation does not hide, and the sum over a word
+            embedding that both ends of the pipeline hold.
         optimizer: the update.
     """
 

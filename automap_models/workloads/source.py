@@ -18,7 +18,7 @@ from automap_models.collection import uncollected
 from automap_models.errors import BadInput
 from automap_models.resources import exists
 from automap_models.user_code import call_factory, user_code
-from automap_models.workloads.registry import SizedModel, canonical, configured, names, sized, step_of
+from automap_models.workloads.registry import SizedModel, canonical, configured, from_factory, names, sized, step_of
 
 if TYPE_CHECKING:
     from automap_models.core.device import Device
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from automap_models.core.model_work import ModelWork
     from automap_models.core.profile import Profile
     from automap_models.hlo.module import MlirModule, Module
+    from automap_models.hlo.step import TrainingStep
 
 DEFAULT_DEVICE = "v100"
 Framework = Literal["jax", "torch"]
@@ -212,6 +213,16 @@ def _built(source: Source) -> SizedModel:
     """The built-in model, or the one of a config.json, with its sizes."""
     build = configured if source.kind is SourceKind.CONFIG else sized
     return build(source.what, **source.sizes, dropout=source.dropout)
+
+
+def training_step_of(source: Source) -> TrainingStep:
+    """The JAX training step of a built-in model, a config.json or a factory.
+
+    Raises:
+        BadInput: it cannot be built.
+        UserCodeError: the factory's own code raised.
+    """
+    return _built(source).step() if source.kind in _BUILT else from_factory(source.what, **source.sizes)
 
 
 def framework_of(returned: object) -> Framework:

@@ -18,8 +18,7 @@ from automap_models.cost.sharding import ShardingPrice, plan_price, replicated_p
 from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.sharding_json import ShardingReport
 from automap_models.planners.sharding.traced import data_parallel_plan
-from automap_models.workloads.registry import build, canonical, from_factory
-from automap_models.workloads.source import Source
+from automap_models.workloads.source import Source, source_kind, training_step_of
 
 TOLERANCE = 1e-4
 """Largest relative difference between the sharded step's results and one device's."""
@@ -106,7 +105,7 @@ def verify(
     why = f"running it on this host takes {needed_bytes / 1e9:.1f} GB" if needed_bytes > _SHARE * free else ""
     request = {
         "what": source.what,
-        "sizes": source.sizes,
+        "sizes": {**source.sizes, "dropout": source.dropout},
         "plans": {
             name: {"sizes": {axis.name: axis.size for axis in mesh}, "dims": [list(map(int, along)) for along in dims]}
             for name, (mesh, dims) in plans.items()
@@ -160,7 +159,7 @@ def main() -> int:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from automap_models.hlo.sharded_step import Along, compile_step, differences, on_one_device, run
 
-    step = (from_factory if canonical(request["what"]) is None else build)(request["what"], **request["sizes"])
+    step = training_step_of(Source(request["what"], source_kind(request["what"]), **request["sizes"]))
     answer: dict[str, Any] = {"communication": {}}
     compiled = {name: compile_step(step, Along(plan["sizes"], plan["dims"])) for name, plan in request["plans"].items()}
     for name, step_by_plan in compiled.items():

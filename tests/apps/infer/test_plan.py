@@ -122,6 +122,24 @@ def test_every_kind_of_plan_of_a_model_is_ranked(model: str, topo: str, planned:
     assert document["optimality"]["bound_s"] <= lengths[0]
 
 
+def test_every_kind_of_plan_of_a_model_is_ranked_on_nodes_of_two_kinds(
+    model: str, tmp_path: Path, planned: Run
+) -> None:
+    """Kinds are as fast as their rooflines say of the model; plans that partition operators are read back as well."""
+    group = "{nodes: 1, devices_per_node: 2, device: %s, intra: 1e12, inter: 1e8, memory: %s}"
+    (tmp_path / "two.yaml").write_text(f"groups: [{group % ('v100', '1e9')}, {group % ('t4', '5e8')}]")
+    arguments = (model, "--topo", "two.yaml", "--global-batch", "64", "--budget", "0.3", "--max-stages", "2")
+    document = planned(*arguments, "--forbid", "data", "--out", "plan.json")
+    fast, slow = (entry["speed"] for entry in document["cluster"]["groups"])
+    assert (fast, slow < fast) == (1.0, True)  # by default times are those of a v100
+    assert slow > 320 / 900 - 1e-9  # of which a t4 has this share of the bandwidth, and more of the rest
+    kinds = {candidate["kind"]: candidate for candidate in document["candidates"]}
+    assert kinds.keys() >= {"operator", "pipeline"} or kinds.keys() >= {"operator", "hybrid"}
+    assert document["optimality"]["bound_s"] <= document["best"]["step_s"]
+    again = planned(model, "--topo", "two.yaml", "--plan", "plan.json")
+    assert again["step_s"] == pytest.approx(document["best"]["step_s"])
+
+
 def test_the_best_plan_is_written_and_read_back(
     model: str, topo: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
