@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -43,20 +44,26 @@ def row(name: str, source: str, **values: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Twelve rows of two sources, priced with TRUE, which has slower products and links than are usual.
 
     Beside them are one of another device and one that cannot be priced.
     """
-    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path_factory.mktemp("rows")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AUTOMAP_CACHE", str(folder / "cache"))
+        yield _priced_rows(folder)
+
+
+def _priced_rows(folder: Path) -> Path:
     plans = [(tp, size, recompute) for tp in (1, 4, 8) for size in (4, 16) for recompute in ("none", "full")]
     documents = [
         row(f"row-{i}", ("one", "two")[i % 2], tp=tp, micro_batch=size, recompute=recompute)
         for i, (tp, size, recompute) in enumerate(plans)
     ]
     documents += [row("other", "one", gpu_type="H100"), row("odd", "one", gpu_type="Abacus")]
-    path = tmp_path / "rows.json"
+    path = folder / "rows.json"
     path.write_text(json.dumps({"rows": documents}))
     works = MeasuredWorks(Cache(cache_folder()))
     device = replace(read_device("a100"), step=TRUE)
