@@ -50,7 +50,7 @@ def main() -> None:
     model = read_model_work("gpt3_7b", sequence=2048, dtype="bfloat16")
     table = Table("strategy", "passes", "first, ms", "later, ms", title="Price of a strategy")
     for layers, fields in STRATEGIES:
-        strategy = Strategy(micro_batch=1, **fields)  # type: ignore[arg-type]
+        strategy = Strategy(micro_batch=1, **fields)
         work = with_layers(model, replace(model.shape, layers=layers))
         cluster = Cluster(strategy.devices // 8, 8, 300e9, 200e9, 80e9)
         taken_s = []
