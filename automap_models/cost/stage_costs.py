@@ -50,8 +50,8 @@ from automap_models.cost.strategy import device_memory, parameter_bytes
 
 GROUP_BYTES = 1.5e9
 """Of the buffers, and of the memory that they break into pieces, of each kind of group that a device communicates in.
-Chosen by trial on the published steps of benchmarks/results/measured_steps.md that state what a device held; no source was
-left out."""
+Chosen by trial on the published steps of benchmarks/results/measured_steps.md that state what a device held; no
+source was left out."""
 EIGHT_BITS = 2
 """How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
