@@ -57,7 +57,7 @@ AT_MOST = 6
 """Several problems share so many times the time that one of them may take to be proven."""
 RAISES = 1
 """So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
-OTHERS = 12
+OTHERS = 24
 """So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
 REGROUP = 8
 """So many times the time of a refinement is what merging and splitting stages of the best plan may take."""

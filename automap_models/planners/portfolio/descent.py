@@ -42,6 +42,8 @@ PATIENCE = 2
 """So many numbers of more than two stages a node in a row may be no better before those after them are left alone."""
 CLOSE = 0.15
 """How much longer than the best, relatively, a plan may be for its problem to be looked at further."""
+CARRIED = 0.25
+"""The same for a plan that was carried over from another number of micro-batches, or has stages of even work."""
 SPLITS = 2
 """So many plans that come of splitting a stage are beginnings."""
 ENDS = 2
@@ -92,6 +94,7 @@ def descend(
     stuck = _climb(ladder, contenders, ask, one_s, deadline, min_gain)
     if len(counts) > 1:
         others = [contender for contender in several if contender.problem.micro_batches != middle]
+        ask([contender for contender in others if contender.problem.stages <= most])
         _carry_over(ladder, others, contenders, one_s, deadline.part(others_s, time.process_time), min_gain)
     return stuck
 
@@ -192,11 +195,11 @@ def _carry_over(
         carried = [replace(plan, micro_batches=contender.problem.micro_batches)]
         for start in shortest_first(contender, carried):
             contender.offer(start, contender.costs(start))
-        if contender.plan is None:
+        if contender.step_s > best_of(contenders).step_s * (1.0 + CARRIED):  # few samples on many replicas, for one
             rough_plans(contender, deadline)
+    limit_s = best_of(contenders).step_s * (1.0 + CARRIED)  # of the start: one that gets better rules out no other
     for contender in sorted(others, key=lambda contender: contender.step_s):
-        best_s = best_of(contenders).step_s
-        if contender.plan is None or deadline.passed or contender.step_s > best_s * (1.0 + CLOSE):
+        if contender.plan is None or deadline.passed or contender.step_s > limit_s:
             continue
         look_around(contender, one_s, deadline)
 
