@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -370,7 +371,7 @@ def _with_other_stages(
         for stages, regrouped in (
             (plan.stages - 1, merges),
             (plan.stages, merges_and_splits),
-            (plan.stages + 1, splits),
+            (plan.stages + 1, partial(splits, uneven=True)),
         ):
             contender = of_stages.get((stages, plan.micro_batches))
             if contender is not None and stages > 1:

@@ -210,13 +210,16 @@ def shortest_first(contender: Contender, plans: Iterable[StagedPlan]) -> list[St
     return sorted(valid, key=lambda plan: contender.costs(plan).step_s)
 
 
-def splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans with one stage split where half of its work is done, between halves of its devices or one and the rest.
+def splits(
+    problem: StagedProblem, former: StagedProblem, plan: StagedPlan, *, uneven: bool = False
+) -> Iterator[StagedPlan]:
+    """The plans with one stage split where half of its work is done; each part gets half of the devices.
 
     Args:
         problem: of one stage more.
         former: that the plan is of.
         plan: to be split.
+        uneven: whether there are also plans in which a part gets one device, and the other part the rest.
     """
     grid, devices = problem.grid, problem.cluster.devices
     places = np.array(grid.to_instructions(tuple(grid.cut_points.tolist())))
@@ -229,7 +232,8 @@ def splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> I
         half = (work[last] + (work[first - 1] if first else 0.0)) / 2
         cut = int(inside[np.argmin(np.abs(work[inside] - half))])
         cuts = tuple(sorted((*plan.cuts, cut)))
-        for boundary in sorted({(begin + end + 1) // 2, begin + 1, end}):
+        middle = (begin + end + 1) // 2
+        for boundary in sorted({middle, begin + 1, end} if uneven else {middle}):
             device_cuts = tuple(sorted((*plan.device_cuts, boundary)))
             yield StagedPlan(cuts, device_cuts, problem.micro_batches, PLANNER, grid.to_points(cuts))
 
@@ -256,7 +260,7 @@ def merges_and_splits(problem: StagedProblem, former: StagedProblem, plan: Stage
     """
     fewer = replace(problem, stages=problem.stages - 1)
     for merged in merges(fewer, former, plan):
-        yield from splits(problem, fewer, merged)
+        yield from splits(problem, fewer, merged, uneven=True)
 
 
 def equal_stages(contender: Contender, deadline: Deadline) -> StagedPlan:

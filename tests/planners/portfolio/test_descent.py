@@ -187,7 +187,7 @@ def test_merging_takes_one_pair_of_cuts_away_and_splitting_adds_one(seed: int, m
         assert [set(zip(one.cuts, one.device_cuts, strict=True)) for one in merged] == [
             cuts - {cut} for cut in zip(plan.cuts, plan.device_cuts, strict=True)
         ]
-        for split in splits(replace(problem, stages=problem.stages + 1), problem, plan):
+        for split in splits(replace(problem, stages=problem.stages + 1), problem, plan, uneven=True):
             assert set(plan.cuts) < set(split.cuts) < set(range(n - 1))
             assert list(split.device_cuts) == sorted(set(split.device_cuts)) and min(split.device_cuts) > 0
             assert max(split.device_cuts) < devices and set(plan.device_cuts) < set(split.device_cuts)
