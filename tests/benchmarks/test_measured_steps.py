@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,19 +15,6 @@ from observations import observation
 from automap_models.core.measured import SkippedStep
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measured_steps.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> Iterator[ModuleType]:
-    """The script, which finds its neighbours as it does where it is run."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[SCRIPT.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(SCRIPT.parent))
 
 
 def test_errors_are_relative_to_what_was_measured(benchmark: ModuleType) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,19 +16,6 @@ from automap_models.planners.staged.search import exact_search
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "replanning.py"
 CLUSTER = Cluster(2, 4, 130e9, 3.125e9, 32e9)
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> Iterator[ModuleType]:
-    """The script, which finds its neighbours as it does where it is run."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[SCRIPT.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(SCRIPT.parent))
 
 
 def test_nobody_does_better_than_the_job_that_knows_everything(benchmark: ModuleType) -> None:

@@ -13,25 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
-from automap_models.core.device import Device, StepConstants
+from automap_models.core.device import Device
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime, Shares, StepClock
 from automap_models.cost.process_groups import process_groups
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
+from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import strategy_estimate
 
-CONSTANTS = StepConstants(
-    product_efficiency=0.7,
-    half_size=60.0,
-    attention_efficiency=0.3,
-    bandwidth_efficiency=0.65,
-    launch_s=6e-6,
-    intra_efficiency=0.55,
-    inter_efficiency=0.4,
-    overlap=0.3,
-)
-DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=CONSTANTS)
+DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
 WORK = gpt_work(8, 1024, 16, sequence=512, vocabulary=8192)
 
 
@@ -109,7 +100,7 @@ def test_a_faster_device_is_never_slower(strategy: Strategy, what: str) -> None:
     faster = {
         "matrix": {"matrix": {name: 2 * rate for name, rate in DEVICE.matrix.items()}},
         "bandwidth": {"bandwidth": 2 * DEVICE.bandwidth},
-        "step": {"step": replace(CONSTANTS, launch_s=0.0)},
+        "step": {"step": replace(USUAL, launch_s=0.0)},
     }
     device = replace(DEVICE, **faster[what])  # type: ignore[arg-type]
     assert _seconds(strategy, device) <= _seconds(strategy) * (1 + 1e-9)
@@ -125,7 +116,7 @@ def test_parts_are_none_below_zero_and_add_up(strategy: Strategy) -> None:
     estimate = strategy_estimate(WORK, strategy, _cluster(16), DEVICE)
     assert min(estimate.parts) >= -1e-12
     assert sum(estimate.parts) == pytest.approx(estimate.step_s)
-    assert 0 < estimate.mfu < CONSTANTS.product_efficiency
+    assert 0 < estimate.mfu < USUAL.product_efficiency
     assert (estimate.parts.recompute > 0) == (strategy.recompute != "none")
 
 
@@ -147,7 +138,7 @@ def test_one_device_takes_the_plain_sum_of_its_kernels() -> None:
     """Without a pipeline, sums, recomputation and other ranks, four micro-batches and an update."""
     strategy = Strategy(micro_batch=1, global_batch=4)
     estimate = strategy_estimate(WORK, strategy, _cluster(1), DEVICE)
-    groups = process_groups(strategy, _cluster(1), CONSTANTS)
+    groups = process_groups(strategy, _cluster(1), USUAL)
     clock = StepClock(strategy, DEVICE, groups, Shares(strategy), Runtime())
     kernels = sum(sum(clock.layer(WORK.layers[layer], 0 < place < 9)[:3]) for place, layer in enumerate(WORK.order))
     assert estimate.parts.compute == pytest.approx(4 * kernels)
@@ -232,7 +223,7 @@ HALF_AS_FAST = replace(
     name="half",
     matrix={name: rate / 2 for name, rate in DEVICE.matrix.items()},
     bandwidth=DEVICE.bandwidth / 2,
-    step=replace(CONSTANTS, launch_s=2 * CONSTANTS.launch_s),
+    step=replace(USUAL, launch_s=2 * USUAL.launch_s),
 )
 
 
