@@ -24,6 +24,8 @@ from automap_models.planners.placement.step_layers import layers_in_order
 
 WORK = 2e7
 """Operations and edges simulated in all without a deadline: about ten seconds on large graphs."""
+MOST_MOVES = 3_000
+"""Moves of a search without a deadline, however small the graph."""
 LEVELS = (16, 64, 256, 1024)
 """Groups of the partitions from which moves are drawn; single classes come on top."""
 METIS_SEEDS = 4
@@ -201,7 +203,7 @@ def anneal(
     """
     random = np.random.default_rng(seed)
     work = len(units.problem.graph) + len(units.problem.graph.edges)
-    moves = max(200, int(WORK / work)) if np.isinf(deadline.left_s) else 0
+    moves = min(max(200, int(WORK / work)), MOST_MOVES) if np.isinf(deadline.left_s) else 0
     total_s = deadline.left_s
     neighbours = Neighbourhood(units, seed)
     best, best_score = device, score
