@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from drawn_plans import staged_source
 
 from automap_models.core.cluster import Cluster
@@ -35,7 +36,7 @@ def make_model():
 @pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "replicas"), [("1f1b", 1), ("1f1b-deep", 1), ("gpipe", 1), ("1f1b", 2)])
 def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: Path) -> None:
-    """Its loss is the mean output of the model, whatever the order of passes and the replicas."""
+    """The loss of its second step is that of the whole model, which Adam has updated once: gradients agree, too."""
     (tmp_path / "small_model.py").write_text(MODEL, encoding="utf-8")
     names: dict[str, object] = {}
     exec(MODEL, names)
@@ -49,11 +50,13 @@ def test_the_program_trains_two_stages(schedule: str, replicas: int, tmp_path: P
     assert TARGET.check(source, program).startswith("torch ")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={2 * replicas}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [*run, "program.py", "small_model:make_model"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    run += ["program.py", "small_model:make_model", "2"]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
     own = 4 // replicas
+    optimizer = torch.optim.Adam(model.parameters())
+    model(inputs[:own]).mean().backward()
+    optimizer.step()
     expected = model(inputs[:own]).mean().item()
     assert losses == pytest.approx([expected] * replicas, rel=1e-4, abs=1e-6)
