@@ -44,14 +44,18 @@ class CalibrateRequest:
     """`automap calibrate`.
 
     Attributes:
-        rows: measured steps.
+        files: measured steps, and profiles that were measured.
         device: the kind of device, by name or file.
         also: further kinds that have the constants in common.
+        model: built-in model or config.json of profiles that do not say.
+        sequence: tokens of a sample of profiles that do not say.
     """
 
-    rows: Path
+    files: tuple[Path, ...]
     device: str
     also: tuple[str, ...] = ()
+    model: str | None = None
+    sequence: int | None = None
 
 
 @dataclass(frozen=True)
