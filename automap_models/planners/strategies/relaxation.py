@@ -164,8 +164,8 @@ class Relaxation:
         for _ in range(rounds):
             if solution.blocks is None or solution.bound_s >= enough_s or self.stages == 1:
                 break
-            durations = self._durations(solution.blocks)
-            ends, chains = longest_chains(*self._schedule(), *durations, self.costs.messages)
+            forward, inputs, weights = self._durations(solution.blocks)
+            ends, chains = longest_chains(*self._schedule(), forward, inputs, weights, self.costs.messages)
             step_s = float((ends + self._gradients(solution.blocks)).max())
             exact = step_s <= self._step_s * (1 + 1e-4)
             if exact:
@@ -181,7 +181,7 @@ class Relaxation:
 
     def _durations(self, blocks: FloatArray) -> FloatArray:
         """[3, V] seconds of F, I and W."""
-        return np.einsum("vcj,vcjp->pv", blocks, self.of_blocks) + self.constant
+        return np.asarray(np.einsum("vcj,vcjp->pv", blocks, self.of_blocks) + self.constant)
 
     def _gradients(self, blocks: FloatArray) -> FloatArray:
         """[S] seconds of gradients that never hide."""
@@ -196,7 +196,7 @@ class Relaxation:
         """The bound with whole blocks, in so many seconds of computing at most."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        integrality = np.ones(self.size + 2)
+        integrality = np.ones(self.size + 2, dtype=np.int64)
         integrality[-2:] = 0
         rows = LinearConstraint(np.array(self.rows), -np.inf, np.array(self.limits))
         equal, counts = self._equalities()
@@ -243,7 +243,7 @@ class Relaxation:
         )
         if solution.status == 2:
             return Relaxed(float("inf"), None)
-        if solution.status != 0:
+        if solution.status != 0 or solution.x is None or solution.fun is None:
             return Relaxed(0.0, None)
         self._step_s = float(solution.x[-2]) * self.scale
         bound_s = float(solution.fun) * self.scale * (1 - TOLERANCE) + self.costs.tied_s
@@ -261,7 +261,8 @@ def _fullest(name: str, ranks: int, micro_batches: int, vp: int) -> tuple[tuple[
 
 def _most(moments: IntArray) -> list[int]:
     """Rows that no other row has more of everything than, MOMENTS at most, those of most in all first."""
-    left, chosen = np.argsort(-moments.sum(axis=1), kind="stable"), []
+    chosen: list[int] = []
+    left = np.argsort(-moments.sum(axis=1), kind="stable")
     while left.size and len(chosen) < MOMENTS:
         chosen.append(int(left[0]))
         left = left[(moments[left] > moments[left[0]]).any(axis=1)]

@@ -26,7 +26,7 @@ from automap_models.simulate.strategy import StrategyPricing
 
 DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
-SAMPLE, ALL = 40, 1000
+SAMPLE, ALL = 12, 1000
 
 
 def divisors(number: int) -> list[int]:
@@ -172,12 +172,11 @@ def _agrees(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_plans_and_bounds_are_those_of_all_strategies_of_small_problems(part: int) -> None:
-    assert all(_agrees(seed) for seed in range(part, SAMPLE, 2))
+def test_plans_and_bounds_are_those_of_all_strategies_of_small_problems() -> None:
+    assert all(_agrees(seed) for seed in range(SAMPLE))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(part: int) -> None:
-    assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL, 10))
+    assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL - SAMPLE, 10))
