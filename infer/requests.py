@@ -40,6 +40,30 @@ class ProfileRequest:
 
 
 @dataclass(frozen=True)
+class ExportRequest:
+    """`automap export`.
+
+    Attributes:
+        plan: the file of a plan of any kind.
+        source: the model that it was made for; None where it is not given.
+        to: the target's name.
+        out: where it goes; None: to standard output.
+        snap: whether the nearest plan may take its place.
+        check: whether the target's parser shall read it back.
+        device, microbatch_size: as the model was profiled.
+    """
+
+    plan: Path
+    source: Source | None
+    to: str
+    out: Path | None
+    snap: bool
+    check: bool
+    device: str | None
+    microbatch_size: int | None
+
+
+@dataclass(frozen=True)
 class CalibrateRequest:
     """`automap calibrate`.
 

@@ -118,6 +118,7 @@ class StrategyPricing:
         passes_s = step_s - parts.data_parallel - parts.optimizer
         return Estimate(
             strategy=strategy,
+            stage_layers=strategy.stage_layers(self.work.shape),
             model=self.work.shape.name,
             cluster=self.cluster.name,
             device=", ".join(dict.fromkeys(kind.name for kind in self.devices)),

@@ -8,10 +8,9 @@ neighbouring cuts         3 | 3 | 3, 4 | 2 | 3, …   as long as the step gets s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import build_schedule, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 
 NONE = RECOMPUTE.index("none")
@@ -41,8 +41,7 @@ class Completions:
         pricing: of the model on the cluster.
         costs: of the family.
         recompute: kinds of recomputation that blocks may have.
-        fixed: fields that are given; of them `layers`, `recompute` and `recompute_blocks` matter here.
-        reserve_bytes: of each device that is left free.
+        problem: whose fixed fields and reserve hold.
     """
 
     def __init__(
@@ -50,12 +49,11 @@ class Completions:
         pricing: StrategyPricing,
         costs: FamilyCosts,
         recompute: list[int],
-        fixed: Mapping[str, Any],
-        reserve_bytes: float,
+        problem: StrategyProblem,
     ) -> None:
         self.pricing, self.costs, self.strategy, self.recompute = pricing, costs, costs.strategy, recompute
-        self.fixed, self.reserve_bytes = fixed, reserve_bytes
-        self.own = rank_memory(self.strategy, pricing.cluster) - reserve_bytes
+        self.fixed, self.equal_layers = problem.fixed, problem.equal_layers
+        self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve_bytes
         self.blocks = np.array(pricing.work.order[1:-1])
         self.seconds = costs.ranks.passes.sum(axis=-1)  # [S, k, R]
         self.temporary = costs.of_groups[0].of_layers.memory[..., 2]
@@ -71,6 +69,8 @@ class Completions:
     @property
     def given_layers(self) -> tuple[int, ...] | None:
         """Cuts that are fixed."""
+        if self.equal_layers:
+            return (self.blocks.size // self.strategy.stages,) * self.strategy.stages
         return self.fixed.get("layers")
 
     # ---- cuts
@@ -93,12 +93,6 @@ class Completions:
     def least(self, stage: int) -> int:
         """Blocks of a virtual stage."""
         return 0 if stage in (0, self.strategy.stages - 1) else 1
-
-    def equal(self) -> tuple[int, ...] | None:
-        """As many layers in each virtual stage, or where that is impossible almost."""
-        count, rest = divmod(self.blocks.size, self.strategy.stages)
-        stages = self.strategy.stages
-        return tuple(count + (1 if (i + 1) * rest // stages > i * rest // stages else 0) for i in range(stages))
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""
@@ -174,7 +168,7 @@ class Completions:
             blocks = self.fixed["recompute_blocks"]
         return replace(
             self.strategy,
-            layers=None if len(set(layers)) == 1 and self.given_layers is None else layers,
+            layers=None if len(set(layers)) == 1 and "layers" not in self.fixed else layers,
             recompute=recompute,
             recompute_blocks=blocks,
         )

@@ -25,7 +25,6 @@ from automap_models.planners.strategies.problem import StrategyProblem
 
 VIRTUAL = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 """Virtual stages a rank that are tried where a schedule leaves them open; in all no more than the model has layers."""
-PRECISION = "bf16"
 
 
 class Division(NamedTuple):
@@ -65,6 +64,7 @@ class Grid:
 
     def __init__(self, problem: StrategyProblem) -> None:
         self.problem, self.fixed = problem, problem.fixed
+        self.precision = problem.precision
         self.shape, self.devices = problem.work.shape, problem.cluster.devices
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -107,7 +107,10 @@ class Grid:
             virtual, odd = divmod(len(self.fixed["layers"]), division.pp)
             if odd or not virtual:
                 return ()
-        return _ways(division.pp, micro_batches, self.shape.layers, self.fixed.get("schedule"), virtual)
+        ways = _ways(division.pp, micro_batches, self.shape.layers, self.fixed.get("schedule"), virtual)
+        if self.problem.equal_layers:
+            return [way for way in ways if self.shape.layers % (division.pp * way.vp) == 0]
+        return ways
 
     def strategy(self, family: Family, **fields: Any) -> Strategy:
         """A strategy of a family."""
@@ -124,7 +127,7 @@ class Grid:
             schedule=family.way.schedule,
             zero=family.zero,
             sequence_parallel=d.sequence_parallel,
-            precision=self.fixed.get("precision", PRECISION),
+            precision=self.precision,
             **fields,
         )
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import combinations, count
 from math import comb
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -238,9 +238,7 @@ class _Search:
         if entry.relaxation is None or entry.completions is None:
             problem = self.problem
             entry.relaxation = Relaxation(entry.costs, self.recompute)
-            entry.completions = Completions(
-                self.pricing, entry.costs, self.recompute, problem.fixed, problem.reserve_bytes
-            )
+            entry.completions = Completions(self.pricing, entry.costs, self.recompute, problem)
         return entry.relaxation, entry.completions
 
     def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
@@ -324,6 +322,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             BadInput: a fixed field contradicts the model, the cluster or another one, or the device has no constants.
         """
         begun_s = time.perf_counter()
+        require_searchable(problem)
         watch(Progress("dividing the model and the cluster"))
         search = _Search(problem, self.config, deadline.part(self.config.budget_s, time.process_time), watch)
         search.run()
@@ -359,8 +358,25 @@ def require_searchable(problem: StrategyProblem) -> None:
     """Refuse a problem before anything is searched.
 
     Raises:
-        BadInput: a device has no constants of training steps, or no peak for the precision.
+        BadInput: a device has no constants of training steps, or no peak for the precision; or no number of devices or
+            samples goes together with the fields that are fixed: says which two contradict one another.
     """
-    strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.fixed.get("precision", "bf16"))
+    strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision)
     for kind in problem.kinds.values() or (problem.device,):
         require_device(kind, strategy)
+    if not _any_family(problem, problem.fixed):
+        names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
+        for count in (1, 2):
+            for chosen in combinations(names, count):
+                if not _any_family(problem, {name: problem.fixed[name] for name in chosen}):
+                    given = " and ".join(f"{name} {problem.fixed[name]}" for name in chosen)
+                    of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
+                    what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has {given}"
+                    raise BadInput(what, where=f"`{chosen[-1]}`", do="change one of them, or leave it open")
+        what = f"no strategy has all of {', '.join(names)} as given"
+        raise BadInput(what, where=f"`{names[0]}`", do="leave one of them open")
+
+
+def _any_family(problem: StrategyProblem, fixed: Mapping[str, Any]) -> bool:
+    grid = Grid(replace(problem, fixed=fixed))
+    return any(grid.ways(division) for division in grid.divisions())

@@ -159,6 +159,10 @@ def _agrees(seed: int) -> bool:
     """Whether the search's result is what all strategies say; says otherwise which problem it is."""
     problem = random_problem(seed)
     best = best_of_all(problem)
+    if not any(True for _ in strategies(problem)):
+        with pytest.raises(BadInput, match="no strategy"):
+            StrategiesPlanner(TO_THE_END).solve(problem)
+        return True
     result = StrategiesPlanner(TO_THE_END).solve(problem)
     if best is None:
         assert result.status == "infeasible", f"problem {seed}"
