@@ -28,6 +28,7 @@ from automap_models.core.schedules import build_schedule, repeating_micro_batche
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.replay import Chain, longest_chains
+from automap_models.simulate.strategy import WITHOUT_WAITING
 
 MOMENTS = 12
 """Of a rank's order, whose memory is a row."""
@@ -146,8 +147,16 @@ class Relaxation:
         return chains
 
     def add(self, chain: Chain) -> None:
-        """Let no step be shorter than a chain and what of its rank's gradients never hides."""
+        """Let no step be shorter than a chain and what of its rank's gradients never hides.
+
+        Where ranks do not wait for one another, a rank's time begins with its first pass. A chain that ends on a rank
+        has come through all ranks before it, so that no count falls below 0.
+        """
         costs = self.costs
+        if self.strategy.schedule in WITHOUT_WAITING:
+            chain = Chain(chain.passes.copy(), chain.messages.copy(), chain.rank)
+            chain.passes[0, : chain.rank] -= 1.0
+            chain.messages[: chain.rank] -= 1.0
         own = costs.rank_of == chain.rank
         gradients = costs.ranks.gradients[chain.rank]
         of_blocks = np.einsum("pv,vcjp->vcj", chain.passes, self.of_blocks)
@@ -166,6 +175,8 @@ class Relaxation:
                 break
             forward, inputs, weights = self._durations(solution.blocks)
             ends, chains = longest_chains(*self._schedule(), forward, inputs, weights, self.costs.messages)
+            if self.strategy.schedule in WITHOUT_WAITING:
+                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + self.costs.messages)])
             step_s = float((ends + self._gradients(solution.blocks)).max())
             exact = step_s <= self._step_s * (1 + 1e-4)
             if exact:
