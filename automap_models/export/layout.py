@@ -20,7 +20,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.errors import BadInput
 from automap_models.export.sources import StagedSource, StrategySource
 from automap_models.export.target import Limits
@@ -51,6 +51,12 @@ class Layout:
         """[pp·vp] blocks of each virtual stage in the order of the model."""
         assert self.strategy.layers is not None
         return self.strategy.layers
+
+    @property
+    def recompute(self) -> Recompute:
+        """What all stages recompute."""
+        assert isinstance(self.strategy.recompute, str)
+        return self.strategy.recompute
 
 
 def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:
