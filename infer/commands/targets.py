@@ -19,8 +19,8 @@ def add_target(group: argparse._ArgumentGroup) -> None:
         "--for",
         metavar="TARGET",
         choices=PLANNED_FOR,
-        help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where blocks "
-        "end, under a schedule that it runs",
+        help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where "
+        "blocks end, under a schedule that it runs",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_a_strategy_that_a_target_cannot_express_is_refused(
         export_plan(source, target_by_name(target), tmp_path / "out")
     assert refusal.value.do
     export_plan(strategy_source(PLAIN), target_by_name(target), tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", [{"recompute": ("full", "none")}, {"recompute": "full", "recompute_blocks": (1, 2)}])
+def test_stages_that_recompute_differently_have_words_in_galvatron_alone(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    source = strategy_source(replace(PLAIN, **change))  # type: ignore[arg-type]
+    for target in ("megatron", "torchtitan", "deepspeed"):
+        with pytest.raises(Inexpressible, match=f"{target} recomputes alike in all stages"):
+            export_plan(source, target_by_name(target), tmp_path / "out")
+    text = export_plan(source, target_by_name("galvatron"), tmp_path / "out").written.text
+    expected = {"full": "1,1,0,0"} if "recompute_blocks" not in change else {"full": "1,0,1,1"}
+    assert json.loads(text)["checkpoint"] == expected["full"]
 
 
 def test_a_strategy_has_no_cuts_to_move(tmp_path: Path) -> None:

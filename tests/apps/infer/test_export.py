@@ -15,6 +15,7 @@ from automap_models.core.result import PlanReport
 from automap_models.formats.npz import write_npz
 from automap_models.formats.plan_json import write_plan
 from automap_models.infer.app import export as main
+from automap_models.infer.app import infer
 
 CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12, "pair")
 STRATEGY = {
@@ -153,6 +154,37 @@ def test_a_strategys_file_that_contradicts_itself_is_refused(
 ) -> None:
     Path("bad.json").write_text(json.dumps({**STRATEGY, **change}), encoding="utf-8")
     assert sentence in fails("bad.json --to megatron")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed", "galvatron"])
+@pytest.mark.parametrize("stages", ["4", "auto"])
+def test_a_plan_made_for_a_target_is_written_without_snapping(
+    stages: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With four stages planning ended: merging two of them left three, which cannot have equally many devices."""
+    made = ["profile.npz", "--topo", "A", "--stages", stages, "--micro-batches", "8", "--for", target]
+    assert infer([*made, "--out", "made.json", "--certify-budget", "100", "--refine-budget", "100"]) == 0
+    assert main(["made.json", "profile.npz", "--to", target]) == 0
+    assert capsys.readouterr().err in (
+        "",
+        "note: run Galvatron with --mixed_precision bf16, which its file does not hold\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--for", "megatron", "--schedule", "gpipe"], "--schedule: megatron does not run schedule gpipe"),
+        (["--for", "megatron", "--cut-at", "layers.0"], "--cut-at: megatron cuts where blocks end; leave it out"),
+        (["--for", "jax"], "invalid choice: 'jax'"),
+        (["--for", "megatron", "--plan", "plan.json"], "--for: the plan read has its own; leave it out"),
+    ],
+)
+def test_options_beside_a_target_that_contradict_it_are_refused(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(["profile.npz", "--topo", "A", *options]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_target_that_is_not_installed_cannot_check(
