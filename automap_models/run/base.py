@@ -21,6 +21,7 @@ from automap_models.workloads.source import Source
 
 BACKENDS: Mapping[str, str] = {
     "torch": "automap_models.run.torch_backend:TorchBackend",
+    "jax": "automap_models.run.jax_backend:JaxBackend",
 }
 """Name → the class, imported when it is asked for."""
 DeviceKind = Literal["cpu", "cuda"]
