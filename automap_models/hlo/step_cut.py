@@ -201,10 +201,14 @@ class _Owners:
             results = int(self.graph.result_offsets[i + 1] - self.graph.result_offsets[i])
             depends += [own] * results
             gradients += [of_gradients] * results
-            self.free.append(not own or (self.graph.opcodes[i] in VIEWS and results == 1))
+            self.free.append(not own or self._is_view(i))
             allowed = {0, 2, 1, 3} if self.phases[i] == Phase.UPDATE else {0, 2}
             self.kept_only.append(own in allowed and not of_gradients)
             self.of_gradients.append(of_gradients)
+
+    def _is_view(self, i: int) -> bool:
+        results = self.graph.result_offsets[i + 1] - self.graph.result_offsets[i]
+        return self.graph.opcodes[i] in VIEWS and len(self.reads[i]) == results == 1
 
     def is_copied(self, i: int) -> bool:
         """Whether an instruction belongs nowhere."""
@@ -250,9 +254,7 @@ class _Owners:
 
     def shown(self, v: int) -> int:
         """What a view shows."""
-        while self.producers[v] >= 0 and self.free[self.producers[v]] and self.reads[self.producers[v]]:
-            if self.graph.opcodes[self.producers[v]] not in VIEWS:
-                break
+        while self.producers[v] >= 0 and self._is_view(self.producers[v]):
             v = self.reads[self.producers[v]][0]
         return v
 

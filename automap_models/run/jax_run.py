@@ -31,7 +31,7 @@ from automap_models.workloads.registry import step_of
 from automap_models.workloads.source import Source, SourceKind, framework_of, training_step_of
 
 _TINY = float(np.finfo(np.float32).tiny)
-NEGLIGIBLE = 1e-4
+NEGLIGIBLE = 1e-3
 """A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
 softmax takes no notice of, is nothing but rounding errors."""
 
