@@ -68,6 +68,7 @@ def strategy_estimate(
     passes_s = step_s - parts.data_parallel - parts.optimizer
     return Estimate(
         strategy=strategy,
+        stage_layers=strategy.stage_layers(work.shape),
         model=work.shape.name,
         cluster=cluster.name,
         device=", ".join(dict.fromkeys(kind.name for kind in devices)),

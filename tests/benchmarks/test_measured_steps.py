@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from observations import observation
+from observations import measured_step
 
 from automap_models.core.measured import SkippedStep
 
@@ -33,7 +33,7 @@ def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: Module
 
 
 def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values: Any) -> Any:
-    step = observation("row", values.pop("source", "us"), 4, 1024, micro_batch=1).step
+    step = measured_step("row", values.pop("source", "us"), 4, 1024, micro_batch=1)[0]
     step = step.__class__(**{**step.__dict__, "step_s": measured_s, **values})
     estimate = SimpleNamespace(step_s=predicted_s, peak_memory=2e9, fits=True)
     return benchmark.Price(step, estimate, None)
