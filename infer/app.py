@@ -1,4 +1,4 @@
-"""The one program, `automap infer|profile|plan|place|search|run|calibrate …`, and its commands under names of their own.
+"""The one program, `automap infer|profile|plan|…`, and its commands under names of their own.
 
 `automap-infer …` is `automap infer …`, and so on. Only the command that is asked for is imported, so that help comes
 at once.

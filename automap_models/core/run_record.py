@@ -214,7 +214,7 @@ class RunRecord:
         return np.array(list(values.values()), dtype=np.float64)
 
     def per_step(self, stage: int, kinds: str) -> float:
-        """Median over the steps of the busy seconds that the stage's slowest replica spends in passes of these kinds."""
+        """Median over the steps of the busy seconds that a stage's slowest replica spends in these passes."""
         totals = []
         for step in self.counted:
             of_replica: dict[int | None, float] = {}
