@@ -15,7 +15,11 @@ from automap_models.core.run_record import RunRecord
 from automap_models.formats.atomic import write_text
 from automap_models.simulate.engine import PASS_KINDS, Timeline
 
-NAMES = {**PASS_KINDS, "U": "update", "G": "all-reduce"}
+NAMES: dict[str, str] = {
+    **{str(kind): str(name) for kind, name in PASS_KINDS.items()},
+    "U": "update",
+    "G": "all-reduce",
+}
 """Kind of a pass → name of its events."""
 ROWS_A_STAGE = 1000
 """Rows of a stage: its predicted one, then its replicas."""
@@ -71,7 +75,7 @@ def _events(record: RunRecord, predicted: Timeline) -> Iterator[dict[str, Any]]:
         for one in step.passes:
             row = _row(record, one.stage, record.replicas[one.stage].index(one.replica))
             stamp = (start_s + one.start_s, one.end_s - one.start_s)
-            yield _event(NAMES[one.kind], row, one.micro_batch, *stamp, busy_ms=1e3 * one.busy_s)  # type: ignore[index]
+            yield _event(NAMES[one.kind], row, one.micro_batch, *stamp, busy_ms=1e3 * one.busy_s)
         start_s += max(step.length_s, predicted.length_s)
 
 

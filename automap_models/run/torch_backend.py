@@ -67,8 +67,8 @@ class TorchBackend:
         problem.say(f"starting {layout.world} processes")
         with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
             problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
-            outcome = workers.run(_worker, job, (Path(folder) / "rendezvous").as_uri())[0]
-        return outcome.record(problem)
+            ended: _Outcome = workers.run(_worker, job, (Path(folder) / "rendezvous").as_uri())[0]
+        return ended.record(problem)
 
 
 def _silent(_: str) -> None:
@@ -203,7 +203,8 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> _Outcome | Non
     layout = _layout(problem, example)
     original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
     comparable = problem.check and _counts(layout) != 1
-    seeds, dropping = _Seeds(problem.seed), []
+    seeds = _Seeds(problem.seed)
+    dropping: list[str] = []
     with without_dropout() if comparable else nullcontext(dropping) as dropping:
         pipeline = Pipeline(
             example.model,
@@ -220,7 +221,9 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> _Outcome | Non
     notes = (_DROPOUT_OFF,) if dropping else ()
     replicas = _compared_parts(pipeline, problem) if problem.check else 1
     optimizer = _optimizer(pipeline.parameters())
-    losses, records, gradients = [], [], {}
+    losses: list[float] = []
+    records: list[StepRecord] = []
+    gradients: dict[int, Tensor] = {}
     for step in range(problem.warmup + problem.steps):
         seeds.step = step
         args, kwargs, target = _batch(example, layout, problem.seed, step)

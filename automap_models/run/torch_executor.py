@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils import _pytree as pytree
 
@@ -242,8 +242,8 @@ class StageExecutor:
         if not all(_depends(out, leaves) for out in outputs):
             _whole_backward(kept, back)
             return []
-        given = None if kept.is_loss else [back[i] for i in chosen]
-        _, groups = stage_backward_input(outputs, given, leaves, iter(_weights(stage)))  # type: ignore[arg-type]
+        given = None if kept.is_loss else [gradient for i in chosen if (gradient := back[i]) is not None]
+        _, groups = stage_backward_input(outputs, given, leaves, iter(_weights(stage)))
         return groups
 
     def _weight_gradients(self, action: Action, clock: Clock) -> None:
@@ -416,13 +416,13 @@ def _whole_backward(kept: _Kept, gradients: Sequence[Tensor | None]) -> None:
         torch.autograd.backward(outputs, given)
 
 
-def _weights(stage: Stage) -> list[Tensor]:
+def _weights(stage: Stage) -> list[nn.Parameter]:
     return [parameter for parameter in stage.module.parameters() if parameter.requires_grad]
 
 
 def _depends(out: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Whether a result has been computed from one of the leaves."""
-    wanted = {leaf.view_as(leaf).grad_fn.next_functions[0][0] for leaf in leaves}  # type: ignore[union-attr]
+    wanted = {_accumulator(leaf) for leaf in leaves}
     pending, seen = [out.grad_fn], set()
     while pending:
         node = pending.pop()
@@ -432,3 +432,9 @@ def _depends(out: Tensor, leaves: Sequence[Tensor]) -> bool:
             seen.add(node)
             pending += [below for below, _ in node.next_functions]
     return False
+
+
+def _accumulator(leaf: Tensor) -> Any:
+    """The node of autograd that adds to the gradient of a leaf."""
+    view: Any = leaf.view_as(leaf)
+    return view.grad_fn.next_functions[0][0]

@@ -308,7 +308,7 @@ class Pipeline:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
             dist.all_reduce(flat, group=self._groups[ranks])
-            for gradient, total in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+            for gradient, total in zip(gradients, torch.split(flat, [one.numel() for one in gradients]), strict=True):
                 gradient.copy_(total.view_as(gradient))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ class ScheduleExecutor:
         own = self.cut.stages[s]
         scalar = Value("loss", (), torch.float32, True)
         sent = own.sent if s < self.layout.stages - 1 else (scalar,)
-        examples = [tuple(_example(value) for value in values) for values in (own.received, sent)]
-        stage = PipelineStage(module, s, self.layout.stages, self.device, *examples, group=pipeline)
+        received, given = (tuple(_example(value) for value in values) for values in (own.received, sent))
+        stage = PipelineStage(module, s, self.layout.stages, self.device, received, given, group=pipeline)
         for name, kind in (("forward_one_chunk", "F"), ("backward_weight_one_chunk", "W"), ("backward_one_chunk", "B")):
             setattr(stage, name, self._timed(s, kind, getattr(stage, name)))
         return stage
@@ -142,7 +143,7 @@ class _StageModule(nn.Module):
     def __init__(self, executor: ScheduleExecutor, s: int, seeds: Callable[[int, int], None] | None) -> None:
         super().__init__()
         self.stage = executor.cut.stages[s].module
-        self._run = lambda received, m: _run_stage(executor, s, seeds, received, m)
+        self._run: Callable[..., tuple[Tensor, ...]] = partial(_run_stage, executor, s, seeds)
 
     def forward(self, *received: Tensor, micro_batch: Tensor) -> tuple[Tensor, ...]:
         """The values that are sent, or of the last stage the loss."""
@@ -171,7 +172,7 @@ def _torch_schedule(schedule: Schedule, stages: list[PipelineStage], loss: Calla
         return SINGLE[schedule.name](stages[0], schedule.micro_batches, **options)
     if schedule.name in MULTIPLE:
         return get_schedule_class(MULTIPLE[schedule.name])(stages, schedule.micro_batches, **options)
-    runtime = _PipelineScheduleRuntime(stages, schedule.micro_batches, **options)
+    runtime = _PipelineScheduleRuntime(stages, schedule.micro_batches, **options)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "order.csv"
         path.write_text("".join(",".join(map(str, order)) + "\n" for order in schedule.orders))

@@ -10,8 +10,8 @@ cuts name, as torch.distributed.pipelining cuts where its split_spec says:
 
 A stage is a module whose parameters and buffers are the model's own and have its names. What crosses a boundary goes
 from stage to stage, as the profile's A counts it, and keeps its layout in memory: a stage gets it as the operators
-before made it, on which kernels and the masks of dropout depend. Shapes are those of the samples that were exported; a stage whose
-replicas have fewer is exported with as many.
+before made it, on which kernels and the masks of dropout depend. Shapes are those of the samples that were exported; a
+stage whose replicas have fewer is exported with as many.
 """
 
 from __future__ import annotations
@@ -93,11 +93,13 @@ class CutModel:
     mixing: tuple[tuple[str, int], ...]
 
     def holders(self) -> dict[str, tuple[int, ...]]:
-        """Name of a trainable parameter → the stages that read it."""
+        """A name of each trainable parameter → the stages that read it, tied ones being the same."""
+        names: dict[int, str] = {}
         stages: dict[str, list[int]] = {}
         for s, stage in enumerate(self.stages):
-            for name in stage.parameters:
-                stages.setdefault(name, []).append(s)
+            for name, parameter in stage.module.named_parameters():
+                if parameter.requires_grad:
+                    stages.setdefault(names.setdefault(id(parameter), name), []).append(s)
         return {name: tuple(holding) for name, holding in stages.items()}
 
 
