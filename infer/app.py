@@ -22,6 +22,7 @@ SUMMARIES: Mapping[str, str] = {
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
     "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
+    "export": "write a plan for another framework",
     "calibrate": "fit the constants of a kind of device to measured training steps",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
@@ -104,4 +105,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, place, search, run, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, place, search, run, export, calibrate = map(_script, SUMMARIES)

@@ -41,18 +41,46 @@ class ProfileRequest:
 
 
 @dataclass(frozen=True)
+class ExportRequest:
+    """`automap export`.
+
+    Attributes:
+        plan: the file of a plan of any kind.
+        source: the model that it was made for; None where it is not given.
+        to: the target's name.
+        out: where it goes; None: to standard output.
+        snap: whether the nearest plan may take its place.
+        check: whether the target's parser shall read it back.
+        device, microbatch_size: as the model was profiled.
+    """
+
+    plan: Path
+    source: Source | None
+    to: str
+    out: Path | None
+    snap: bool
+    check: bool
+    device: str | None
+    microbatch_size: int | None
+
+
+@dataclass(frozen=True)
 class CalibrateRequest:
     """`automap calibrate`.
 
     Attributes:
-        rows: measured steps.
+        files: measured steps, and profiles that were measured.
         device: the kind of device, by name or file.
         also: further kinds that have the constants in common.
+        model: built-in model or config.json of profiles that do not say.
+        sequence: tokens of a sample of profiles that do not say.
     """
 
-    rows: Path
+    files: tuple[Path, ...]
     device: str
     also: tuple[str, ...] = ()
+    model: str | None = None
+    sequence: int | None = None
 
 
 @dataclass(frozen=True)

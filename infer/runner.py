@@ -158,7 +158,8 @@ class Command(Generic[RequestT, OutcomeT]):
         """
         from automap_models.formats.atomic import require_writable
 
-        read = [getattr(namespace, name) for name in self.inputs]
+        values = [getattr(namespace, name) for name in self.inputs]
+        read = [path for value in values for path in (value if isinstance(value, list) else [value])]
         # Path.resolve raises where links lead in a circle
         inputs = {os.path.realpath(path) for path in read if path is not None}
         files: dict[str, Path] = {}

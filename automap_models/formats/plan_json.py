@@ -319,6 +319,22 @@ def write_plan(path: str | os.PathLike[str], report: PlanReport) -> None:
     write_json(path, plan_document(report))
 
 
+def read_plan_document(path: str | os.PathLike[str]) -> PlanDocument:
+    """The file of a plan as it is written: nothing is costed, as its model is not known.
+
+    Raises:
+        BadInput: the file is no such plan, or its numbers of stages contradict each other.
+    """
+    where, content = str(path), read_bytes(path)
+    require_kind(content, (KIND, FORMER), where, STALE)
+    document = decode_json(content, PlanDocument, where=where, do=STALE)
+    for key, rows in (("stages", document.stages), ("device_cuts", [None, *document.device_cuts])):
+        if len(rows) != len(document.cuts) + 1:
+            what = f"$.{key} is of {len(rows)} stages, but the {len(document.cuts)} cuts make {len(document.cuts) + 1}"
+            raise BadInput(what, where=where, do=STALE)
+    return document
+
+
 def read_plan(
     path: str | os.PathLike[str], model: Profile | ProfiledModel, cluster: Cluster | None = None
 ) -> Result[StagedProblem, StagedPlan]:

@@ -5,6 +5,7 @@
              └──────── simulate.replay ──────────┘
 
 The step ends when the last rank has run its passes and its gradients are summed, and all have updated their weights.
+With ZB-H2 ranks do not wait for one another there (WITHOUT_WAITING).
 
 On a mixed cluster a virtual stage takes as long as on the slowest of its devices, and collectives run at the speed of
 the slowest links of all.
@@ -28,6 +29,12 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
 from automap_models.cost.stage_costs import StageCosts, StageTimes, stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.replay import rank_ends
+
+WITHOUT_WAITING = frozenset({"zb-h2"})
+"""Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no
+gradient was infinite (arXiv 2401.10241, section 4). A rank then repeats what it does from its first pass to its last
+one, and the longest of these times is the step's. ZB-H2 runs in the paper's framework only; torch has ZB-H1 and ZB-V,
+too, and lets ranks wait."""
 
 
 def strategy_estimate(
@@ -68,6 +75,7 @@ def strategy_estimate(
     passes_s = step_s - parts.data_parallel - parts.optimizer
     return Estimate(
         strategy=strategy,
+        stage_layers=strategy.stage_layers(work.shape),
         model=work.shape.name,
         cluster=cluster.name,
         device=", ".join(dict.fromkeys(kind.name for kind in devices)),
@@ -173,11 +181,15 @@ def _sends(costs: StageCosts) -> FloatArray:
 
 
 def _ends(strategy: Strategy, costs: StageCosts, transfer_s: FloatArray) -> FloatArray:
-    """[S] when ranks have run their passes."""
+    """[S] how long ranks take for their passes: until their end, with schedules of WITHOUT_WAITING from their start."""
     forward, inputs, weights = costs.times.passes
     if strategy.stages == 1:
         return np.array([strategy.micro_batches * float(forward[0] + inputs[0] + weights[0])])
     sends = _sends(costs)
     beside = transfer_s if costs.sends_beside else np.zeros_like(transfer_s)
     passes = (forward + sends[0], inputs + sends[1], weights)
-    return rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, *passes, beside)
+    ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, *passes, beside)
+    if strategy.schedule not in WITHOUT_WAITING:
+        return ends
+    arrivals = np.cumsum((passes[0][:-1] + beside)[: strategy.pp - 1])
+    return np.asarray(ends - np.concatenate([[0.0], arrivals]))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
+    from automap_models.workloads.config_json import ConfiguredModel
     from automap_models.workloads.training import Architecture
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -319,7 +320,13 @@ def configured(
     from .config_json import read_config
 
     require_jax(path)
-    model = read_config(path, dropout=dropout)
+    return configured_model(read_config(path, dropout=dropout), batch=batch, sequence=sequence, dtype=dtype)
+
+
+def configured_model(
+    model: ConfiguredModel, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+) -> SizedModel:
+    """The model of a config.json that has been read; arguments and errors are those of `configured`."""
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
     return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)

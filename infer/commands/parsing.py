@@ -78,7 +78,7 @@ ARGUMENTS: Mapping[str, str] = {
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
             *("state_factor", "thorough", "trainable", "verify"),
             *("tp", "pp", "dp", "vp", "cp", "ep", "micro_batch", "recompute", "zero", "sequence_parallel"),
-            *("precision", "layers"),
+            *("precision", "layers", "check", "snap", "to"),
         )
     },
     "accelerators": "--devices",

@@ -332,7 +332,9 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate) -> Re
     from automap_models.core.estimate import Estimate
 
     if isinstance(outcome, Estimate):
-        from ..reports.estimate import estimate_document, print_estimate
+        from automap_models.formats.strategy_json import estimate_document
+
+        from ..reports.estimate import print_estimate
 
         return Report(lambda: print_estimate(outcome), lambda: estimate_document(outcome))
     from ..reports.exploration import (

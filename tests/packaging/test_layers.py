@@ -32,6 +32,7 @@ RANK = {
     "planners": 7,
     "plots": 8,
     "run": 8,
+    "export": 8,
     "api": 9,
     "zoo": 7,
 }
