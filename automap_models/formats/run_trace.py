@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from automap_models.core.run_record import RunRecord
 from automap_models.formats.atomic import write_text
 from automap_models.simulate.engine import PASS_KINDS, Timeline
 
-NAMES: Mapping[str, str] = {**PASS_KINDS, "U": "update", "G": "all-reduce"}  # type: ignore[dict-item]
+NAMES: dict[str, str] = {
+    **{str(kind): str(name) for kind, name in PASS_KINDS.items()},
+    "U": "update",
+    "G": "all-reduce",
+}
 """Kind of a pass → name of its events."""
 ROWS_A_STAGE = 1000
 """Rows of a stage: its predicted one, then its replicas."""

@@ -1,14 +1,13 @@
 """What shall run, who can run it, and what the cost model predicts of it.
 
-A backend is a class with one method, `run(problem) -> RunRecord`; BACKENDS names them. Everything around it, reading
-the plan, the schedule, the prediction, the table, the trace and the JSON, is the same for all.
+A backend (run.backends) is a class with one method, `run(problem) -> RunRecord`. Everything around it is the same for
+all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,11 +18,6 @@ from automap_models.errors import BadInput
 from automap_models.simulate.engine import Timeline, simulate
 from automap_models.workloads.source import Source
 
-BACKENDS: Mapping[str, str] = {
-    "torch": "automap_models.run.torch_backend:TorchBackend",
-    "jax": "automap_models.run.jax_backend:JaxBackend",
-}
-"""Name → the class, imported when it is asked for."""
 DeviceKind = Literal["cpu", "cuda"]
 Executor = Literal["torch", "automap"]
 DEFAULT_STEPS = 3
@@ -71,25 +65,6 @@ class Backend(Protocol):
             RunFailed: a worker has ended.
             UserCodeError: the user's own code raised.
         """
-
-
-def make_backend(name: str) -> Backend:
-    """The backend of that name.
-
-    Raises:
-        BadInput: there is none, or its framework is not installed.
-    """
-    if name not in BACKENDS:
-        raise BadInput(f"no backend {name!r}", where="`backend`", do=f"choose from {', '.join(BACKENDS)}")
-    module, _, attribute = BACKENDS[name].partition(":")
-    try:
-        backend: Backend = getattr(import_module(module), attribute)()
-    except ModuleNotFoundError as error:
-        if error.name not in BACKENDS:
-            raise
-        do = f"pip install 'automap-models[{error.name}]'"
-        raise BadInput(f"needs {error.name}, which is not installed", where=f"backend {name}", do=do) from error
-    return backend
 
 
 def run_schedule(plan: RunPlan, name: str | None, virtual: int | None) -> Schedule:

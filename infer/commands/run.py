@@ -105,7 +105,8 @@ def run(request: RunRequest) -> RunOutcome:
         SystemExit: this process is one of several, another one of which reports.
     """
     from automap_models.formats.plan_json import read_run_plan
-    from automap_models.run.base import RunProblem, make_backend, predicted_timeline, run_schedule
+    from automap_models.run.backends import make_backend
+    from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 
     from ..reports.text import Steps
 
