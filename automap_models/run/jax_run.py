@@ -22,9 +22,9 @@ from automap_models.errors import AutomapError, BadInput
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import TOLERANCE, RunProblem
-from automap_models.run.jax_backend import JaxAnswer, JaxRequest, written_error
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
+from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
