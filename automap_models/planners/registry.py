@@ -37,6 +37,9 @@ PLANNERS: dict[str, dict[str, str]] = {
         "local-search": "automap_models.planners.placement.local_search:LocalSearchPlanner",
         "expert": "automap_models.planners.placement.heuristics:ExpertPlanner",
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
+        "heft": "automap_models.planners.placement.list_scheduling:HeftPlanner",
+        "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",
+        "random": "automap_models.planners.placement.step_search:RandomPlanner",
     },
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",

@@ -127,7 +127,10 @@ def placement_values(problem: PlacementProblem) -> Iterator[float | None]:
 
 
 PLACEMENT = PlannerKind(
-    lambda: [placement_problem(seed, 6, 2) for seed in range(2)],
+    lambda: [
+        *(placement_problem(seed, 6, 2) for seed in range(2)),
+        replace(placement_problem(2, 6, 2), objective="step"),
+    ],
     lambda: placement_problem(9, 120, 6),
     placement_value,
     placement_values,
