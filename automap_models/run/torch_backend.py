@@ -55,9 +55,9 @@ class TorchBackend:
         """See `base.Backend.run`."""
         device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
         problem = replace(problem, device=device)
-        job = _Job(replace(problem, say=_silent))
+        quiet = replace(problem, say=_silent)
         if all(name in os.environ for name in UNDER_TORCHRUN):
-            outcome = _worker(int(os.environ["RANK"]), job, None)
+            outcome = run_process(int(os.environ["RANK"]), quiet, None)
             return outcome.record(problem) if outcome is not None else None
         example = _example(problem)
         problem.say(f"reading {problem.source.what}")
@@ -67,7 +67,7 @@ class TorchBackend:
         problem.say(f"starting {layout.world} processes")
         with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
             problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
-            ended: _Outcome = workers.run(_worker, job, (Path(folder) / "rendezvous").as_uri())[0]
+            ended: RunOutcome = workers.run(run_process, quiet, (Path(folder) / "rendezvous").as_uri())[0]
         return ended.record(problem)
 
 
@@ -76,14 +76,7 @@ def _silent(_: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What all processes have to know."""
-
-    problem: RunProblem
-
-
-@dataclass(frozen=True)
-class _Outcome:
+class RunOutcome:
     """What the first process knows at the end."""
 
     executor: Executor
@@ -165,14 +158,13 @@ def _environment(device: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
 
 
-def _worker(rank: int, job: _Job, rendezvous: str | None) -> _Outcome | None:
+def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOutcome | None:
     """One process: what the first one returns is the run's outcome.
 
     Args:
         rendezvous: where processes find each other; None under torchrun, which says so itself.
     """
     warnings.filterwarnings("ignore", ".*treespec", FutureWarning)  # torch's own, each time it copies a graph
-    problem = job.problem
     device = _device(problem, rank)
     backend = "nccl" if device.type == "cuda" else "gloo"
     if rendezvous is None:
@@ -195,7 +187,7 @@ def _device(problem: RunProblem, rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def _run(rank: int, problem: RunProblem, device: torch.device) -> _Outcome | None:
+def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | None:
     """The steps of one process."""
     example = _filled(_example(problem), problem.seed)
     if rank == 0 and "RANK" in os.environ:  # torchrun: nobody else has looked
@@ -250,7 +242,7 @@ def _run(rank: int, problem: RunProblem, device: torch.device) -> _Outcome | Non
     if rank:
         return None
     words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
-    return _Outcome(pipeline.executor, words, layout.world, tuple(records), comparison, notes)
+    return RunOutcome(pipeline.executor, words, layout.world, tuple(records), comparison, notes)
 
 
 _DROPOUT_OFF = (

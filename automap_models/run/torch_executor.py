@@ -330,8 +330,12 @@ class StageExecutor:
 
     def _overlaps(self, boundary: int, own: int) -> list[Overlap]:
         """Those of this replica, in the order of the samples."""
-        of = (lambda one: one.sender) if own == boundary else (lambda one: one.receiver)
-        return [overlap for overlap in self.layout.overlaps[boundary] if of(overlap) == self.replica]
+        sends = own == boundary
+        return [
+            overlap
+            for overlap in self.layout.overlaps[boundary]
+            if (overlap.sender if sends else overlap.receiver) == self.replica
+        ]
 
     def _expect(self) -> None:
         """Lay out in which order each neighbour sends what this process gets, from that one's own row."""

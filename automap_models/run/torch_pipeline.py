@@ -80,10 +80,12 @@ class Pipeline:
         self._own_size = first_dimension(args, kwargs)
         model.to(self.device)
         self._names, self._shapes, self._persistent = _names_of(model)
+        self._state = list(model.state_dict())
         self.cut = self._exported(model, args, kwargs, self._own_samples())
         self.executor, self._executor = self._make(executor, model, args, kwargs, loss, seeds)
         self._tensors = self._held_tensors()
         named = model.named_parameters(remove_duplicate=False)
+        self._unused = {name: tensor for name, tensor in named_tensors(model) if not self._stages_of.get(name)}
         self.trainable = {name for name, parameter in named if parameter.requires_grad}
         self._groups = self._make_groups()
         self._synchronise()
@@ -130,7 +132,8 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The whole model's state, in every process; all of them must call it."""
-        return self.gather(lambda tensor: tensor, self._persistent)
+        used = self.gather(lambda tensor: tensor, self._persistent)
+        return {name: used.get(name, self._unused.get(name)) for name in self._state}  # type: ignore[misc]
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take this process's part of a whole model's state.

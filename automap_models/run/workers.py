@@ -48,7 +48,7 @@ class Workers:
 
     def __init__(self, count: int, preload: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["__main__", *preload])
+        context.set_forkserver_preload([*preload])
         self._alive_end, self._watched_end = context.Pipe(duplex=False)
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
