@@ -1,9 +1,12 @@
 """Prices of training steps that others measured and published, against what they measured.
 
-    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--plot PICTURE]
+    OMP_NUM_THREADS=1 python benchmarks/measured_steps.py ROWS.json [--json OUT.json] [--plot PICTURE] [--left-out]
 
 ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
 {"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
+
+With --left-out the constants of each kind of device are fitted to all sources but one, and this one is priced, for each
+source in turn: the table says what all these rows come to together, and those of dense models on V100, A100 and H100.
 
 The constants are those of the shipped devices, or of the files in `--devices`, a folder of files KIND.yaml. A model is
 traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from common import refuse
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,15 +34,19 @@ from scipy.stats import kendalltau
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
 from automap_models.core.measured import MeasuredStep, SkippedStep
+from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
+from automap_models.simulate.calibration import errors_by_source, left_out_s, step_observation
 from automap_models.simulate.measured import measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+FloatArray = NDArray[np.float64]
 
 LEAST_PLANS = 4
 """Of a group whose plans are ranked."""
@@ -110,6 +118,7 @@ class Ranking:
         plans: how many.
         spread: the slowest measured over the fastest.
         tau: Kendall's, of predicted and measured seconds.
+        ceiling: mean of what a perfect prediction would reach, see `tau_ceiling`; NaN where nothing was repeated.
         loss: of the plan that is predicted to be the fastest over the fastest, a share of 1.
     """
 
@@ -117,31 +126,70 @@ class Ranking:
     plans: int
     spread: float
     tau: float
+    ceiling: float
     loss: float
 
 
-def ranking(name: str, predicted: Sequence[float], measured: Sequence[float]) -> Ranking:
-    """The ranking of a group's plans."""
+Plan = tuple[float, float, Strategy]
+"""Predicted and measured seconds of a strategy."""
+
+
+def ranking(name: str, plans: Sequence[Plan], noise: float = math.nan) -> Ranking:
+    """The ranking of a group's plans; `noise` is that of measurements, see `noise_of`."""
+    predicted, measured, _ = zip(*plans, strict=True)
     best = min(measured)
     tau = float(kendalltau(predicted, measured).statistic)
     chosen = measured[int(np.argmin(predicted))]
-    return Ranking(name, len(measured), max(measured) / best, tau, chosen / best - 1)
+    return Ranking(name, len(measured), max(measured) / best, tau, tau_ceiling(plans, noise), chosen / best - 1)
 
 
 def rankings(prices: Iterable[Price]) -> list[Ranking]:
     """Of every group of LEAST_PLANS or more plans of one source, system, model, cluster, batch and precision."""
-    groups: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[Plan]] = defaultdict(list)
     for step, estimate, _ in prices:
         if isinstance(step, MeasuredStep) and estimate is not None and step.step_s is not None:
             strategy = step.strategy
             key = (step.source, step.system, step.shape, step.cluster, strategy.global_batch, strategy.precision)
-            groups[key].append((estimate.step_s, step.step_s))
+            groups[key].append((estimate.step_s, step.step_s, strategy))
+    noises = {source: noise_of(plans for key, plans in groups.items() if key[0] == source) for source, *_ in groups}
     result = []
-    for (source, _, shape, cluster, batch, _), pairs in groups.items():
-        if len(pairs) >= LEAST_PLANS:
+    for (source, _, shape, cluster, batch, _), plans in groups.items():
+        if len(plans) >= LEAST_PLANS:
             name = f"{source}: {shape.name}, {cluster.devices} devices, {batch} samples"  # type: ignore[attr-defined]
-            result.append(ranking(name, *zip(*pairs, strict=True)))
+            result.append(ranking(name, plans, noises[source]))
     return result
+
+
+def noise_of(groups: Iterable[Sequence[Plan]]) -> float:
+    """Standard deviation of the logarithm of steps that one strategy took several times; NaN where none did."""
+    squares, freedom = 0.0, 0
+    for plans in groups:
+        for logs in _repeats(plans).values():
+            squares += float(((logs - logs.mean()) ** 2).sum())
+            freedom += logs.size - 1
+    return math.sqrt(squares / freedom) if freedom else math.nan
+
+
+def _repeats(plans: Sequence[Plan]) -> dict[Strategy, FloatArray]:
+    """Strategy → logarithms of its measured steps."""
+    steps: dict[Strategy, list[float]] = defaultdict(list)
+    for _, measured, strategy in plans:
+        steps[strategy].append(math.log(measured))
+    return {strategy: np.array(logs) for strategy, logs in steps.items()}
+
+
+def tau_ceiling(plans: Sequence[Plan], noise: float, draws: int = 500) -> float:
+    """Mean τ of the true steps with measurements of them that have this noise.
+
+    What is taken for true is the mean of a strategy's measurements. So the truth is as far apart as measurements are,
+    which is farther than it is: the ceiling is rather too high.
+    """
+    if math.isnan(noise):
+        return math.nan
+    repeats, generator = _repeats(plans), np.random.default_rng(0)
+    true = np.array([repeats[strategy].mean() for _, _, strategy in plans])
+    measured = true + generator.normal(0.0, noise, (draws, true.size))
+    return float(np.mean([kendalltau(true, one).statistic for one in measured]))
 
 
 def verdicts(prices: Iterable[Price]) -> tuple[int, int]:
@@ -165,16 +213,17 @@ def tables(prices: list[Price]) -> list[Table]:
         right, known = verdicts(own)
         cells = [len(own), sum(price.estimate is not None for price in own)]
         by_source.add_row(source, *map(str, cells), *_cells(own, "step_s"), *_cells(own, "memory"), f"{right}/{known}")
-    ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "chosen over best")
+    ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "a perfect one's", "chosen over best")
     groups = rankings(prices)
     for group in sorted(groups, key=lambda group: -group.spread):
-        ranked.add_row(
-            group.name, str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", f"{100 * group.loss:.1f} %"
-        )
+        ceiling = "" if math.isnan(group.ceiling) else f"{group.ceiling:.2f}"
+        cells = str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", ceiling, f"{100 * group.loss:.1f} %"
+        ranked.add_row(group.name, *cells)
     wide = [group for group in groups if group.spread > LEAST_SPREAD]
     if wide:
         tau, loss = np.mean([group.tau for group in wide]), np.mean([group.loss for group in wide])
-        ranked.add_row(f"mean of spread > {LEAST_SPREAD}", str(len(wide)), "", f"{tau:.2f}", f"{100 * loss:.1f} %")
+        cells = str(len(wide)), "", f"{tau:.2f}", "", f"{100 * loss:.1f} %"
+        ranked.add_row(f"mean of spread > {LEAST_SPREAD}", *cells)
     return [by_source, ranked]
 
 
@@ -196,6 +245,33 @@ def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[floa
                 predicted.append(estimate.step_s if what == "step_s" else estimate.peak_memory)
                 measured.append(value)
     return predicted, measured
+
+
+KINDS = (("v100",), ("a100", "a100-40"), ("h100",), ("h100-96",))
+"""Kinds of devices that have more than one source, those with the same constants together."""
+
+
+def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]) -> Table:
+    """Errors of every source under constants that are fitted to the others, and of dense models together."""
+    measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
+    table = Table("device", "source", "rows", "median", "p90", "ratio")
+    predicted, dense = [], []
+    for kind in KINDS:
+        own = [step for step in measured if step.device in kind]
+        observations = [step_observation(step, works.of(step)) for step in own]
+        seconds = left_out_s(observations, [devices[name] for name in kind])
+        if not seconds.size:
+            continue
+        for errors in errors_by_source(observations, seconds):
+            shown = f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
+            table.add_row(kind[0], errors.source, str(errors.steps), *shown)
+        pairs = [(s, step.step_s) for s, step in zip(seconds.tolist(), own, strict=True) if not step.shape.experts]
+        dense += [pair[1] for pair in pairs]
+        predicted += [pair[0] for pair in pairs]
+    errors = errors_of(predicted, dense)
+    shown = f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"
+    table.add_row("all", "dense models", str(errors.rows), *shown)
+    return table
 
 
 def scatter(prices: list[Price]) -> Figure:
@@ -229,6 +305,7 @@ def main() -> None:
     parser.add_argument("rows", type=Path, help="measured steps")
     parser.add_argument("--json", type=Path, help="write the price of every row")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured seconds")
+    parser.add_argument("--left-out", action="store_true", help="fit without each source, and price it (minutes)")
     parser.add_argument("--devices", type=Path, help="folder of devices KIND.yaml in place of the shipped ones")
     arguments = parser.parse_args()
     try:
@@ -240,6 +317,8 @@ def main() -> None:
         works = MeasuredWorks(Cache(cache_folder()))
         prices = priced(track(steps, "pricing", console=Console(stderr=True), transient=True), works, devices)
         report(prices, arguments.json, arguments.plot)
+        if arguments.left_out:
+            Console(width=140).print(left_out(steps, works, devices))
     except BadInput as error:
         refuse(str(error))
 

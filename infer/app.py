@@ -1,4 +1,4 @@
-"""The one program, `automap infer|profile|plan|place|search|calibrate …`, and its commands under names of their own.
+"""The one program, `automap infer|profile|plan|…`, and its commands under names of their own.
 
 `automap-infer …` is `automap infer …`, and so on. Only the command that is asked for is imported, so that help comes
 at once.
@@ -21,6 +21,8 @@ SUMMARIES: Mapping[str, str] = {
     "plan": "compare every kind of plan for a model on a cluster",
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
+    "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
+    "export": "write a plan for another framework",
     "calibrate": "fit the constants of a kind of device to measured training steps",
 }
 """Command → what it is for; each is a module of `commands` with a COMMAND, or with COMMANDS of its own by name."""
@@ -103,4 +105,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, place, search, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, place, search, run, export, calibrate = map(_script, SUMMARIES)

@@ -14,6 +14,7 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Attribution
+    from automap_models.run.base import DeviceKind, Executor
     from automap_models.workloads.source import Framework, Source
 
 
@@ -40,18 +41,46 @@ class ProfileRequest:
 
 
 @dataclass(frozen=True)
+class ExportRequest:
+    """`automap export`.
+
+    Attributes:
+        plan: the file of a plan of any kind.
+        source: the model that it was made for; None where it is not given.
+        to: the target's name.
+        out: where it goes; None: to standard output.
+        snap: whether the nearest plan may take its place.
+        check: whether the target's parser shall read it back.
+        device, microbatch_size: as the model was profiled.
+    """
+
+    plan: Path
+    source: Source | None
+    to: str
+    out: Path | None
+    snap: bool
+    check: bool
+    device: str | None
+    microbatch_size: int | None
+
+
+@dataclass(frozen=True)
 class CalibrateRequest:
     """`automap calibrate`.
 
     Attributes:
-        rows: measured steps.
+        files: measured steps, and profiles that were measured.
         device: the kind of device, by name or file.
         also: further kinds that have the constants in common.
+        model: built-in model or config.json of profiles that do not say.
+        sequence: tokens of a sample of profiles that do not say.
     """
 
-    rows: Path
+    files: tuple[Path, ...]
     device: str
     also: tuple[str, ...] = ()
+    model: str | None = None
+    sequence: int | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +197,35 @@ class ReplanRequest:
     attribute: Attribution | None
     restart_s: float
     names_corrected: bool
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """`automap run`.
+
+    Attributes:
+        plan: the plan.json.
+        source: the model that it was made for.
+        backend: framework that runs it; None for the model's own.
+        device: kind of devices; None for what there is.
+        schedule, virtual: the order of passes; None for the plan's own and what the schedule has.
+        executor: who runs the passes; None for the backend's choice.
+        steps, warmup: that are measured, and before them.
+        seed: of weights and data.
+        check: whether one process is to give the same.
+    """
+
+    plan: Path
+    source: Source
+    backend: str | None
+    device: DeviceKind | None
+    schedule: str | None
+    virtual: int | None
+    executor: Executor | None
+    steps: int
+    warmup: int
+    seed: int
+    check: bool
 
 
 @dataclass(frozen=True)

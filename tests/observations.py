@@ -7,13 +7,21 @@ from dataclasses import replace
 from gpt_work import gpt_work
 
 from automap_models.core.measured import MeasuredStep
+from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
 from automap_models.formats.hardware_yaml import read_cluster
-from automap_models.simulate.calibration import Observation
+from automap_models.simulate.calibration import Observation, step_observation
 
 
 def observation(name: str, source: str, layers: int, hidden: int, **values: int) -> Observation:
     """A step of 64 samples of 2,048 tokens, in a second until a test says otherwise."""
+    return step_observation(*measured_step(name, source, layers, hidden, **values))
+
+
+def measured_step(
+    name: str, source: str, layers: int, hidden: int, step_s: float | None = 1.0, **values: int
+) -> tuple[MeasuredStep, ModelWork]:
+    """The step and its model's work."""
     work = gpt_work(layers, hidden, hidden // 128, 2048)
     strategy = Strategy(global_batch=64, recompute="full", **values)  # type: ignore[arg-type]
     cluster = replace(read_cluster("dgx-a100-4"), nodes=max(1, strategy.devices // 8))
@@ -34,8 +42,8 @@ def observation(name: str, source: str, layers: int, hidden: int, **values: int)
         gathers_a_layer=1,
         gradient_bytes=4,
         buffer_bytes=0.0,
-        step_s=1.0,
+        step_s=step_s,
         memory_bytes=None,
         fits=True,
     )
-    return Observation(step, work)
+    return step, work

@@ -76,6 +76,7 @@ class Estimate:
 
     Attributes:
         strategy: that is priced.
+        stage_layers: [pp·vp] of each virtual stage, in the order of the model.
         model, cluster, device: names.
         step_s: seconds of one global batch.
         tokens_per_s_per_device: of all samples of the global batch.
@@ -88,6 +89,7 @@ class Estimate:
     """
 
     strategy: Strategy
+    stage_layers: tuple[int, ...]
     model: str
     cluster: str
     device: str

@@ -95,18 +95,32 @@ def boundaries(profile: Profile, pattern: str, where: str = "`cut_at`") -> tuple
     return ends
 
 
-def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ...]:
-    """The instructions after which a repeated block of the model ends, ascending; the model's end is none of them.
+@dataclass(frozen=True)
+class Block:
+    """A module that repeats: its path, its first and its last instruction."""
+
+    path: str
+    first: int
+    last: int
+
+    @property
+    def series(self) -> str:
+        """The path with a star for the index, which blocks of one series share."""
+        return _INDEX.sub("*", self.path)
+
+
+def repeated_blocks(profile: Profile, where: str = "`cut_at`") -> tuple[Block, ...]:
+    """The repeated blocks of the model in the order in which they end; none where nothing repeats.
 
     Blocks are modules whose paths differ in one number, their index, such as `model.layers.0` … `model.layers.31`.
     At least two of them have the same parts and as many bytes of parameters, and together they take LEAST_SHARE of the
     model's time. What repeats inside a block, such as its experts, is no block.
 
         embed   layers/0   layers/1   layers/2   norm   head
-                        |          |          |                 cuts at the bars
+                block 0    block 1    block 2
 
     Raises:
-        BadInput: nothing repeats.
+        BadInput: the profile tells neither layers nor names; `where` names the option that needs them.
     """
     series: dict[str, list[_Module]] = defaultdict(list)
     for module in _modules(scopes_of_instructions(profile, where)).values():
@@ -119,7 +133,20 @@ def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ..
         time_s = sum(float(profile.C[module.instructions].sum()) for module in outermost)
         if len(kinds) < len(outermost) and time_s >= LEAST_SHARE * profile.C.sum():
             blocks |= {module.path: module for module in outermost}
-    ends = tuple(sorted({module.instructions[-1] for module in blocks.values()} - {len(profile) - 1}))
+    ordered = sorted(blocks.values(), key=lambda module: module.instructions[-1])
+    return tuple(Block(module.path, module.instructions[0], module.instructions[-1]) for module in ordered)
+
+
+def block_boundaries(profile: Profile, where: str = "`cut_at`") -> tuple[int, ...]:
+    """The instructions after which a repeated block of the model ends, ascending; the model's end is none of them.
+
+        embed   layers/0   layers/1   layers/2   norm   head
+                        |          |          |                 cuts at the bars
+
+    Raises:
+        BadInput: nothing repeats (see `repeated_blocks`).
+    """
+    ends = tuple(sorted({block.last for block in repeated_blocks(profile, where)} - {len(profile) - 1}))
     if not ends:
         raise BadInput(
             f"no blocks repeat among the layers of {profile.model}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.strategy import Strategy, TransformerShape
+from automap_models.core.strategy import Precision, Strategy, TransformerShape
 
 Family = Literal["gpt", "llama", "bert"]
 """Which of the built-in transformers a model is: a decoder with learned positions and layer norms, one with rotary
@@ -58,6 +58,54 @@ class MeasuredStep:
     step_s: float | None
     memory_bytes: float | None
     fits: bool | None
+
+
+@dataclass(frozen=True)
+class DescribedModel:
+    """A transformer as a profile describes it: one of the two.
+
+    Attributes:
+        built_in: its name.
+        config: the text of its config.json.
+        dropout: whether it has the dropout that the file says.
+    """
+
+    built_in: str | None = None
+    config: str | None = None
+    dropout: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPasses:
+    """The passes of one micro-batch on one device, as a profile has them that was measured there.
+
+    Attributes:
+        name: of the profile.
+        device: what it calls the device.
+        model: which model it is.
+        sequence: tokens of a sample.
+        micro_batch: samples.
+        precision: what the layers compute in.
+        flash: whether attention runs in one kernel that never writes scores.
+        forward_s, backward_s: seconds of the passes.
+        update_s: of Adam's update in fp32; None where it was not measured, or runs in another precision.
+    """
+
+    name: str
+    device: str
+    model: DescribedModel
+    sequence: int
+    micro_batch: int
+    precision: Precision
+    flash: bool
+    forward_s: float
+    backward_s: float
+    update_s: float | None = None
+
+    @property
+    def parts_s(self) -> tuple[float, ...]:
+        """Forward, backward, and the update where it was measured."""
+        return (self.forward_s, self.backward_s, *(() if self.update_s is None else (self.update_s,)))
 
 
 @dataclass(frozen=True)

@@ -231,8 +231,10 @@ class _KindDocument(Foreign):
     kind: msgspec.Raw | UnsetType = UNSET
 
 
-def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> None:
-    """Refuse a file that says that it is of another kind than these, and tell which command reads a plan of that kind.
+def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> str | None:
+    """The kind that a file says it is of, None where it says none; another kind than these is refused.
+
+    The message tells which command reads a plan of that kind.
 
     Raises:
         BadInput: it does, or it is no JSON, or no mapping.
@@ -244,6 +246,7 @@ def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> N
         do = do if reader is None else f"{reader} reads it with `plan`"
         do = RANKINGS.get(kind, do)
         raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
+    return kind if isinstance(kind, str) else None
 
 
 def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:

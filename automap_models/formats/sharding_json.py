@@ -40,6 +40,8 @@ from automap_models.formats.schema import (
 )
 from automap_models.version import __version__
 
+KINDS = ("data", "hybrid", "operator")
+"""Of the files."""
 TOLERANCE = 1e-6
 """Absolute difference at which the gap and the figures that make it disagree."""
 
@@ -238,6 +240,11 @@ def read_sharding_plan(path: str | os.PathLike[str], problem: ShardingProblem | 
     return plan if problem is None else _fitted(plan, problem, where)
 
 
+def read_named_sharding_plan(path: str | os.PathLike[str]) -> tuple[str, ShardingPlan]:
+    """The model's name and the plan in a file, which has to agree with itself only (see `read_sharding_plan`)."""
+    return _read(path).model, read_sharding_plan(path)
+
+
 def mesh_of(path: str | os.PathLike[str]) -> Mesh:
     """The mesh that a plan in a file is for.
 
@@ -364,7 +371,7 @@ def _gap(partitioned: float, bound: float) -> float:
 
 def _read(path: str | os.PathLike[str]) -> OneAxisDocument | TwoAxesDocument:
     content, where = read_bytes(path), str(path)
-    require_kind(content, ("data", "hybrid", "operator"), where, _STALE)
+    require_kind(content, KINDS, where, _STALE)
     if decode_json(content, _Header, where=where, do=_STALE).kind == "hybrid":
         return decode_json(content, TwoAxesDocument, where=where, do=_STALE)
     return decode_json(content, OneAxisDocument, where=where, do=_STALE)

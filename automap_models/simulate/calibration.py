@@ -3,16 +3,17 @@
     residuals   weight of a source · log(predicted / measured seconds) of each of its steps      robust (soft L1)
                 pull · log(constant / usual constant) of each constant                           where steps say little
 
-A source of many steps counts as one of FULL_WEIGHT, so that it does not outvote the others. Constants are fitted as
-logarithms, within RANGES. How good they are for a source that nobody has seen is told by leaving each source out in
-turn (`cross_validated`).
+A source of many steps counts as one of FULL_WEIGHT, so that it does not outvote the others. A profile that was measured
+has three residuals, of the forward pass, the backward pass and the update, each by its share of the step. Constants
+are fitted as logarithms, within RANGES. How good they are for a source that nobody has seen is told by leaving each
+source out in turn (`cross_validated`); each profile is a source.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.device import Device, StepConstants
-from automap_models.core.measured import MeasuredStep
+from automap_models.core.measured import MeasuredPasses, MeasuredStep
 from automap_models.core.model_work import ModelWork
 from automap_models.errors import BadInput
-from automap_models.simulate.measured import measured_estimate
+from automap_models.simulate.measured import measured_estimate, passes_estimate
 
 FloatArray = NDArray[np.float64]
 
@@ -53,6 +54,8 @@ PULL = 0.6
 """Weight of a constant's residual, beside steps of weight 1."""
 FULL_WEIGHT = 20
 """Steps of a source that count in full; those of a larger one weigh together as many."""
+PROFILE_WEIGHT = 3.0
+"""Of all residuals of a profile: its times are medians of repeats on one device, of one framework."""
 LARGE_ERROR = 0.1
 """Of a logarithm, from which on an error counts by its size and no longer by its square."""
 PRECISE = 1e-3
@@ -61,21 +64,49 @@ PRECISE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A measured step, whose seconds are known, and its model's work."""
+    """What was measured of a step, and its price.
 
-    step: MeasuredStep
-    work: ModelWork
+    Attributes:
+        name: unique among the observations.
+        source: who measured it.
+        device: name of the kind of device; None is the one that constants are fitted for.
+        parts_s: [k] what was measured of each part of the step; its sum is the step's.
+        weights: [k] of the residuals of the parts.
+        price_s: function of a device → [k] seconds of the parts by the clock.
+    """
 
-    @property
-    def step_s(self) -> float:
-        """What was measured.
+    name: str
+    source: str
+    device: str | None
+    parts_s: FloatArray
+    weights: FloatArray
+    price_s: Callable[[Device], FloatArray]
 
-        Raises:
-            BadInput: nothing was.
-        """
-        if self.step.step_s is None:
-            raise BadInput("has no seconds", where=self.step.name, do="leave it out of the fit")
-        return self.step.step_s
+
+def step_observation(step: MeasuredStep, work: ModelWork) -> Observation:
+    """A measured step of a model whose work this is.
+
+    Raises:
+        BadInput: its seconds are not known.
+    """
+    if step.step_s is None:
+        raise BadInput("has no seconds", where=step.name, do="leave it out of the fit")
+
+    def price_s(device: Device) -> FloatArray:
+        return np.array([measured_estimate(step, work, device).step_s])
+
+    return Observation(step.name, step.source, step.device, np.array([step.step_s]), np.ones(1), price_s)
+
+
+def pass_observation(passes: MeasuredPasses, work: ModelWork) -> Observation:
+    """The passes of a profile that was measured of a model whose work this is."""
+    parts_s = np.array(passes.parts_s)
+    weights = np.asarray(PROFILE_WEIGHT * np.sqrt(parts_s / parts_s.sum()))
+
+    def price_s(device: Device) -> FloatArray:
+        return np.array(passes_estimate(passes, work, device)[: parts_s.size])
+
+    return Observation(passes.name, passes.name, None, parts_s, weights, price_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +123,19 @@ class Calibration:
 
 
 def fit_constants(
-    observations: Sequence[Observation], devices: Sequence[Device], start: StepConstants = USUAL
+    observations: Sequence[Observation],
+    devices: Sequence[Device],
+    start: StepConstants = USUAL,
+    usual: StepConstants = USUAL,
 ) -> Calibration:
     """The constants with which the observations are priced best.
 
     Args:
         observations: on these devices.
-        devices: peaks of those that have the constants in common, such as an A100 with 40 and one with 80 GB.
+        devices: peaks of those that have the constants in common, such as an A100 with 40 and one with 80 GB; profiles
+            were measured on the first.
         start: where the fit begins.
+        usual: what constants are pulled to.
 
     Raises:
         BadInput: there are no observations, or one cannot be priced on the device.
@@ -109,14 +145,14 @@ def fit_constants(
     if not observations:
         where = f"device {', '.join(device.name for device in devices)}"
         raise BadInput("no measured step is of this kind", where=where, do="give rows that have it")
-    logs = np.log([observation.step_s for observation in observations])
+    logs = np.log(np.concatenate([observation.parts_s for observation in observations]))
     weights = _weights(observations)
-    usual = _parameters(USUAL)
+    center = _parameters(usual)
     low, high = np.log(np.array(list(RANGES.values()))).T
 
     def residuals(parameters: FloatArray) -> FloatArray:
-        predicted = predicted_s(observations, devices, _constants(parameters))
-        return np.concatenate([weights * (np.log(predicted) - logs), PULL * (parameters - usual)])
+        prices = np.concatenate(_prices(observations, devices, _constants(parameters)))
+        return np.concatenate([weights * (np.log(prices) - logs), PULL * (parameters - center)])
 
     begin = np.clip(_parameters(start), low + PRECISE, high - PRECISE)
     fit = least_squares(
@@ -134,10 +170,18 @@ def fit_constants(
     return Calibration(constants, predicted_s(observations, devices, constants))
 
 
+def _prices(
+    observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants
+) -> list[FloatArray]:
+    """The priced parts of each observation on its device with these constants."""
+    fitted: dict[str | None, Device] = {device.name: replace(device, step=constants) for device in devices}
+    fitted[None] = fitted[devices[0].name]
+    return [observation.price_s(fitted[observation.device]) for observation in observations]
+
+
 def predicted_s(observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants) -> FloatArray:
     """[n] seconds of each observation on its device with these constants."""
-    fitted = {device.name: replace(device, step=constants) for device in devices}
-    return np.array([measured_estimate(o.step, o.work, fitted[o.step.device]).step_s for o in observations])
+    return np.array([float(parts_s.sum()) for parts_s in _prices(observations, devices, constants)])
 
 
 class SourceErrors(NamedTuple):
@@ -166,7 +210,7 @@ def errors_by_source(observations: Sequence[Observation], predicted: FloatArray)
     """
     ratios: dict[str, list[float]] = defaultdict(list)
     for observation, seconds in zip(observations, predicted.tolist(), strict=True):
-        ratios[observation.step.source].append(seconds / observation.step_s)
+        ratios[observation.source].append(seconds / float(observation.parts_s.sum()))
     result = []
     for source, values in sorted(ratios.items()):
         median, p90 = np.percentile(np.abs(np.array(values) - 1), [50, 90])
@@ -174,28 +218,68 @@ def errors_by_source(observations: Sequence[Observation], predicted: FloatArray)
     return result
 
 
+def errors_of_all(observations: Sequence[Observation], predicted: FloatArray) -> SourceErrors:
+    """The errors of all observations together; see `errors_by_source`."""
+    ratios = predicted / np.array([float(o.parts_s.sum()) for o in observations])
+    median, p90 = np.percentile(np.abs(ratios - 1), [50, 90])
+    return SourceErrors("all", ratios.size, float(median), float(p90), float(np.median(ratios)))
+
+
+def ends_of_ranges(constants: StepConstants) -> list[tuple[str, float]]:
+    """Constants that stand at an end of their RANGES, with that end."""
+    result = []
+    for name, ends in RANGES.items():
+        value = getattr(constants, name)
+        result += [(name, end) for end in ends if abs(math.log(value / end)) < 10 * PRECISE]
+    return result
+
+
+def left_out_s(
+    observations: Sequence[Observation],
+    devices: Sequence[Device],
+    start: StepConstants = USUAL,
+    usual: StepConstants = USUAL,
+) -> FloatArray:
+    """[n] seconds of each observation with the constants that are fitted to all other sources; none of one source.
+
+    Args:
+        observations, devices, start, usual: see `fit_constants`.
+
+    Raises:
+        BadInput: see `fit_constants`.
+    """
+    of_source = np.array([observation.source for observation in observations])
+    sources = sorted(set(of_source.tolist()))
+    seconds = np.zeros(len(observations) if len(sources) > 1 else 0)
+    for source in sources if len(sources) > 1 else ():
+        own = of_source == source
+        others = [observation for observation, left_out in zip(observations, own, strict=True) if not left_out]
+        constants = fit_constants(others, devices, start, usual).constants
+        chosen = [observation for observation, left_out in zip(observations, own, strict=True) if left_out]
+        seconds[own] = predicted_s(chosen, devices, constants)
+    return seconds
+
+
 def cross_validated(
-    observations: Sequence[Observation], devices: Sequence[Device], start: StepConstants = USUAL
+    observations: Sequence[Observation],
+    devices: Sequence[Device],
+    start: StepConstants = USUAL,
+    usual: StepConstants = USUAL,
 ) -> list[SourceErrors]:
     """The errors of each source under the constants that are fitted to all others; none where there is only one.
 
     Raises:
         BadInput: see `fit_constants`.
     """
-    sources = sorted({observation.step.source for observation in observations})
-    result = []
-    for source in sources if len(sources) > 1 else ():
-        own = [observation for observation in observations if observation.step.source == source]
-        others = [observation for observation in observations if observation.step.source != source]
-        constants = fit_constants(others, devices, start).constants
-        result += errors_by_source(own, predicted_s(own, devices, constants))
-    return result
+    seconds = left_out_s(observations, devices, start, usual)
+    return errors_by_source(observations, seconds) if seconds.size else []
 
 
 def _weights(observations: Sequence[Observation]) -> FloatArray:
-    """[n] such that the squares of a source add up to FULL_WEIGHT at most."""
-    counts = Counter(observation.step.source for observation in observations)
-    return np.array([math.sqrt(min(1.0, FULL_WEIGHT / counts[o.step.source])) for o in observations])
+    """Of all residuals; the squares of a source's steps add up to FULL_WEIGHT at most."""
+    counts = Counter(observation.source for observation in observations)
+    scales = [math.sqrt(min(1.0, FULL_WEIGHT / counts[o.source])) for o in observations]
+    return np.concatenate([scale * o.weights for scale, o in zip(scales, observations, strict=True)])
 
 
 def _parameters(constants: StepConstants) -> FloatArray:

@@ -7,6 +7,7 @@ GPT-2 is left out unless it is asked for: few models are trained with it any mor
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from automap_models.workloads.blocks import Activation, Rotary
     from automap_models.workloads.training import Architecture
 
+HAVE_DROPOUT = ("bert", "gpt2")
+"""Families whose models can have dropout here."""
 LARGEST_CONFIG_BYTES = 1 << 20
 LONGEST_DEFAULT = 8192
 """Tokens of a sample where a model has positions for more and nothing else is asked for."""
@@ -94,7 +97,22 @@ def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> Confi
         BadInput: the file cannot be read, is no JSON, names an unknown family, lacks a key of its family, or holds a
             size that cannot be meant; dropout is asked for of another family.
     """
-    content, where = read_bytes(path, LARGEST_CONFIG_BYTES), str(path)
+    file = Path(path)
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return decode_config(read_bytes(path, LARGEST_CONFIG_BYTES), name, where=str(path), dropout=dropout)
+
+
+def decode_config(content: bytes, name: str, *, where: str, dropout: bool = False) -> ConfiguredModel:
+    """The model of a config.json's content.
+
+    Args:
+        name: of the model; empty: that of its family.
+        where: what messages call the content.
+        dropout: see `read_config`.
+
+    Raises:
+        BadInput: see `read_config`.
+    """
     known = ", ".join(FAMILIES)
     kind = decode_json(content, _Kind, where=where, do=_DO.format(known)).model_type
     if isinstance(kind, UnsetType):
@@ -107,8 +125,6 @@ def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> Confi
     elif not isinstance(config, _Bert | _Gpt2):
         do = "leave it out, or give a model of bert or gpt2"
         raise BadInput(f"is not known for models of {kind}", where="`dropout`", do=do)
-    file = Path(path)
-    name = file.resolve().parent.name if file.name == "config.json" else file.stem
     positions, learned = config.positions()
     return ConfiguredModel(
         name=name or kind,
@@ -117,6 +133,25 @@ def read_config(path: str | os.PathLike[str], *, dropout: bool = False) -> Confi
         longest=positions if learned else None,
         dtype=config.compute_dtype(),
     )
+
+
+def described_config(config: object) -> str | None:
+    """The text of a config object of transformers as config.json; None for what is none, or of an unknown family."""
+    to_dict = getattr(config, "to_dict", None)
+    if to_dict is None:
+        return None
+    values = to_dict()
+    if not isinstance(values, dict) or values.get("model_type") not in FAMILIES:
+        return None
+    return json.dumps({key: value for key, value in values.items() if _is_plain(value)}, sort_keys=True)
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class _Kind(Foreign):

@@ -1,22 +1,26 @@
-"""The built-in model that a measured step trained, and its work."""
+"""The model that a measured step trained, or that a profile was measured of, and its work."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.measured import Family, MeasuredStep
-from automap_models.core.strategy import TransformerShape
+from automap_models.core.measured import DescribedModel, Family, MeasuredPasses, MeasuredStep
+from automap_models.core.microbatch import required_size
+from automap_models.core.profile import LARGEST_S, Profile
+from automap_models.core.strategy import Precision, TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, fingerprint
 from automap_models.formats.model_work_json import decode_model_work, encode_model_work
 
 if TYPE_CHECKING:
     from automap_models.core.model_work import ModelWork
+    from automap_models.workloads.registry import SizedModel
     from automap_models.workloads.training import Architecture
 
 _TRACED = 4
@@ -108,6 +112,22 @@ class MeasuredWorks:
             self._works[key] = self._read(key) or self._traced(step, key)
         return with_layers(self._works[key], step.shape)
 
+    def of_passes(self, passes: MeasuredPasses) -> ModelWork:
+        """The work of the model of a profile that was measured.
+
+        Raises:
+            BadInput: jax is not installed, or what the profile says is no transformer that can be priced.
+        """
+        described = {"model": asdict(passes.model), "sequence": passes.sequence, "code": _code()}
+        key = f"work-{fingerprint(described)}"
+        if key not in self._works:
+            known = self._read(key)
+            if known is None:
+                known = _sized(passes).work()
+                self.cache.write(key, encode_model_work(known))
+            self._works[key] = known
+        return self._works[key]
+
     def _read(self, key: str) -> ModelWork | None:
         entry = self.cache.read(key)
         if entry is not None:
@@ -126,6 +146,89 @@ class MeasuredWorks:
         work = architecture_work(step.shape.name, architecture, step.shape.sequence, "bfloat16")
         self.cache.write(key, encode_model_work(work))
         return work
+
+
+def _sized(passes: MeasuredPasses) -> SizedModel:
+    """The model of a profile; its work is counted in elements of bfloat16, from which those of others follow."""
+    from automap_models.workloads.config_json import decode_config
+    from automap_models.workloads.registry import configured_model, require_jax, sized
+
+    require_jax(passes.name)
+    model = passes.model
+    if model.config is None:
+        return sized(model.built_in or "", sequence=passes.sequence, dtype="bfloat16", dropout=model.dropout)
+    configured = decode_config(model.config.encode(), "", where=passes.name, dropout=model.dropout)
+    return configured_model(configured, sequence=passes.sequence, dtype="bfloat16")
+
+
+def measured_passes(
+    profile: Profile, name: str, model: DescribedModel | None = None, sequence: int | None = None
+) -> MeasuredPasses:
+    """The passes of a profile that was measured.
+
+    Args:
+        profile: of a transformer.
+        name: what it is called.
+        model: which model it is, where the profile does not say.
+        sequence: tokens of a sample, where the profile does not say.
+
+    Raises:
+        BadInput: its times were not measured, or it says too little.
+    """
+    meta = profile.meta
+    if not str(meta.get("times", "")).startswith("measured"):
+        raise BadInput("its times are not measured", where=name, do="make it with automap-profile … --measure")
+    transformer = meta.get("transformer")
+    described = transformer if isinstance(transformer, Mapping) else {}
+    if model is None:
+        built_in, config = (_text(described.get(key)) for key in ("built_in", "config"))
+        model = DescribedModel(built_in, config, bool(described.get("dropout", False)))
+    tokens = sequence or described.get("sequence")
+    if model.built_in is None and model.config is None:
+        do = "say which one by --model NAME|config.json and --sequence N"
+        raise BadInput("does not say which transformer it is of", where=name, do=do)
+    if not isinstance(tokens, int) or tokens < 1:
+        raise BadInput("does not say how many tokens a sample has", where=name, do="give --sequence N")
+    names: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    if profile.dtype not in names:
+        raise BadInput(f"computes in {profile.dtype}", where=name, do=f"measure it in one of {', '.join(names)}")
+    forward_s, whole_s = float(profile.C_fwd.sum()), float(profile.C.sum())
+    if not 0.0 < forward_s < whole_s:
+        raise BadInput("has no time for one of its passes", where=name, do="measure the model again")
+    update_s = meta.get("update_per_step_s")
+    in_fp32 = profile.dtype == "float32" and isinstance(update_s, float) and 0.0 < update_s < LARGEST_S
+    return MeasuredPasses(
+        name=name,
+        device=profile.device,
+        model=model,
+        sequence=tokens,
+        micro_batch=required_size(profile),
+        precision=names[profile.dtype],
+        flash=bool(described.get("flash", meta.get("framework") == "torch")),
+        forward_s=forward_s,
+        backward_s=whole_s - forward_s,
+        update_s=float(update_s) if in_fp32 and isinstance(update_s, float) else None,
+    )
+
+
+def described_model(what: str) -> DescribedModel:
+    """A built-in model by its name, or the one of a config.json.
+
+    Raises:
+        BadInput: it is neither, or no transformer.
+    """
+    from automap_models.workloads.source import Source, SourceKind, source_kind, transformer
+
+    kind = source_kind(what)
+    if kind is SourceKind.CONFIG:
+        return DescribedModel(config=Path(what).read_text())
+    model = transformer(Source(what, kind))
+    model.shape()
+    return DescribedModel(built_in=model.name)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def with_layers(work: ModelWork, shape: TransformerShape) -> ModelWork:

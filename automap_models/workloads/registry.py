@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from automap_models.core.strategy import TransformerShape
     from automap_models.hlo.module import Module
     from automap_models.hlo.step import TrainingStep
+    from automap_models.workloads.config_json import ConfiguredModel
     from automap_models.workloads.training import Architecture
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -119,6 +120,46 @@ WORKLOADS: dict[str, Workload] = {
         "automap_models.workloads.t5:SWITCH_BASE_8",
         batch=16,
         sequence=512,
+    ),
+    **{
+        f"rnnlm_{layers}": Workload(
+            f"RNNLM with {layers} LSTMs of 2048 units (arXiv 1602.02410), unrolled over time",
+            parameters,
+            f"automap_models.workloads.recurrent:RNNLM_{layers}",
+            batch=64,
+            sequence=20,
+        )
+        for layers, parameters in ((2, 108_095_248), (4, 175_220_496), (8, 309_470_992))
+    },
+    **{
+        f"gnmt_{layers}": Workload(
+            f"GNMT with {layers} + {layers} LSTMs of 1024 units (arXiv 1609.08144), unrolled over time",
+            parameters,
+            f"automap_models.workloads.recurrent:GNMT_{layers}",
+            batch=64,
+            sequence=40,
+        )
+        for layers, parameters in ((2, 154_979_584), (4, 196_939_008), (8, 280_857_856))
+    },
+    "wavenet_2x18": Workload(
+        "WaveNet with 2 stacks of 18 layers (arXiv 1609.03499)",
+        4_316_160,
+        "automap_models.workloads.wavenet:WAVENET_2_18",
+        batch=4,
+        sequence=4096,
+    ),
+    "wavenet_4x36": Workload(
+        "WaveNet with 4 stacks of 36 layers (arXiv 1609.03499)",
+        16_771_584,
+        "automap_models.workloads.wavenet:WAVENET_4_36",
+        batch=4,
+        sequence=4096,
+    ),
+    "inception_v3": Workload(
+        "Inception-v3 (arXiv 1512.00567) without the auxiliary head",
+        23_834_568,
+        "automap_models.workloads.inception:INCEPTION_V3",
+        batch=32,
     ),
     "gpt2": _published("GPT-2 (Radford et al. 2019)", 124_439_808, 1024, longest=1024),
     "gpt2-large": _published("GPT-2 large (Radford et al. 2019)", 774_030_080, 1024, longest=1024),
@@ -319,7 +360,13 @@ def configured(
     from .config_json import read_config
 
     require_jax(path)
-    model = read_config(path, dropout=dropout)
+    return configured_model(read_config(path, dropout=dropout), batch=batch, sequence=sequence, dtype=dtype)
+
+
+def configured_model(
+    model: ConfiguredModel, *, batch: int | None = None, sequence: int | None = None, dtype: str | None = None
+) -> SizedModel:
+    """The model of a config.json that has been read; arguments and errors are those of `configured`."""
     batch, dtype = _checked(1 if batch is None else batch, dtype or model.dtype)
     length = _sequence(model.name, model.sequence, model.longest, sequence)
     return SizedModel(model.name, model.architecture, (batch,) if length is None else (batch, length), dtype)

@@ -9,7 +9,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -315,10 +315,23 @@ def _jax_profile(
         begin(f"costing {len(whole.operations):,} instructions")
         graph = instruction_graph(whole)
         measured = measure_times(whole, graph=graph, progress=advance, **measuring)
-        return profile_from_graph(graph, measured.times_s, measured.meta)
+        return profile_from_graph(graph, measured.times_s, {**measured.meta, **_described(source)})
     module = module_of(source) if returned is None else _mlir_module(source, returned)
     begin(f"costing {len(module.operations):,} instructions")
     return roofline_profile(instruction_graph(module), device)
+
+
+def _described(source: Source) -> dict[str, object]:
+    """What a measured profile says of the transformer that it is of, for automap-calibrate."""
+    if source.kind not in _BUILT:
+        return {}
+    labels = _built(source).labels
+    if len(labels) < 2:
+        return {}
+    which = {"built_in": canonical(source.what)}
+    if source.kind is SourceKind.CONFIG:
+        which = {"config": Path(source.what).read_text()}
+    return {"transformer": {**which, "sequence": labels[-1], "dropout": source.dropout, "flash": False}}
 
 
 def _torch_profile(
@@ -332,6 +345,22 @@ def _torch_profile(
     step = (example.model, example.args, example.kwargs)
     if measuring is not None:
         begin(f"measuring {source.what}")
-        return measure_module(*step, **measuring)
+        profile = measure_module(*step, **measuring)
+        return replace(profile, meta={**profile.meta, **_described_module(*step)})
     begin(f"exporting {source.what}")
     return profile_module(*step, device=device)
+
+
+def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
+    """The same of a model of transformers, whose first input are tokens; nothing of another one."""
+    from automap_models.workloads.config_json import HAVE_DROPOUT, described_config
+
+    config = getattr(model, "config", None)
+    text = described_config(config)
+    tokens = next(iter((*args, *kwargs.values())), None)
+    shape = tuple(getattr(tokens, "shape", ()))
+    if text is None or len(shape) != 2:
+        return {}
+    flash = getattr(config, "_attn_implementation", "eager") != "eager"
+    dropout = getattr(config, "model_type", None) in HAVE_DROPOUT
+    return {"transformer": {"config": text, "sequence": int(shape[1]), "dropout": dropout, "flash": flash}}

@@ -7,9 +7,17 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
 
-from automap_models.core.device import Device
+from automap_models.core.device import Device, StepConstants
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.measured import SkippedStep
-from automap_models.simulate.calibration import USUAL, Calibration, Observation, SourceErrors
+from automap_models.simulate.calibration import (
+    Calibration,
+    Observation,
+    SourceErrors,
+    ends_of_ranges,
+    errors_by_source,
+    errors_of_all,
+)
 
 from .text import Column, console, table
 
@@ -23,24 +31,43 @@ class Calibrated:
         observations: that it was fitted to.
         skipped: rows that cannot be priced.
         others: rows of other kinds of devices, or without seconds.
+        usual: what constants were pulled to.
+        links: whether steps of several devices may say something of links and of overlap.
         fit: the constants.
-        fitted, validated: errors by source of the fit, and of fits without the source.
+        left_out_s: [n] what each observation is predicted to take by the others' sources; empty where there is one.
     """
 
     device: Device
     observations: list[Observation]
     skipped: list[SkippedStep]
     others: int
+    usual: StepConstants
+    links: bool
     fit: Calibration
-    fitted: list[SourceErrors]
-    validated: list[SourceErrors]
+    left_out_s: FloatArray
+
+    @property
+    def fitted(self) -> list[SourceErrors]:
+        """Errors by source in the fit."""
+        return errors_by_source(self.observations, self.fit.predicted_s)
+
+    @property
+    def validated(self) -> list[SourceErrors]:
+        """Errors by source of fits without the source; none where there is only one."""
+        return errors_by_source(self.observations, self.left_out_s) if self.left_out_s.size else []
+
+    @property
+    def together(self) -> tuple[SourceErrors, SourceErrors | None]:
+        """Errors of all in the fit, and of all when left out."""
+        left_out = errors_of_all(self.observations, self.left_out_s) if self.left_out_s.size else None
+        return errors_of_all(self.observations, self.fit.predicted_s), left_out
 
 
 def print_calibration(calibrated: Calibrated) -> None:
     """Print the constants beside the usual ones, errors by source, and why rows were left out."""
     screen = console()
     screen.print(f"{len(calibrated.observations)} steps on {calibrated.device.name}\n")
-    fitted, usual = asdict(calibrated.fit.constants), asdict(USUAL)
+    fitted, usual = asdict(calibrated.fit.constants), asdict(calibrated.usual)
     columns = (
         Column("constant", [name.replace("_", " ") for name in fitted], left=True),
         Column("fitted", [f"{value:.3g}" for value in fitted.values()]),
@@ -50,6 +77,8 @@ def print_calibration(calibrated: Calibrated) -> None:
     screen.print()
     left_out = {errors.source: errors for errors in calibrated.validated}
     rows = [(errors, left_out.get(errors.source)) for errors in calibrated.fitted]
+    if len(rows) > 1:
+        rows.append(calibrated.together)
     errors_table = (
         Column("source", [errors.source for errors, _ in rows], left=True),
         Column("steps", [str(errors.steps) for errors, _ in rows]),
@@ -61,6 +90,11 @@ def print_calibration(calibrated: Calibrated) -> None:
     screen.print(table(screen.width, errors_table))
     if not calibrated.validated:
         screen.print("\nThere is one source: how well the constants predict another one is not known.")
+    if not calibrated.links:
+        screen.print("\nProfiles say nothing of links and of overlap: their three constants are as before.")
+    for name, end in ends_of_ranges(calibrated.fit.constants):
+        what = f"{name.replace('_', ' ')} is at the end of its range, {end:g}: check the peaks of the device."
+        screen.print(f"\n{what}", markup=False)
     for reason, count in Counter(row.reason for row in calibrated.skipped).items():
         screen.print(f"\n{count} row(s) left out: {reason}", markup=False)
 
@@ -78,6 +112,7 @@ def calibration_document(calibrated: Calibrated) -> dict[str, Any]:
         "constants": asdict(calibrated.fit.constants),
         "fitted": [_errors_document(errors) for errors in calibrated.fitted],
         "left_out": [_errors_document(errors) for errors in calibrated.validated],
+        "together": [_errors_document(errors) for errors in calibrated.together if errors is not None],
         "skipped": [{"id": row.name, "reason": row.reason} for row in calibrated.skipped],
     }
 

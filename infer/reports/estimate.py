@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from automap_models.core.estimate import DeviceMemory, Estimate
 from automap_models.core.units import counted, percent, rounds, seconds, size
@@ -99,24 +98,3 @@ def facts(estimate: Estimate) -> Iterator[tuple[str, str]]:
     verdict = "fits" if estimate.fits else "does not fit"
     where = f"rank {rank}" if len(estimate.memory) > 1 else "each device"
     yield "memory", f"{verdict}: {size(held)} of {size(own)} on {where}"
-
-
-def estimate_document(estimate: Estimate) -> dict[str, Any]:
-    """The same as plain JSON types."""
-    return {
-        "model": estimate.model,
-        "cluster": estimate.cluster,
-        "device": estimate.device,
-        "strategy": {**asdict(estimate.strategy), "micro_batches": estimate.strategy.micro_batches},
-        "step_s": estimate.step_s,
-        "tokens_per_s_per_device": estimate.tokens_per_s_per_device,
-        "mfu": estimate.mfu,
-        "bubble_rate": estimate.bubble_rate,
-        "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
-        "memory": [
-            {**held._asdict(), "total": held.total, "memory_bytes": own}
-            for held, own in zip(estimate.memory, estimate.memory_bytes, strict=True)
-        ],
-        "peak_memory_bytes": estimate.peak_memory,
-        "fits": estimate.fits,
-    }

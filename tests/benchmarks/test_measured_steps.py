@@ -9,10 +9,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from observations import observation
+from observations import measured_step
+from scipy.stats import norm
 
 from automap_models.core.measured import SkippedStep
+from automap_models.core.strategy import Strategy
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measured_steps.py"
 
@@ -26,14 +29,34 @@ def test_errors_are_relative_to_what_was_measured(benchmark: ModuleType) -> None
 
 def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: ModuleType) -> None:
     """Of six pairs one is the wrong way round: (5 - 1) / 6. The second plan is chosen, 25 % behind the first."""
-    ranking = benchmark.ranking("", [2.0, 1.0, 3.0, 4.0], [4.0, 5.0, 6.0, 8.0])
+    plans = list(zip([2.0, 1.0, 3.0, 4.0], [4.0, 5.0, 6.0, 8.0], map(strategy, range(1, 5)), strict=True))
+    ranking = benchmark.ranking("", plans)
     assert (ranking.plans, ranking.spread) == (4, 2.0)
     assert ranking.tau == pytest.approx(4 / 6)
     assert ranking.loss == pytest.approx(0.25)
 
 
+def strategy(micro_batch: int) -> Strategy:
+    return Strategy(micro_batch=micro_batch, global_batch=12)
+
+
+def test_noise_is_the_deviation_of_steps_that_one_strategy_took(benchmark: ModuleType) -> None:
+    """Two steps that differ by the factor e deviate by √½ of a logarithm; with one step each nothing is known."""
+    one, other = strategy(1), strategy(2)
+    assert benchmark.noise_of([[(1.0, 1.0, one), (1.0, np.e, one), (1.0, 9.0, other)]]) == pytest.approx(0.5**0.5)
+    assert np.isnan(benchmark.noise_of([[(1.0, 1.0, one), (1.0, 9.0, other)]]))
+
+
+def test_a_perfect_prediction_ranks_two_plans_as_often_right_as_noise_allows(benchmark: ModuleType) -> None:
+    """Logarithms d apart with noise σ come the wrong way round with probability Φ(-d / (σ·√2)): τ is 1 - 2Φ(…)."""
+    plans = [(1.0, 1.0, strategy(1)), (1.0, np.exp(0.1), strategy(2))]
+    assert benchmark.tau_ceiling(plans, 1e-9) == pytest.approx(1.0)
+    ceiling = benchmark.tau_ceiling(plans, 0.1, draws=5_000)
+    assert ceiling == pytest.approx(1 - 2 * norm.cdf(-1 / 2**0.5), abs=0.05)
+
+
 def price(benchmark: ModuleType, predicted_s: float, measured_s: float, **values: Any) -> Any:
-    step = observation("row", values.pop("source", "us"), 4, 1024, micro_batch=1).step
+    step = measured_step("row", values.pop("source", "us"), 4, 1024, micro_batch=1)[0]
     step = step.__class__(**{**step.__dict__, "step_s": measured_s, **values})
     estimate = SimpleNamespace(step_s=predicted_s, peak_memory=2e9, fits=True)
     return benchmark.Price(step, estimate, None)

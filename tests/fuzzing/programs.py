@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import functools
 import io
+import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -48,13 +49,17 @@ def composed_with(program: str, arguments: Sequence[str]) -> Any:
             chosen[override.key_or_group] = choice
         else:
             rest.append(override)
-    config = copy.deepcopy(
-        samples.composed(program, tuple(f"{group}={name}" for group, name in chosen.items() if name))
-    )
+    config = pickle.loads(_composed(program, tuple(f"{group}={name}" for group, name in chosen.items() if name)))
     with open_dict(config):
         config.hydra = {}
     ConfigLoaderImpl._apply_overrides_to_config(rest, config)
     return config
+
+
+@functools.cache
+def _composed(program: str, overrides: tuple[str, ...]) -> bytes:
+    """A composed config, from which a copy is made in a seventh of the time that `copy.deepcopy` takes."""
+    return pickle.dumps(samples.composed(program, overrides))
 
 
 def call_with_overrides(program: str, body: Callable[[], object]) -> None:

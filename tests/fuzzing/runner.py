@@ -32,6 +32,10 @@ LONGEST_S = 10.0
 LONGEST_WAIT_S = 120.0
 """Time by the clock after which a case waits for something that does not come."""
 CASES_A_CHILD = 2_000
+CURRENT = "current"
+"""File with the case that runs, in the folder of the child's temporary files."""
+MEMORY = Path("/dev/shm")
+"""A file system in memory, where there is one: a case writes several files, and many of them take longer than it."""
 
 
 @dataclass
@@ -104,11 +108,12 @@ def _run_cases(
 ) -> dict[str, object]:
     """Run a target's cases and those kept of it; how many ran, and how many of them were refused."""
     refused = ran = 0
+    current = Path(tempfile.gettempdir(), CURRENT)
     begun_s = time.process_time()
     numbers = range(int(first * target.share), int((first + count) * target.share))
     cases = ((f"{seed}-{number}", case(target, name, seed, number)) for number in numbers)
     for label, content in itertools.chain(kept_cases(name) if first == 0 else (), cases):
-        keep(folder / "current", content)
+        keep(current, content)
         faulthandler.dump_traceback_later(LONGEST_WAIT_S, exit=True)  # also of code that no signal interrupts
         signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         ran += 1
@@ -163,31 +168,38 @@ def fuzz(names: Sequence[str], cases: int, seed: int, folder: Path) -> dict[str,
         count = min(CASES_A_CHILD, cases - first)
         command = [sys.executable, str(PROGRAM), "--seed", str(seed)]
         command += ["--child", ",".join(names), str(first), str(count), str(folder)]
-        with tempfile.TemporaryDirectory() as home:
+        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as home:
             threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             environment = {**os.environ, **threads, "HOME": home, "AUTOMAP_CACHE": home, "JAX_PLATFORMS": "cpu"}
+            environment["TMPDIR"] = home
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        ended = set()
-        for line in map(json.loads, done.stdout.splitlines()):
-            outcome = outcomes[line["target"]]
-            if "error" in line:
-                outcome.failures.append(f"{line['target']}, case {line['case']}: {line['error']}")
-            else:
-                ended.add(line["target"])
-                outcome.cases += line["cases"]
-                outcome.refused += line["refused"]
-                outcome.taken_s += line["taken_s"]
-        missing = [name for name in names if name not in ended]
-        if missing:  # the first of them killed the child
-            outcomes[missing[0]].failures.append(_death(missing[0], done, folder / "current"))
+            ended = _reported(done.stdout, outcomes)
+            missing = [name for name in names if name not in ended]
+            if missing:  # the first of them killed the child
+                outcomes[missing[0]].failures.append(_death(missing[0], done, Path(home, CURRENT), folder))
     return outcomes
 
 
-def _death(name: str, done: subprocess.CompletedProcess[str], current: Path) -> str:
+def _reported(lines: str, outcomes: dict[str, Outcome]) -> set[str]:
+    """Add what a child printed to the outcomes; the targets whose cases all ran."""
+    ended = set()
+    for line in map(json.loads, lines.splitlines()):
+        outcome = outcomes[line["target"]]
+        if "error" in line:
+            outcome.failures.append(f"{line['target']}, case {line['case']}: {line['error']}")
+        else:
+            ended.add(line["target"])
+            outcome.cases += line["cases"]
+            outcome.refused += line["refused"]
+            outcome.taken_s += line["taken_s"]
+    return ended
+
+
+def _death(name: str, done: subprocess.CompletedProcess[str], current: Path, folder: Path) -> str:
     """What is known of the end of a child; the case in which it ended is kept."""
     if not current.exists():
         return f"{name}: the child ended with {done.returncode} before the first case: {done.stderr[-1500:]}"
-    copy = current.with_name(f"{name}-fatal-{time.time_ns()}")
+    copy = folder / f"{name}-fatal-{time.time_ns()}"
     copy.write_bytes(current.read_bytes())
     return f"{name}: the child ended with {done.returncode} in {copy.name}: {done.stderr[-1500:]}"
 

@@ -255,7 +255,9 @@ def data_set() -> Mapping[str, bytes]:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         make(composed("datagen", (*DATA, *SIZES, f"out={folder}/data")))
-        return {f"data/{path.name}": path.read_bytes() for path in Path(folder, "data").iterdir() if path.is_file()}
+        return {
+            f"data/{path.name}": path.read_bytes() for path in sorted(Path(folder, "data").iterdir()) if path.is_file()
+        }
 
 
 @functools.cache
@@ -269,7 +271,7 @@ def training() -> Mapping[str, bytes]:
         for name, content in data_set().items():
             Path(folder, name).write_bytes(content)
         train(composed("train", (*TRAINING, f"data.path={data}", f"out={folder}/run")))
-        files = {f"data/{path.name}": path.read_bytes() for path in data.iterdir()}
+        files = {f"data/{path.name}": path.read_bytes() for path in sorted(data.iterdir())}
         return {**files, "last.ckpt": Path(folder, "run", "checkpoints", "last.ckpt").read_bytes()}
 
 

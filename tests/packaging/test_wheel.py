@@ -86,6 +86,7 @@ def test_the_installed_library_is_the_wheels_and_not_the_checkouts(installed: Pa
     [
         "automap",
         "automap-calibrate",
+        "automap-export",
         "automap-infer",
         "automap-place",
         "automap-plan",

@@ -6,9 +6,11 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from observations import observation
+from gpt_work import gpt_work
+from observations import measured_step, observation
 
 from automap_models.core.device import StepConstants
+from automap_models.core.measured import DescribedModel, MeasuredPasses
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.simulate.calibration import (
@@ -16,10 +18,16 @@ from automap_models.simulate.calibration import (
     USUAL,
     Observation,
     cross_validated,
+    ends_of_ranges,
     errors_by_source,
+    errors_of_all,
     fit_constants,
+    left_out_s,
+    pass_observation,
     predicted_s,
+    step_observation,
 )
+from automap_models.simulate.measured import passes_estimate
 
 DEVICE = (read_device("a100"),)
 TRUE = StepConstants(
@@ -46,7 +54,7 @@ def measured(noise: float, seed: int) -> list[Observation]:
     ]
     seconds = predicted_s(observations, DEVICE, TRUE)
     seconds = seconds * np.exp(np.random.default_rng(seed).normal(0.0, noise, seconds.size))
-    return [replace(o, step=replace(o.step, step_s=float(s))) for o, s in zip(observations, seconds, strict=True)]
+    return [replace(o, parts_s=np.array([s])) for o, s in zip(observations, seconds, strict=True)]
 
 
 def test_steps_priced_with_known_constants_give_them_back() -> None:
@@ -56,7 +64,7 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
     for name in ("intra_efficiency", "inter_efficiency"):
         left, right = sorted((getattr(TRUE, name), getattr(USUAL, name)))
         assert left * 0.9 < getattr(fit.constants, name) < (left + right) / 2 * 1.1, name
-    errors = np.abs(fit.predicted_s / [o.step_s for o in measured(0.0, 0)] - 1)
+    errors = np.abs(fit.predicted_s / [float(o.parts_s[0]) for o in measured(0.0, 0)] - 1)
     assert np.median(errors) < 0.03
 
 
@@ -65,12 +73,12 @@ def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
     assert [errors.source for errors in validated] == ["one", "three", "two"]
     assert sum(errors.steps for errors in validated) == 28
     assert all(errors.median < 0.05 for errors in validated)
-    assert cross_validated([o for o in measured(0.0, 0) if o.step.source == "one"], DEVICE) == []
+    assert cross_validated([o for o in measured(0.0, 0) if o.source == "one"], DEVICE) == []
 
 
 def test_an_outlier_does_not_move_the_fit() -> None:
     observations = measured(0.0, 0)
-    slow = replace(observations[0], step=replace(observations[0].step, step_s=10 * observations[0].step_s))
+    slow = replace(observations[0], parts_s=10 * observations[0].parts_s)
     constants = fit_constants([slow, *observations[1:]], DEVICE).constants
     assert constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
 
@@ -83,20 +91,17 @@ def test_without_steps_there_is_nothing_to_fit() -> None:
 def test_devices_that_have_constants_in_common_are_fitted_together() -> None:
     """Half of the steps are on an A100 with 40 GB, whose memory is slower."""
     both = (*DEVICE, read_device("a100-40"))
-    steps = [
-        replace(o, step=replace(o.step, device=("a100", "a100-40")[i % 2])) for i, o in enumerate(measured(0.0, 0))
-    ]
+    steps = [replace(o, device=("a100", "a100-40")[i % 2]) for i, o in enumerate(measured(0.0, 0))]
     seconds = predicted_s(steps, both, TRUE)
     assert (seconds[1::2] > predicted_s(measured(0.0, 0), DEVICE, TRUE)[1::2]).all()
-    steps = [replace(o, step=replace(o.step, step_s=float(s))) for o, s in zip(steps, seconds, strict=True)]
+    steps = [replace(o, parts_s=np.array([s])) for o, s in zip(steps, seconds, strict=True)]
     fit = fit_constants(steps, both)
     assert np.median(np.abs(fit.predicted_s / seconds - 1)) < 0.03
 
 
 def test_what_was_not_timed_is_no_observation() -> None:
-    timed = measured(0.0, 0)[0]
     with pytest.raises(BadInput, match="0-0: has no seconds"):
-        fit_constants([replace(timed, step=replace(timed.step, step_s=None))], DEVICE)
+        step_observation(*measured_step("0-0", "one", 4, 1024, step_s=None, micro_batch=1))
 
 
 def test_the_usual_constants_lie_in_their_ranges() -> None:
@@ -111,3 +116,50 @@ def test_errors_are_relative_and_by_source() -> None:
     assert (first.source, first.steps, second.source, second.steps) == ("a", 1, "b", 3)
     assert list(first[2:]) == pytest.approx([1.0, 1.0, 2.0])
     assert list(second[2:]) == pytest.approx([0.2, 0.2 + 0.8 * 0.1, 1.1])
+
+
+PROFILED = [(512, 8, True), (1024, 1, True), (1024, 16, False), (2048, 4, True), (4096, 1, False), (4096, 4, True)]
+"""Widths, samples of a micro-batch, and whether attention is one kernel."""
+OTHERS = [(768, 4, False), (1536, 2, True), (3072, 8, True), (6144, 1, False)]
+
+
+def profiled(noise: float = 0.0, sizes_of: list[tuple[int, int, bool]] = PROFILED) -> list[Observation]:
+    """Profiles of GPTs on one A100, priced with TRUE."""
+    device, draw = replace(DEVICE[0], step=TRUE), np.random.default_rng(0)
+    observations = []
+    for i, (hidden, samples, flash) in enumerate(sizes_of):
+        work = gpt_work(4, hidden, hidden // 64, 1024, 8192)
+        described = DescribedModel(built_in="gpt")
+        sizes = {"model": described, "sequence": 1024, "micro_batch": samples, "precision": "bf16", "flash": flash}
+        passes = MeasuredPasses(name=str(i), device="one", forward_s=1.0, backward_s=1.0, **sizes)  # type: ignore[arg-type]
+        priced = np.array(passes_estimate(passes, work, device)[:2]) * np.exp(draw.normal(0.0, noise, 2))
+        forward_s, backward_s = priced.tolist()
+        observations.append(pass_observation(replace(passes, forward_s=forward_s, backward_s=backward_s), work))
+    return observations
+
+
+def test_profiles_priced_with_known_constants_give_them_back() -> None:
+    """Or others that price models of other sizes nearly alike. Those of links and of overlap stay as the device's."""
+    own = replace(USUAL, intra_efficiency=0.9, inter_efficiency=0.8, overlap=0.7)
+    fit = fit_constants(profiled(), DEVICE, USUAL, own)
+    assert fit.constants.product_efficiency == pytest.approx(TRUE.product_efficiency, rel=0.1)
+    assert USUAL.bandwidth_efficiency < fit.constants.bandwidth_efficiency < TRUE.bandwidth_efficiency * 1.02
+    for name in ("intra_efficiency", "inter_efficiency", "overlap"):
+        assert getattr(fit.constants, name) == pytest.approx(getattr(own, name), rel=0.01), name
+    for observations in (profiled(), profiled(sizes_of=OTHERS)):
+        prices = predicted_s(observations, DEVICE, fit.constants)
+        assert np.abs(prices / [o.parts_s.sum() for o in observations] - 1).max() < 0.04
+
+
+def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
+    validated = cross_validated(profiled(0.02), DEVICE)
+    assert len(validated) == 6
+    assert all(errors.median < 0.08 for errors in validated)
+    together = errors_of_all(profiled(0.02), left_out_s(profiled(0.02), DEVICE))
+    assert together.steps == 6
+    assert together.median == pytest.approx(np.median([errors.median for errors in validated]))
+
+
+def test_constants_at_the_end_of_their_range_are_named() -> None:
+    assert ends_of_ranges(TRUE) == []
+    assert ends_of_ranges(replace(TRUE, product_efficiency=1.0)) == [("product_efficiency", 1.0)]

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster, NodeGroup
 from automap_models.core.device import Device
+from automap_models.core.schedules import build_schedule
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime, Shares, StepClock
 from automap_models.cost.process_groups import process_groups
 from automap_models.cost.stage_costs import stage_costs
 from automap_models.errors import BadInput
 from automap_models.simulate.calibration import USUAL
+from automap_models.simulate.engine import simulate
 from automap_models.simulate.strategy import strategy_estimate
 
 DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
@@ -52,6 +54,19 @@ def test_the_parts_add_up_to_the_step() -> None:
     assert all(part >= 0 for part in estimate.parts)
     assert min(estimate.parts.tensor_parallel, estimate.parts.bubble, estimate.parts.transfers) > 0
     assert estimate.tokens_per_s_per_device == pytest.approx(16 * 512 / estimate.step_s / 16)
+
+
+def test_ranks_of_zb_h2_do_not_wait_for_one_another_before_their_update() -> None:
+    """The step is the longest rank from its first pass to its last, by the engine; messages have no bytes."""
+    strategy = Strategy(micro_batch=1, global_batch=12, pp=4, schedule="zb-h2")
+    cluster = replace(_cluster(4), intra=1e18, inter=1e18)
+    parts = strategy_estimate(WORK, strategy, cluster, DEVICE).parts
+    costs, schedule = stage_costs(WORK, strategy, cluster, DEVICE), build_schedule("zb-h2", 4, 12)
+    forward, inputs, weights = costs.times.passes
+    timeline = simulate(forward, inputs + weights, costs.transfer_s, np.zeros(4), schedule, weight_s=weights)
+    passes_s = parts.total - parts.data_parallel - parts.optimizer
+    assert passes_s == pytest.approx(timeline.longest_rank[0], rel=1e-3)
+    assert passes_s < 0.99 * timeline.length_s
 
 
 def test_a_device_without_constants_is_refused() -> None:

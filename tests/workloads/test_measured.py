@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gpt_work import gpt_work
-from observations import observation
+from observations import measured_step
 
+from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.core.measured import MeasuredPasses
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache
+from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.model_work_json import decode_model_work, encode_model_work
-from automap_models.workloads.measured import MeasuredWorks, architecture_of, with_layers
+from automap_models.workloads.measured import MeasuredWorks, architecture_of, measured_passes, with_layers
+from automap_models.workloads.source import Source, SourceKind, profile_source
 
 pytest.importorskip("flax")
+
+from automap_models.hlo import measure
+from automap_models.hlo.measure import Measured
 
 SHAPE = TransformerShape(
     name="small", layers=6, hidden=64, heads=4, kv_heads=2, ffn=96, sequence=32, vocabulary=128, experts=None
@@ -47,7 +55,7 @@ def parameters(work: ModelWork) -> float:
 
 def test_work_is_traced_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPT of 6 layers: 12h² + 13h parameters a block, (V + s)·h in embeddings, 2h in the last norm."""
-    step = replace(observation("a", "b", 4, 1024, micro_batch=1).step, shape=replace(SHAPE, kv_heads=4, ffn=256))
+    step = replace(measured_step("a", "b", 4, 1024, micro_batch=1)[0], shape=replace(SHAPE, kv_heads=4, ffn=256))
     work = MeasuredWorks(Cache(tmp_path)).of(step)
     assert work.shape == step.shape
     assert parameters(work) == 6 * (12 * 64**2 + 13 * 64) + (128 + 32) * 64 + 2 * 64
@@ -77,3 +85,44 @@ def test_work_comes_back_from_json_as_it_was() -> None:
 def test_what_is_no_work_is_refused(content: bytes) -> None:
     with pytest.raises(BadInput, match="is no model's work"):
         decode_model_work(content)
+
+
+TINY = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
+ONCE = {"repeats": 1, "warmup": 0}
+
+
+def _measured(source: Source) -> MeasuredPasses:
+    profile = profile_source(source, None, read_device("cpu"), ONCE, lambda _: None, lambda *_: None)
+    return measured_passes(profile, "tiny")
+
+
+def _a_microsecond_each(module: object, graph: InstructionGraph, **_: object) -> Measured:
+    """In place of a clock, which takes a minute to compile every operation."""
+    ends_s = {phase: float((graph.phases <= phase).sum()) * 1e-6 for phase in Phase}
+    return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, 0.0, {}, 1, 0)
+
+
+@pytest.mark.slow
+def test_a_measured_profile_says_which_transformer_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of JAX and of PyTorch: both lead to the same parameters, and to the times of the profile."""
+    monkeypatch.setattr(measure, "measure_times", _a_microsecond_each)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    jax = _measured(Source(str(path), SourceKind.CONFIG, batch=2, sequence=16))
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    sizes = {key: value for key, value in TINY.items() if key != "model_type"}
+    config = transformers.GPT2Config(**sizes, attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
+    config.use_cache = False
+    ids = torch.ones(2, 16, dtype=torch.int64)
+    inputs = {"input_ids": ids, "labels": ids}
+    model = (transformers.GPT2LMHeadModel(config), inputs)
+    works = MeasuredWorks(Cache(tmp_path))
+    parameters = []
+    for passes in (jax, _measured(Source("tiny", SourceKind.FACTORY, model=model))):
+        assert (passes.sequence, passes.micro_batch, passes.precision) == (16, 2, "fp32")
+        assert min(passes.parts_s) > 0
+        assert len(passes.parts_s) == 3
+        work = works.of_passes(passes)
+        parameters.append(sum(float(work.layers[i].parameters.values.sum()) for i in work.order))
+    assert parameters == [parameters[0]] * 2
+    assert jax.flash is False

@@ -30,6 +30,7 @@ CALLS = {
     "plan": [PROFILE, "--topo", "A", "--max-stages", "2", "--budget", "1", "--no-cache", "--json"],
     "place": ["line.json", "--planner", "greedy", "--json"],
     "search": ["pp", PROFILE, "--topo", "A", "--stages", "2", "--radius", "1", "--episodes", "4", "--json"],
+    "export": ["strategy.json", "--to", "megatron", "--json"],
     "calibrate": ["rows.json", "--device", "a100", "--json"],
 }
 """Command → arguments of a quick run."""
@@ -50,6 +51,13 @@ ROWS = {
             "measured": {"iteration_s": 0.01},
         }
     ]
+}
+STRATEGY = {
+    "schema": 1,
+    "kind": "strategy",
+    "model": "small",
+    "strategy": {"micro_batch": 1, "global_batch": 8, "pp": 2, "micro_batches": 8},
+    "stage_layers": [2, 2],
 }
 GRAPH = {
     "maxSizePerFPGA": 6e9,
@@ -77,6 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(PROFILE, C=np.full(12, 1e-2), A=np.full(12, 1e6), W=np.full(12, 1e7))
     monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     Path("line.json").write_text(json.dumps(GRAPH), encoding="utf-8")
+    Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
     Path("rows.json").write_text(json.dumps(ROWS), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""automap-calibrate: rows that are priced with known constants give a device with them, and mistakes are one line."""
+"""automap-calibrate: what is priced with known constants gives a device with them, and mistakes are one line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from automap_models.core.device import StepConstants
-from automap_models.core.measured import MeasuredStep
+from automap_models.core.measured import DescribedModel, MeasuredStep
+from automap_models.core.profile import Profile
 from automap_models.formats.atomic import Cache, cache_folder
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.formats.measured_rows import read_measured_steps
+from automap_models.formats.npz import write_npz
 from automap_models.infer import app
 from automap_models.simulate.calibration import USUAL
-from automap_models.simulate.measured import measured_estimate
-from automap_models.workloads.measured import MeasuredWorks
+from automap_models.simulate.measured import measured_estimate, passes_estimate
+from automap_models.workloads.measured import MeasuredWorks, measured_passes
 
 pytest.importorskip("flax")
 
@@ -128,3 +130,87 @@ def test_rows_that_lack_a_field_are_one_line(tmp_path: Path, capsys: pytest.Capt
     path.write_text(json.dumps({"rows": [document]}))
     assert app.main(["calibrate", str(path), "--device", "a100"]) == 2
     assert "rows.json: $.rows[0].gpus is missing" in capsys.readouterr().err
+
+
+CONFIG = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 64, "n_layer": 4, "n_head": 4}
+
+
+def _profile(path: Path, samples: int, **meta: Any) -> Path:
+    """A profile of CONFIG with the times that TRUE gives it on an A100, unless `meta` says otherwise."""
+    about = {
+        "times": "measured per module",
+        "device": "mine",
+        "dtype": "bfloat16",
+        "microbatch_size": samples,
+        "transformer": {"config": json.dumps(CONFIG), "sequence": 128, "dropout": False, "flash": True},
+        **meta,
+    }
+    passes = measured_passes(_timed(1.0, 2.0, about), path.stem, DescribedModel(config=json.dumps(CONFIG)), 128)
+    work = MeasuredWorks(Cache(cache_folder())).of_passes(passes)
+    forward_s, backward_s, _ = passes_estimate(passes, work, replace(read_device("a100"), step=TRUE))
+    write_npz(path, _timed(forward_s, backward_s, about))
+    return path
+
+
+def _timed(forward_s: float, backward_s: float, meta: dict[str, Any]) -> Profile:
+    halves = [0.5, 0.5]
+    times = {"C": [(forward_s + backward_s) * x for x in halves], "C_fwd": [forward_s * x for x in halves]}
+    return Profile.create(**times, A=[1.0, 0.0], W=[1.0, 1.0], meta={"times": "measured", **meta})
+
+
+@pytest.fixture(scope="module")
+def profiles(rows: Path) -> list[str]:
+    """Two profiles; `rows` keeps a cache of traced models meanwhile."""
+    return [str(_profile(rows.parent / f"of-{samples}.npz", samples)) for samples in (1, 64)]
+
+
+def test_profiles_are_priced_as_they_were_with_the_constants_that_are_fitted_to_them(
+    profiles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.yaml"
+    assert app.main(["calibrate", *profiles, "--device", "a100", "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [errors["source"] for errors in printed["fitted"]] == profiles
+    assert all(errors["median"] < 0.05 for errors in printed["fitted"])
+    shipped, fitted = read_device("a100").step, read_device(out).step
+    assert shipped is not None
+    assert fitted is not None
+    for name in ("intra_efficiency", "inter_efficiency", "overlap"):
+        assert getattr(fitted, name) == pytest.approx(getattr(shipped, name), rel=1e-3), name
+    assert app.main(["calibrate", *profiles, "--device", "a100"]) == 0
+    assert "Profiles say nothing of links and of overlap" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("meta", "options", "sentence"),
+    [
+        ({"times": "roofline"}, (), "its times are not measured"),
+        ({"transformer": None}, (), "does not say which transformer it is of"),
+        ({"transformer": None}, ("--model", "gpt2"), "does not say how many tokens a sample has"),
+        ({"dtype": "float64"}, (), "computes in float64"),
+        ({}, ("--model", "vgg19"), "has no layers that a strategy can divide"),
+    ],
+)
+def test_a_profile_that_says_too_little_is_one_line(
+    tmp_path: Path, meta: dict[str, Any], options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, described = tmp_path / "one.npz", {"config": json.dumps(CONFIG), "sequence": 128}
+    about = {"times": "measured", "microbatch_size": 2, "transformer": described, **meta}
+    write_npz(path, _timed(1.0, 2.0, about))
+    assert app.main(["calibrate", str(path), "--device", "a100", *options]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_profiles_of_two_devices_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name in ("one", "two"):
+        described = {"config": json.dumps(CONFIG), "sequence": 128}
+        write_npz(
+            tmp_path / f"{name}.npz",
+            _timed(1.0, 2.0, {"device": name, "microbatch_size": 2, "transformer": described}),
+        )
+        paths.append(str(tmp_path / f"{name}.npz"))
+    assert app.main(["calibrate", *paths, "--device", "a100"]) == 2
+    assert "two.npz: was measured on 'two'" in capsys.readouterr().err

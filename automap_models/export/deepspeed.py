@@ -1,0 +1,184 @@
+"""DeepSpeed: a Python module with a PipelineModule whose stages are the plan's, and the configuration beside it.
+
+DeepSpeed balances stages itself and takes no list of them, so that the module overrides `_partition_layers`, where
+`parts` says with which of its layers each stage begins. Its layers are the embedding, the blocks and the head:
+
+    layers   embedding   block 0   block 1   block 2   block 3   head
+    parts    0                               3                        6      two stages of two blocks each
+
+Its pipeline runs 1F1B, and shares the optimiser's state at most (ZeRO-1). Checked against DeepSpeed 0.19
+(runtime/pipe/module.py, runtime/pipe/schedule.py, runtime/config.py).
+"""
+
+from __future__ import annotations
+
+import runpy
+from itertools import accumulate
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from automap_models.core.strategy import Strategy
+from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+
+NAME = "deepspeed"
+DISTRIBUTION = "deepspeed"
+LIMITS = Limits({"1f1b": "TrainSchedule"})
+MOST_ZERO = 1
+"""ZeRO stage beside a pipeline."""
+_PRECISION: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "fp16": {"fp16": {"enabled": True}},
+    "bf16": {"bf16": {"enabled": True}},
+}
+_HEADER = '''\
+"""{model} for DeepSpeed, written by automap-export: engine, *_ = initialize(…)."""
+
+import deepspeed
+{imports}
+CONFIG = {config}
+
+'''
+_IMPORTS = """\
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+"""
+_PIPELINE = '''\
+PARTS = {parts}
+"""The layer that each stage begins with, counted from the embedding, which is layer 0; last the number of layers."""
+
+
+class PlannedPipeline(PipelineModule):
+    """Stage s holds the layers PARTS[s] to PARTS[s + 1] - 1 of: the embedding, {blocks} blocks, the head."""
+
+    def __init__(self, layers, **options):
+        topology = PipeModelDataParallelTopology(num_pp={pp}, num_mp={tp}, num_dp={dp})
+        super().__init__(layers, topology=topology, activation_checkpoint_interval={interval}, **options)
+
+    def _partition_layers(self, method="planned"):
+        if len(self._layer_specs) != PARTS[-1]:
+            raise ValueError(f"{{len(self._layer_specs)}} layers, but the plan is for {{PARTS[-1]}}")
+        self.parts = list(PARTS)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+
+def initialize(layers, loss_fn, **options):
+    """DeepSpeed's engine for a list of layers; give it an optimizer or add one to CONFIG."""
+    model = PlannedPipeline(layers, loss_fn=loss_fn)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return deepspeed.initialize(model=model, model_parameters=parameters, config=CONFIG, **options)
+'''
+_WHOLE = '''\
+
+def initialize(model, **options):
+    """DeepSpeed's engine for a whole model; give it an optimizer or add one to CONFIG."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return deepspeed.initialize(model=model, model_parameters=parameters, config=CONFIG, **options)
+'''
+
+
+def write(source: Source, path: Path) -> Written:
+    """The module.
+
+    Raises:
+        Inexpressible: DeepSpeed has no words for the plan.
+        BadInput: the model was not given, or says too little.
+    """
+    layout = _layout(source)
+    s = layout.strategy
+    notes = []
+    if s.pp == 1:
+        body = _WHOLE
+        if layout.recompute(NAME) == "full":
+            notes.append("without a pipeline the model has to checkpoint its blocks itself")
+    else:
+        numbers = {"pp": s.pp, "tp": s.tp, "dp": s.dp, "blocks": sum(layout.layers)}
+        body = _PIPELINE.format(parts=parts(layout.layers), interval=int(layout.recompute(NAME) == "full"), **numbers)
+    if s.tp > 1:
+        notes.append(f"the {s.tp} devices of a replica share operators as its layers do: DeepSpeed divides none itself")
+    header = _HEADER.format(model=layout.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))
+    return Written(header + body, notes=tuple(notes))
+
+
+def config(s: Strategy) -> dict[str, Any]:
+    """DeepSpeed's configuration."""
+    batches = {"train_batch_size": s.global_batch, "train_micro_batch_size_per_gpu": s.micro_batch}
+    zero = {"zero_optimization": {"stage": s.zero}}
+    return {**batches, "gradient_accumulation_steps": s.micro_batches, **zero, **_PRECISION[s.precision]}
+
+
+def parts(layers: tuple[int, ...]) -> list[int]:
+    """[S+1] the layer with which each stage begins; the embedding is a layer, and so is the head."""
+    counts = list(layers)
+    counts[0] += 1
+    counts[-1] += 1
+    return list(accumulate(counts, initial=0))
+
+
+def _layout(source: Source) -> Layout:
+    assert isinstance(source, StagedSource | StrategySource)
+    layout = layout_of(source, NAME, LIMITS)
+    s, where = layout.strategy, f"plan of {layout.model}"
+    if s.pp > 1 and s.zero > MOST_ZERO:
+        what = f"DeepSpeed runs no pipeline with ZeRO-{s.zero}"
+        raise Inexpressible(what, where=where, do=f"take zero {MOST_ZERO}, or one stage")
+    if layout.recompute(NAME) == "selective":
+        raise Inexpressible("DeepSpeed recomputes whole layers", where=where, do="take recompute full or none")
+    if s.cp * s.ep > 1:
+        what = "context and expert parallelism are the model's own in DeepSpeed"
+        raise Inexpressible(what, where=where, do="take cp 1 and ep 1")
+    if s.precision not in _PRECISION:
+        what = f"precision {s.precision} is none of DeepSpeed's"
+        raise Inexpressible(what, where=where, do=f"take {', '.join(_PRECISION)}")
+    return layout
+
+
+def check(source: Source, path: Path) -> str:
+    """DeepSpeed builds the bounds of the plan's stages from the module, and its batches agree.
+
+    Raises:
+        BadInput: DeepSpeed is not installed.
+        Mismatch: it builds others.
+    """
+    layout = _layout(source)
+    s = layout.strategy
+    settings = parser_module("deepspeed.runtime.config", DISTRIBUTION)
+    topologies = parser_module("deepspeed.runtime.pipe.topology", DISTRIBUTION)
+    parser_module("deepspeed.pipe", DISTRIBUTION)
+    read = runpy.run_path(str(path))
+    ranks = SimpleNamespace(get_data_parallel_world_size=lambda: s.dp)
+    with patch.object(settings.dist, "get_rank", return_value=0):  # no process group is open here
+        batches = settings.DeepSpeedConfig(read["CONFIG"], mpu=ranks)
+    require_same("batch", batches.gradient_accumulation_steps, s.micro_batches)
+    require_same("ZeRO stage", int(batches.zero_config.stage), s.zero)
+    if s.pp > 1:
+        topology = topologies.PipeModelDataParallelTopology(num_pp=s.pp, num_mp=s.tp, num_dp=s.dp)
+        bounds = [_bounds(read["PlannedPipeline"], topology, rank, layout) for rank in range(topology.world_size())]
+        own = parts(layout.layers)
+        stages = [topology.get_coord(rank).pipe for rank in range(topology.world_size())]
+        require_same("bounds", bounds, [(own[stage], own[stage + 1]) for stage in stages])
+    return parser_name(DISTRIBUTION)
+
+
+def _bounds(module: Any, topology: Any, rank: int, layout: Layout) -> tuple[int, int]:
+    """First layer and end of the stage that DeepSpeed builds on a rank."""
+    built = module.__new__(module)
+    object.__setattr__(built, "__dict__", {"_topo": topology, "global_rank": rank, "num_stages": layout.strategy.pp})
+    built.__dict__["_layer_specs"] = [None] * (sum(layout.layers) + 2)
+    built._partition_layers()
+    return built._local_start, built._local_stop
+
+
+TARGET = Target(
+    NAME,
+    "PipelineModule and configuration of DeepSpeed (Python)",
+    ".py",
+    (StagedSource, StrategySource),
+    write,
+    check,
+    LIMITS,
+)

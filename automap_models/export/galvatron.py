@@ -1,0 +1,116 @@
+"""Galvatron (Hetu-Galvatron): the JSON of `--galvatron_config_path`, in which every layer has its own parallelism.
+
+Lists are texts with commas, one number a layer: devices that share its operators (`tp_sizes_enc`), whether its weights
+are shared among replicas (`dp_types_enc`, 1 is ZeRO-3), whether it is recomputed (`checkpoint`). `pp_division` has one
+number a stage, its layers. Stages of a hybrid may divide their operators each by its own number of devices.
+
+Checked against Hetu-Galvatron 2.4 (utils/config_utils.py, core/runtime/hybrid_parallel_config.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.formats.atomic import json_text
+
+NAME = "galvatron"
+DISTRIBUTION = "hetu-galvatron"
+LIMITS = Limits(
+    {"1f1b": "pipedream_flush", "gpipe": "gpipe"}, cuts="inner blocks", sharding="by stage", power_of_two=True
+)
+_DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
+
+
+def write(source: Source, path: Path) -> Written:
+    """The document.
+
+    Raises:
+        Inexpressible: Galvatron has no words for the plan.
+        BadInput: the model was not given, or says too little.
+    """
+    layout = _layout(source)
+    note = f"run Galvatron with --mixed_precision {layout.strategy.precision}, which its file does not hold"
+    return Written(json_text(document(layout)) + "\n", notes=(note,))
+
+
+def document(layout: Layout) -> dict[str, Any]:
+    """Galvatron's document of a layout."""
+    s, layers = layout.strategy, layout.layers
+
+    def by_layer(of_stages: tuple[int, ...]) -> str:
+        return _text([number for number, count in zip(of_stages, layers, strict=True) for _ in range(count)])
+
+    def alike(number: int) -> str:
+        return by_layer((number,) * len(layers))
+
+    return {
+        "pp_deg": s.pp,
+        "tp_sizes_enc": by_layer(layout.tensor),
+        "tp_consecutive_flags": alike(1),
+        "dp_types_enc": alike(int(s.zero == 3)),
+        "use_sp": alike(0),
+        "checkpoint": _text(recomputed_layers(layout)),
+        "global_bsz": s.global_batch,
+        "chunks": s.micro_batches,
+        "pp_division": _text(layers),
+        "pipeline_type": LIMITS.schedules[s.schedule],
+        "default_dp_type": _DP_TYPES[s.zero],
+        "vtp": min(layout.tensor),
+        "vsp": 0,
+        "embed_sdp": int(s.zero == 3),
+    }
+
+
+def recomputed_layers(layout: Layout) -> list[int]:
+    """[layers] 1 for each that is recomputed: the first ones of a stage."""
+    stages = zip(layout.recomputed, layout.layers, strict=True)
+    return [int(kind == "full" and i < blocks) for (kind, blocks), count in stages for i in range(count)]
+
+
+def _text(numbers: Any) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _layout(source: Source) -> Layout:
+    assert isinstance(source, StagedSource | StrategySource)
+    layout = layout_of(source, NAME, LIMITS)
+    s, where = layout.strategy, f"plan of {layout.model}"
+    if s.zero == 1:
+        raise Inexpressible("Galvatron has no ZeRO-1", where=where, do="take zero 2: the same bytes move")
+    if any(kind == "selective" for kind, _ in layout.recomputed):
+        raise Inexpressible("Galvatron recomputes whole layers", where=where, do="take recompute full or none")
+    if s.cp * s.ep > 1:
+        what = "Galvatron has neither context nor expert parallelism"
+        raise Inexpressible(what, where=where, do="take cp 1 and ep 1")
+    if s.precision == "fp8":
+        raise Inexpressible("precision fp8 is none of Galvatron's", where=where, do="take bf16")
+    return layout
+
+
+def check(source: Source, path: Path) -> str:
+    """Galvatron's reader of strategies reads the plan's stages and degrees.
+
+    Raises:
+        BadInput: Galvatron is not installed.
+        Mismatch: it reads others.
+    """
+    layout = _layout(source)
+    s = layout.strategy
+    reader = parser_module("galvatron.utils.config_utils", DISTRIBUTION)
+    written = json.loads(path.read_text("utf-8"))
+    pp, tensor, _, dp_types, _, vocabulary, _ = reader.config2strategy(written)
+    of_layers = [t for t, count in zip(layout.tensor, layout.layers, strict=True) for _ in range(count)]
+    require_same("stages", (pp, tuple(reader.str2array(written["pp_division"]))), (s.pp, layout.layers))
+    require_same("tensor parallelism", (tensor, vocabulary), (of_layers, min(layout.tensor)))
+    require_same("ZeRO-3", set(dp_types), {int(s.zero == 3)})
+    return parser_name(DISTRIBUTION)
+
+
+TARGET = Target(
+    NAME, "configuration of Hetu-Galvatron (JSON)", ".json", (StagedSource, StrategySource), write, check, LIMITS
+)

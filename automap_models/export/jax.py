@@ -1,0 +1,171 @@
+"""JAX: a Python module with a mesh for each stage, and the PartitionSpec of every parameter and other argument.
+
+A sharding plan has one stage. Of a staged plan stage s runs on its own devices, d replicas of t:
+
+    devices   0 1 2 3 │ 4 5 6 7          mesh of stage 1   data ↓ model →   4 5
+                stage 0    stage 1                                          6 7
+
+Arguments go by their paths in a pytree, as `jax.tree_util.keystr(path, simple=True, separator="/")` writes them. A path
+may leave out the beginning of a name (`block/kernel` of `params/block/kernel`). Written for JAX 0.10.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from automap_models.core.sharding_classes import REPLICATED
+from automap_models.errors import BadInput
+from automap_models.export.sources import ShardingSource, Source, StagedSource
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
+
+NAME = "jax"
+DISTRIBUTION = "jax"
+_TEXT = '''\
+"""{model} for JAX, written by automap-export: jax.jit(step, in_shardings=shardings(arguments, mesh(0)))."""
+
+from itertools import groupby
+from math import prod
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+STAGES = {stages}
+"""Of each stage its first device, the axes of its mesh with their sizes, and which of SPECS its arguments have."""
+
+SPECS = {specs}
+"""Name of an argument → how it is partitioned."""
+
+REPLICATED_UNLESS_NAMED = {default}
+"""Whether an argument that SPECS does not name is replicated; else it is an error."""
+
+
+def mesh(stage=0, devices=None):
+    """The mesh of a stage, of the devices that there are or of those given."""
+    first, axes, _ = STAGES[stage]
+    devices = jax.devices() if devices is None else devices
+    own = np.array(devices[first : first + prod(axes.values())])
+    return Mesh(own.reshape(tuple(axes.values())), tuple(axes))
+
+
+def spec(path, stage=0):
+    """The PartitionSpec of the argument with this path, or with one that ends like it; the shortest of these."""
+    specs = SPECS[STAGES[stage][2]]
+    name = "/".join(key for key, _ in groupby(path.split("/")))
+    ends = [known for known in specs if f"/{{known}}".endswith(f"/{{name}}")]
+    ends.sort(key=lambda known: known.count("/"))
+    if len(ends) > 1 and ends[0].count("/") == ends[1].count("/"):
+        raise KeyError(f"{{path}} may be {{ends[0]}} or {{ends[1]}}: give the arguments with their whole paths")
+    if not ends and not REPLICATED_UNLESS_NAMED:
+        raise KeyError(f"{{path}} is no argument of the plan")
+    return specs[ends[0]] if ends else P()
+
+
+def shardings(arguments, mesh, stage=0):
+    """A pytree of NamedShardings of the structure of the arguments, or of part of them, such as the parameters."""
+
+    def sharding(path, _):
+        return NamedSharding(mesh, spec(jax.tree_util.keystr(path, simple=True, separator="/"), stage))
+
+    return jax.tree_util.tree_map_with_path(sharding, arguments)
+'''
+
+
+class _Stage(NamedTuple):
+    """A stage: its first device, the axes of its mesh, and the name of its specs."""
+
+    first: int
+    axes: Mapping[str, int]
+    specs: str
+
+
+Specs = dict[str, tuple[str | None, ...]]
+"""Argument → the axis of each of its dimensions, without those behind the last that is partitioned."""
+
+
+def write(source: Source, path: Path) -> Written:
+    """The module.
+
+    Raises:
+        BadInput: the model of a staged plan was not given.
+    """
+    stages, specs = _parts(source)
+    written = "{\n" + "".join(_specs_text(name, by_argument) for name, by_argument in specs.items()) + "}"
+    listed = "[\n" + "".join(f"    {tuple(stage)!r},\n" for stage in stages) + "]"
+    default = isinstance(source, StagedSource)
+    return Written(_TEXT.format(model=source.name, stages=listed, specs=written, default=default))
+
+
+def _specs_text(name: str, specs: Specs) -> str:
+    lines = [f"        {argument!r}: P({', '.join(map(repr, axes))}),\n" for argument, axes in specs.items()]
+    return f"    {name!r}: {{\n{''.join(lines)}    }},\n"
+
+
+def _parts(source: Source) -> tuple[list[_Stage], dict[str, Specs]]:
+    """The stages, and what their arguments' specs are."""
+    if isinstance(source, ShardingSource):
+        plan = source.plan
+        along = {axis.name: plan.by_variable(a) for a, axis in enumerate(plan.mesh)}
+        specs = {
+            variable.name: _axes({name: dims[variable] for name, dims in along.items()}) for variable in plan.variables
+        }
+        return [_Stage(0, {axis.name: int(axis.size) for axis in plan.mesh}, "plan")], {"plan": specs}
+    assert isinstance(source, StagedSource)
+    return _staged_parts(source)
+
+
+def _staged_parts(source: StagedSource) -> tuple[list[_Stage], dict[str, Specs]]:
+    """Of a staged plan: replicas along `data`, devices that share operators along `model`."""
+    result = source.require_result(NAME)
+    problem, plan = result.problem, result.required_plan()
+    assert source.model is not None
+    inputs = dict(source.model.batch_dims or {})
+    stages, specs = [], {}
+    bounds, degrees = plan.stage_devices(problem.cluster.devices), plan.degrees(problem)
+    for (first, _), (replicas, tensor), index in zip(bounds, degrees, plan.shardings, strict=True):
+        sharding = problem.all_shardings[index]
+        names = [*sharding.dims, *(name for name in inputs if name not in sharding.dims)]
+        dims = {
+            name: {"data": inputs.get(name, REPLICATED), "model": sharding.dims.get(name, REPLICATED)} for name in names
+        }
+        specs[sharding.name] = {name: _axes(along) for name, along in dims.items()}
+        stages.append(_Stage(int(first), {"data": int(replicas), "model": int(tensor)}, sharding.name))
+    return stages, specs
+
+
+def _axes(dims: Mapping[str, int]) -> tuple[str | None, ...]:
+    """The axis of each dimension.
+
+    Raises:
+        BadInput: two axes partition the same one.
+    """
+    axis_of = {dim: axis for axis, dim in dims.items() if dim != REPLICATED}
+    if len(axis_of) < sum(dim != REPLICATED for dim in dims.values()):
+        raise BadInput("two axes partition one dimension", where="plan", do="plan again")
+    return tuple(axis_of.get(dim) for dim in range(1 + max(axis_of, default=-1)))
+
+
+def check(source: Source, path: Path) -> str:
+    """Python runs the module, and JAX takes its meshes and specs.
+
+    Raises:
+        BadInput: JAX is not installed.
+        Mismatch: it has others.
+    """
+    jax_sharding = parser_module("jax.sharding", DISTRIBUTION)
+    read = runpy.run_path(str(path))
+    stages, specs = _parts(source)
+    require_same("stages", [tuple(stage) for stage in read["STAGES"]], [tuple(stage) for stage in stages])
+    for index, stage in enumerate(stages):
+        mesh = jax_sharding.AbstractMesh(tuple(stage.axes.values()), tuple(stage.axes))
+        for argument, axes in specs[stage.specs].items():
+            sharding = jax_sharding.NamedSharding(mesh, read["spec"](argument, index))
+            require_same(argument, tuple(sharding.spec), axes)
+    return parser_name(DISTRIBUTION)
+
+
+TARGET = Target(NAME, "meshes and PartitionSpecs for JAX (Python)", ".py", (ShardingSource, StagedSource), write, check)

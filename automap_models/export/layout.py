@@ -1,0 +1,213 @@
+"""A plan of stages in the words that frameworks share: a strategy whose virtual stages hold whole blocks.
+
+    instructions   embedding │ block 0 │ block 1 │ block 2 │ block 3 │ head
+    cuts of a plan                               ↑
+    layers         2 and 2: the embedding with the first, the head with the last stage
+
+A cut is expressible where no block lies on both of its sides: after the embedding and after every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import get_args
+
+from automap_models.core.layers import Block, repeated_blocks
+from automap_models.core.microbatch import required_size
+from automap_models.core.profile import Profile
+from automap_models.core.result import Result
+from automap_models.core.schedules import DEFAULT_SCHEDULE
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Precision, Recompute, Strategy
+from automap_models.errors import BadInput
+from automap_models.export.sources import StagedSource, StrategySource
+from automap_models.export.target import Limits
+
+_PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+class Inexpressible(BadInput):
+    """A plan that a target has no words for."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A plan of stages, or a strategy, as a framework is told it.
+
+    Attributes:
+        model: its name.
+        strategy: with the blocks of every virtual stage in `layers`.
+        tensor: [pp] devices that share the operators of each rank; all `strategy.tp` but where a target takes others.
+    """
+
+    model: str
+    strategy: Strategy
+    tensor: tuple[int, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """[pp·vp] blocks of each virtual stage in the order of the model."""
+        assert self.strategy.layers is not None
+        return self.strategy.layers
+
+    @property
+    def recomputed(self) -> tuple[tuple[Recompute, int], ...]:
+        """[pp·vp] what each virtual stage recomputes, and of how many of its blocks, the first ones."""
+        s = self.strategy
+        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,) * s.stages
+        return tuple(zip(kinds, s.recompute_blocks or self.layers, strict=True))
+
+    def recompute(self, target: str) -> Recompute:
+        """What all stages recompute in all of their blocks.
+
+        Raises:
+            Inexpressible: they differ, for which the target has no words.
+        """
+        counts = zip(self.recomputed, self.layers, strict=True)
+        kinds = {
+            kind if blocks == count else "none" if not blocks else "part" for (kind, blocks), count in counts if count
+        }
+        if len(kinds) > 1 or kinds == {"part"}:
+            what = f"{target} recomputes alike in all stages, and the strategy does not"
+            raise Inexpressible(
+                what, where=f"plan of {self.model}", do="give one `recompute`, or export it to galvatron"
+            )
+        (kind,) = kinds or {"none"}
+        return kind  # type: ignore[return-value]
+
+
+def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:
+    """The layout of a plan or strategy.
+
+    Raises:
+        Inexpressible: the target has no words for it.
+        BadInput: the model was not given, or says too little.
+    """
+    if isinstance(source, StagedSource):
+        layout = staged_layout(source.require_result(target), target, limits)
+    else:
+        strategy = source.written.strategy
+        layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
+    where = f"plan of {layout.model}"
+    require_schedule(layout.strategy.schedule, target, limits, where)
+    if limits.power_of_two and layout.strategy.pp & (layout.strategy.pp - 1):
+        what = f"{target} has 1, 2, 4, 8, … stages, not {layout.strategy.pp}"
+        raise Inexpressible(what, where=where, do="plan with one of these numbers")
+    if limits.cuts == "inner blocks" and 0 in layout.layers:
+        what = f"{target} gives every stage a block, and stage {layout.layers.index(0)} has none"
+        raise Inexpressible(what, where=where, do="move a block to it")
+    return layout
+
+
+def require_schedule(schedule: str, target: str, limits: Limits, where: str) -> None:
+    """Refuse a schedule that the target does not run.
+
+    Raises:
+        Inexpressible: it does not.
+    """
+    if schedule not in limits.schedules:
+        what = f"{target} does not run schedule {schedule}"
+        raise Inexpressible(what, where=where, do=f"plan for one of {', '.join(limits.schedules)}")
+
+
+def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits: Limits) -> Layout:
+    """The layout of a plan of stages.
+
+    Raises:
+        Inexpressible: the target has no words for its cuts, its devices or its shardings.
+        BadInput: the profile does not say what a micro-batch holds.
+    """
+    problem, plan = result.problem, result.required_plan()
+    profile, where = problem.profile, f"plan of {result.problem.profile.model}"
+    blocks = require_blocks(profile, target, limits)
+    objection = _misplaced_cut(profile, plan, blocks, target, limits) or unequal_devices(problem, plan, target, limits)
+    if objection:
+        raise Inexpressible(objection, where=where)
+    degrees = plan.degrees(problem)
+    replicas, tensor = degrees[0]
+    samples, rest = divmod(required_size(profile), replicas)
+    if rest:
+        what = f"{required_size(profile)} samples of a micro-batch do not make {replicas} equal shares, one a replica"
+        raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
+    ends = [*plan.cuts, len(profile) - 1]
+    before = [sum(block.last <= end for block in blocks) for end in (-1, *ends)]
+    strategy = Strategy(
+        micro_batch=samples,
+        global_batch=samples * replicas * plan.micro_batches,
+        tp=tensor,
+        pp=plan.stages,
+        dp=replicas,
+        schedule=problem.schedule or DEFAULT_SCHEDULE,
+        precision=_PRECISIONS.get(profile.dtype, get_args(Precision)[0]),
+        layers=tuple(stop - begin for begin, stop in pairwise(before)),
+    )
+    return Layout(profile.model, strategy, tuple(t for _, t in degrees))
+
+
+def require_blocks(profile: Profile, target: str, limits: Limits) -> tuple[Block, ...]:
+    """The repeated blocks of a model, which the target's stages hold whole.
+
+    Raises:
+        Inexpressible: nothing repeats, or blocks of several series do where the target takes one.
+    """
+    where = f"plan of {profile.model}"
+    blocks = repeated_blocks(profile, where)
+    if not blocks:
+        what = f"no blocks repeat among its layers, and stages of {target} hold whole blocks"
+        raise Inexpressible(what, where=where, do="export it to torch-split-spec or torch-csv")
+    series = sorted({block.series for block in blocks})
+    if limits.one_series and len(series) > 1:
+        what = f"{target} takes blocks of one series, and the model has {' and '.join(series)}"
+        raise Inexpressible(what, where=where, do="export it to galvatron or deepspeed")
+    return blocks
+
+
+def boundaries(profile: Profile, blocks: Sequence[Block], limits: Limits) -> tuple[int, ...]:
+    """The instructions after which the target may cut the model, ascending."""
+    if limits.cuts == "anywhere":
+        return tuple(range(len(profile) - 1))
+    between = {block.last for block in blocks[:-1]}
+    if limits.cuts == "blocks":
+        between |= {blocks[0].first - 1, blocks[-1].last}
+    return tuple(sorted(between - {-1, len(profile) - 1}))
+
+
+def unequal_devices(problem: StagedProblem, plan: StagedPlan, target: str, limits: Limits) -> str | None:
+    """What the target objects to in the devices of the stages; None where it does not."""
+    bounds = plan.stage_devices(problem.cluster.devices)
+    devices = [last - first + 1 for first, last in bounds]
+    if limits.equal_replicas and len(set(devices)) > 1:
+        return f"{target} gives every stage equally many devices, and the plan gives them {_listed(devices)}"
+    tensor = [t for _, t in plan.degrees(problem)]
+    if limits.sharding == "none" and max(tensor) > 1:
+        stage = tensor.index(max(tensor))
+        return f"stage {stage} divides its operators among {max(tensor)} devices, for which {target} has no words"
+    if limits.sharding == "equal" and len(set(tensor)) > 1:
+        return f"{target} divides the operators of all stages by one number, and the plan by {_listed(tensor)}"
+    return None
+
+
+def _misplaced_cut(
+    profile: Profile, plan: StagedPlan, blocks: Sequence[Block], target: str, limits: Limits
+) -> str | None:
+    """Which stage does not end where the target may cut; None where all do."""
+    allowed = set(boundaries(profile, blocks, limits))
+    for stage, cut in enumerate(plan.cuts):
+        if cut not in allowed:
+            inside = next((block for block in blocks if block.first <= cut < block.last), None)
+            place = f"inside {inside.path}" if inside else "outside the blocks"
+            return f"stage {stage} ends {place} (instruction {cut}), and {target} cuts at the ends of blocks"
+    return None
+
+
+def place_in_words(profile: Profile, blocks: Sequence[Block], cut: int) -> str:
+    """`after model.layers.3`, or the name of the instruction where no block ends there."""
+    if blocks and cut == blocks[0].first - 1:
+        return f"before {blocks[0].path}"
+    return f"after {next((block.path for block in blocks if block.last == cut), profile.name(cut))}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

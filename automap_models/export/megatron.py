@@ -1,0 +1,133 @@
+"""Megatron-LM: one argument a line, as `torchrun pretrain_gpt.py $(grep -v '^#' FILE) …` takes them.
+
+Stages are written in Megatron's own layout (`--pipeline-model-parallel-layout`): E is the embedding, t a layer, L the
+loss, and a bar ends a stage. Stages stand in the order of the model, so that with vp virtual stages rank r has the
+stages r, r + pp, r + 2·pp, …:
+
+    Ett|tttt|tttt|ttL      four stages of 2, 4, 4 and 2 layers, written Et*2|(t*4|)*2t*2,L
+
+Checked against Megatron-Core 0.16 (core/transformer/pipeline_parallel_layer_layout.py) and training/arguments.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+
+NAME = "megatron"
+DISTRIBUTION = "megatron-core"
+LIMITS = Limits({"1f1b": "1F1B", "interleaved": "interleaved 1F1B"}, one_series=True)
+_PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
+
+
+def write(source: Source, path: Path) -> Written:
+    """The arguments.
+
+    Raises:
+        Inexpressible: Megatron has no words for the plan.
+        BadInput: the model was not given, or says too little.
+    """
+    layout = _layout(source)
+    lines = [
+        f"# {layout.model} for Megatron-LM, written by automap-export: torchrun … pretrain_gpt.py $(grep -v '^#' FILE)"
+    ]
+    lines += [shlex.join(argument) for argument in arguments(layout)]
+    return Written("\n".join(lines) + "\n")
+
+
+def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
+    """Every argument with its value."""
+    s = layout.strategy
+    yield "--tensor-model-parallel-size", str(s.tp)
+    yield "--pipeline-model-parallel-size", str(s.pp)
+    for name, degree in (("--context-parallel-size", s.cp), ("--expert-model-parallel-size", s.ep)):
+        if degree > 1:
+            yield name, str(degree)
+    yield "--micro-batch-size", str(s.micro_batch)
+    yield "--global-batch-size", str(s.global_batch)
+    yield "--num-layers", str(sum(layout.layers))
+    if s.stages > 1:
+        yield "--pipeline-model-parallel-layout", layout_text(layout.layers)
+    if s.sequence_parallel and s.tp > 1:
+        yield ("--sequence-parallel",)
+    recompute = layout.recompute(NAME)
+    if recompute == "selective":
+        yield "--recompute-granularity", "selective"
+    elif recompute == "full":
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "uniform"
+        yield "--recompute-num-layers", "1"
+    if s.zero:
+        yield ("--use-distributed-optimizer",)
+    precision = _PRECISION[s.precision]
+    if precision:
+        yield precision
+
+
+def layout_text(layers: tuple[int, ...]) -> str:
+    """The layout of stages of so many layers each; equal neighbours are written once, in Megatron's `(…|)*n`."""
+    stages = [_layers(count) for count in layers]
+    stages[0], last = "E" + stages[0], stages.pop() if len(stages) > 1 else None
+    if last is None:
+        return f"{stages[0]}L"
+    text = ""
+    for stage, alike in groupby(stages):
+        count = len(list(alike))
+        text += f"({stage}|)*{count}" if count > 1 else f"{stage}|"
+    return f"{text}{last}L"
+
+
+def _layers(count: int) -> str:
+    return "" if count == 0 else "t" if count == 1 else f"t*{count}"
+
+
+def _layout(source: Source) -> Layout:
+    assert isinstance(source, StagedSource | StrategySource)
+    layout = layout_of(source, NAME, LIMITS)
+    s = layout.strategy
+    if s.zero > 1:
+        what = f"ZeRO-{s.zero} would need Megatron-FSDP, which stages of a layout do not have"
+        raise Inexpressible(what, where=f"plan of {layout.model}", do="take zero 1, its distributed optimizer")
+    if s.vp > 1 and s.pp == 1:
+        what = "virtual stages on one rank"
+        raise Inexpressible(what, where=f"plan of {layout.model}", do="take 1 virtual stage, or more ranks")
+    return layout
+
+
+def check(source: Source, path: Path) -> str:
+    """Megatron's parser of layouts reads the stages of the plan.
+
+    Raises:
+        BadInput: Megatron-Core is not installed.
+        Mismatch: it reads others.
+    """
+    layout = _layout(source)
+    parsed = read_arguments(path)
+    s = layout.strategy
+    require_same("samples", parsed["--micro-batch-size"], str(s.micro_batch))
+    if s.stages > 1:
+        parser = parser_module("megatron.core.transformer.pipeline_parallel_layer_layout", DISTRIBUTION)
+        kinds = parser_module("megatron.core.transformer.enums", DISTRIBUTION).LayerType
+        read = parser.PipelineParallelLayerLayout(parsed["--pipeline-model-parallel-layout"], s.pp)
+        read.validate_layer_layout(sum(layout.layers), None)
+        require_same("virtual stages", read.virtual_pipeline_model_parallel_size, s.vp)
+        layers = [read.layout[stage % s.pp][stage // s.pp].count(kinds.decoder) for stage in range(s.stages)]
+        require_same("layers", tuple(layers), layout.layers)
+    return parser_name(DISTRIBUTION)
+
+
+def read_arguments(path: Path) -> dict[str, str]:
+    """Argument → its value, empty for a flag, as a shell reads the lines of a file."""
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
+    return {words[0]: " ".join(words[1:]) for words in map(shlex.split, lines)}
+
+
+TARGET = Target(
+    NAME, "arguments of Megatron-LM, one a line", ".args", (StagedSource, StrategySource), write, check, LIMITS
+)

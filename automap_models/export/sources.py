@@ -1,0 +1,126 @@
+"""What is exported: a staged plan, a strategy or a sharding plan, and what each says in the words of a schedule.
+
+The file of a staged plan alone tells stages, micro-batches and schedule. Where its cuts lie in the model, and what
+another plan would cost, only the profile tells that it was made for.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.result import Result
+from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
+from automap_models.core.sharding import ShardingPlan
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.errors import BadInput
+from automap_models.formats import plan_json, sharding_json, strategy_json
+from automap_models.formats.plan_json import PlanDocument, read_plan, read_plan_document
+from automap_models.formats.schema import read_bytes, require_kind
+from automap_models.formats.sharding_json import read_named_sharding_plan
+from automap_models.formats.strategy_json import WrittenStrategy, read_strategy
+
+STAGED = (plan_json.KIND, plan_json.FORMER)
+KINDS = (*STAGED, strategy_json.KIND, *sharding_json.KINDS)
+_DO = "give what automap-infer, automap-plan or automap-search wrote"
+
+
+@dataclass(frozen=True, eq=False)
+class StagedSource:
+    """A plan of stages.
+
+    Attributes:
+        document: its file.
+        result: the plan costed again; None where the model was not given.
+        model: with the shardings that its stages may use; None likewise.
+    """
+
+    document: PlanDocument
+    result: Result[StagedProblem, StagedPlan] | None = None
+    model: ProfiledModel | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.document.model
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of passes; 1F1B where the plan was made for none."""
+        written = self.document.schedule if self.result is None else self.result.problem.schedule
+        return build_schedule(written or DEFAULT_SCHEDULE, len(self.document.cuts) + 1, self.document.micro_batches)
+
+    def require_result(self, target: str) -> Result[StagedProblem, StagedPlan]:
+        """The plan with its problem.
+
+        Raises:
+            BadInput: the model was not given.
+        """
+        if self.result is None:
+            what = f"only the model tells where the plan cuts it, and {target} asks for that"
+            raise BadInput(what, where=f"plan of {self.name}", do="give the model or profile after the plan")
+        return self.result
+
+
+@dataclass(frozen=True)
+class StrategySource:
+    """A strategy.
+
+    Attributes:
+        written: its file.
+    """
+
+    written: WrittenStrategy
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.written.model
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of passes."""
+        return self.written.strategy.build_schedule()
+
+
+@dataclass(frozen=True)
+class ShardingSource:
+    """A plan along the axes of a mesh."""
+
+    model: str
+    plan: ShardingPlan
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.model
+
+
+Source = StagedSource | StrategySource | ShardingSource
+
+
+def read_source(path: str | os.PathLike[str]) -> Source:
+    """The plan in a file, of whatever kind; a staged one without its model.
+
+    Raises:
+        BadInput: the file is none of these, or contradicts itself.
+    """
+    kind = require_kind(read_bytes(path), KINDS, str(path), _DO)
+    if kind in STAGED:
+        return StagedSource(read_plan_document(path))
+    if kind == strategy_json.KIND:
+        return StrategySource(read_strategy(path))
+    return ShardingSource(*read_named_sharding_plan(path))
+
+
+def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profile | ProfiledModel) -> StagedSource:
+    """The staged plan of a file, costed again with the model that it was made for.
+
+    Raises:
+        BadInput: it was made for another one (see `read_plan`).
+        Infeasible: it does not fit the cluster of the file.
+    """
+    profiled = ProfiledModel(model) if isinstance(model, Profile) else model
+    return StagedSource(source.document, read_plan(path, profiled), profiled)

@@ -1,0 +1,136 @@
+"""What a target framework is to us: what it can express, how its file is written, and who reads it back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from automap_models.errors import BadInput
+from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
+
+Cuts = Literal["anywhere", "blocks", "inner blocks"]
+"""Where a target may cut a model: anywhere that the plan does; beside whole blocks, so that a first or last stage may
+hold the embedding or the head alone; or so that every stage holds a block."""
+Sharding = Literal["none", "equal", "by stage"]
+"""How the operators of stages may be divided: not at all, everywhere by the same number of devices, or each its own."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a target can express of a plan of stages.
+
+    Attributes:
+        schedules: ours → what the target calls it.
+        cuts: where the model may be cut.
+        equal_replicas: whether every stage has equally many devices.
+        sharding: how stages may divide operators.
+        one_series: whether all blocks have to be of one series, as those of a decoder are.
+        power_of_two: whether the number of stages has to be one.
+    """
+
+    schedules: Mapping[str, str]
+    cuts: Cuts = "blocks"
+    equal_replicas: bool = True
+    sharding: Sharding = "equal"
+    one_series: bool = False
+    power_of_two: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of an exported file.
+
+    Attributes:
+        text: of the file itself.
+        beside: ending → text of a file of the same name with that ending, which the first one names.
+        notes: sentences for people.
+    """
+
+    text: str
+    beside: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def files(self, path: Path) -> dict[Path, str]:
+        """All files with their text, those beside the first one last."""
+        return {path: self.text, **{path.with_suffix(ending): text for ending, text in self.beside.items()}}
+
+
+class Mismatch(Exception):
+    """The target's own parser reads something else in a file of ours than the plan: a defect of ours."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A framework that a plan can be written for.
+
+    Attributes:
+        name: by which it is asked for.
+        writes: what the file is, for people.
+        ending: that files of it usually have.
+        sources: kinds of plans that it takes.
+        write: the text for a source, to be written at that path.
+        check: reads the file back and returns who did, as in "Megatron-Core 0.16.1".
+        limits: what it can express of plans of stages; None where it takes none.
+    """
+
+    name: str
+    writes: str
+    ending: str
+    sources: tuple[type, ...]
+    write: Callable[[Source, Path], Written]
+    check: Callable[[Source, Path], str]
+    limits: Limits | None = None
+
+    def require_source(self, source: Source) -> None:
+        """Refuse a plan of a kind that the target has no words for.
+
+        Raises:
+            BadInput: it is.
+        """
+        if not isinstance(source, self.sources):
+            do = f"give {' or '.join(_GIVE[kind] for kind in self.sources)}"
+            raise BadInput(f"{_KINDS[type(source)]} has no words in {self.name}", where=f"plan of {source.name}", do=do)
+
+
+_KINDS = {StagedSource: "a plan of stages", StrategySource: "a strategy", ShardingSource: "a sharding plan"}
+_GIVE = {
+    StagedSource: "a plan of automap-infer or automap-plan",
+    StrategySource: "a strategy of automap-plan",
+    ShardingSource: "a plan of automap-search",
+}
+
+
+def require_same(what: str, read: object, expected: object) -> None:
+    """Compare what a parser read with the plan.
+
+    Raises:
+        Mismatch: they differ.
+    """
+    if read != expected:
+        raise Mismatch(f"{what}: the file says {read!r}, the plan {expected!r}")
+
+
+def parser_module(name: str, distribution: str) -> ModuleType:
+    """A module of the target that parses its files.
+
+    Raises:
+        BadInput: it is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # frameworks raise what they like where a GPU or a library is missing
+        what = f"{name} of {distribution} cannot be imported ({type(error).__name__}: {error})"
+        raise BadInput(what, where="`check`", do=f"pip install {distribution}, or leave it out") from None
+
+
+def parser_name(distribution: str) -> str:
+    """Name and version of an installed target."""
+    try:
+        return f"{distribution} {version(distribution)}"
+    except PackageNotFoundError:
+        return distribution

@@ -1,0 +1,33 @@
+"""All targets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from automap_models.errors import BadInput
+from automap_models.export.target import Target
+
+TARGETS: Mapping[str, str] = {
+    "torch-csv": "torch.distributed.pipelining: the schedule, a row a rank",
+    "torch-split-spec": "torch.distributed.pipelining: a Python program that cuts the model and runs the stages",
+    "torchtitan": "torchtitan: its parallelism, training and recomputation configs",
+    "megatron": "Megatron-LM: arguments, with the layout of its stages",
+    "deepspeed": "DeepSpeed: a PipelineModule with the plan's stages, and its configuration",
+    "galvatron": "Hetu-Galvatron: the parallelism of every layer",
+    "jax": "JAX: meshes, and a PartitionSpec for every parameter",
+    "hf": "Hugging Face transformers: tensor and pipeline parallel plans",
+}
+"""Name of a target → what is written; its module has the name with underscores and a TARGET."""
+
+
+def target_by_name(name: str) -> Target:
+    """A target.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    if name not in TARGETS:
+        raise BadInput(f"unknown target {name!r}", where="`to`", do=f"choose from {', '.join(TARGETS)}")
+    target: Target = import_module(f"automap_models.export.{name.replace('-', '_')}").TARGET
+    return target

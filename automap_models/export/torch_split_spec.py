@@ -1,0 +1,223 @@
+"""torch.distributed.pipelining: a Python program that cuts the model, as a split_spec says, and trains the stages.
+
+The program needs torch alone, and the model's factory: `torchrun --nproc-per-node N FILE my_module:make_model`. Ranks
+are numbered as the plan's devices are: stage s of d replicas has the ranks s·d … s·d + d - 1, along a mesh (pp, dp).
+
+Written for torch 2.13 (torch/distributed/pipelining).
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from automap_models.core.microbatch import required_size
+from automap_models.errors import BadInput
+from automap_models.export import torch_csv
+from automap_models.export.layout import Inexpressible, require_schedule, unequal_devices
+from automap_models.export.sources import Source, StagedSource
+from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+
+NAME = "torch-split-spec"
+DISTRIBUTION = "torch"
+LIMITS = Limits({"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "1f1b-deep": ""}, cuts="anywhere", sharding="none")
+_TEXT = '''\
+"""{model} on {stages} stages of {replicas} replica(s), written by automap-export.
+
+    torchrun --nproc-per-node {devices} FILE my_module:make_model [STEPS]
+
+The factory returns (model, inputs), inputs being a tensor, a tuple of arguments or a dict of keyword arguments, of one
+micro-batch of {samples} sample(s), their first dimension.
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import SplitPoint, pipeline
+from torch.distributed.pipelining.schedules import {schedule_class}
+from torch.utils import _pytree as pytree
+
+SPLIT_SPEC = {split_spec}
+"""Where torch.distributed.pipelining cuts the model."""
+STAGES, REPLICAS, MICRO_BATCHES, SAMPLES = {stages}, {replicas}, {micro_batches}, {samples}
+"""SAMPLES are those of a micro-batch, which the replicas of a stage share."""
+{orders}
+
+def loss(output, target):
+    """The mean of the model's first output: change it to the loss of your training."""
+    first = next(leaf for leaf in pytree.tree_leaves(output) if torch.is_tensor(leaf) and leaf.is_floating_point())
+    return first.float().mean()
+
+
+def inputs_of(made):
+    """The model, its arguments and its keyword arguments, of what a factory returned."""
+    model, inputs = made
+    if isinstance(inputs, dict):
+        return model, (), inputs
+    return model, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {{}}
+
+
+def share(tensor, samples):
+    """The first samples of a tensor."""
+    return tensor[:samples] if torch.is_tensor(tensor) and tensor.ndim else tensor
+
+
+def batch(tensor):
+    """A replica's samples of all micro-batches: here the same ones again and again."""
+    return torch.cat([tensor] * MICRO_BATCHES) if torch.is_tensor(tensor) and tensor.ndim else tensor
+
+
+def build(made):
+    """The stage of this rank and its schedule, the arguments of one step, and the replicas of the stage."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    mesh = init_device_mesh(kind, (STAGES, REPLICAS), mesh_dim_names=("pp", "dp"))
+    model, args, kwargs = inputs_of(made)
+    own = SAMPLES // REPLICAS
+    args, kwargs = pytree.tree_map(lambda value: share(value, own), (args, kwargs))
+    cut = pipeline(model, args, kwargs, split_spec=SPLIT_SPEC)
+    stage = cut.build_stage(mesh.get_local_rank("pp"), device, mesh.get_group("pp"))
+    args, kwargs = pytree.tree_map(
+        lambda value: batch(value).to(device) if torch.is_tensor(value) else value, (args, kwargs)
+    )
+    return stage, {schedule}, args, kwargs, mesh.get_group("dp")
+
+
+def average(parameters, replicas):
+    """The mean of the replicas' gradients, in place of each one's own."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad, group=replicas)
+            parameter.grad /= REPLICAS
+
+
+def train(made, steps=1):
+    """Steps of training; the losses of the last stage's micro-batches, none on the others."""
+    stage, schedule, args, kwargs, replicas = build(made)
+    parameters = [parameter for parameter in stage.submod.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam([{{"params": parameters}}])
+    losses = []
+    for _ in range(steps):
+        losses = []
+        target = torch.zeros(MICRO_BATCHES * (SAMPLES // REPLICAS)) if stage.is_last else None
+        given = (args, kwargs) if stage.is_first else ((), {{}})
+        schedule.step(*given[0], **given[1], target=target, losses=losses if stage.is_last else None)
+        average(parameters, replicas)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def main():
+    """Train the model of the factory that the first argument names."""
+    sys.path.insert(0, os.getcwd())
+    module, _, factory = sys.argv[1].partition(":")
+    dist.init_process_group()
+    losses = train(getattr(importlib.import_module(module), factory)(), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    if losses:
+        print(f"rank {{dist.get_rank()}}: loss {{torch.stack(losses).mean().item():.6f}}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+'''
+_BY_CLASS = "{name}(stage, MICRO_BATCHES, loss)"
+_ORDERS = '''\
+ORDERS = """\\
+{rows}"""
+"""The passes of every rank, one row each."""
+
+
+def ordered(stage):
+    """A runtime that runs the stage's passes in the order of ORDERS."""
+    runtime = _PipelineScheduleRuntime([stage], MICRO_BATCHES, loss)
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write(ORDERS)
+        file.flush()
+        runtime._load_csv(file.name, format="compute_only")
+    return runtime
+'''
+
+
+def write(source: Source, path: Path) -> Written:
+    """The program.
+
+    Raises:
+        Inexpressible: stages of unequal devices, or that share operators.
+        BadInput: the model was not given, or is none of torch's.
+    """
+    assert isinstance(source, StagedSource)
+    result = source.require_result(NAME)
+    problem, plan = result.problem, result.required_plan()
+    where, schedule = f"plan of {source.name}", source.schedule
+    require_schedule(schedule.name, NAME, LIMITS, where)
+    objection = unequal_devices(problem, plan, NAME, LIMITS)
+    if objection:
+        raise Inexpressible(objection, where=where, do="run it with automap-run")
+    replicas, samples = plan.degrees(problem)[0][0], required_size(problem.profile)
+    if samples % replicas:
+        what = f"{samples} samples of a micro-batch do not make {replicas} equal shares"
+        raise Inexpressible(what, where=where, do=f"plan with micro-batches of a multiple of {replicas} samples")
+    name = LIMITS.schedules[schedule.name]
+    points = "".join(f"    {module!r}: SplitPoint.{point},\n" for module, point in _split_spec(source).items())
+    orders = "" if name else "\n" + _ORDERS.format(rows=torch_csv.rows(schedule))
+    text = _TEXT.format(
+        model=source.name,
+        stages=plan.stages,
+        replicas=replicas,
+        devices=plan.stages * replicas,
+        samples=samples,
+        micro_batches=plan.micro_batches,
+        schedule_class=name or "_PipelineScheduleRuntime",
+        split_spec=f"{{\n{points}}}" if points else "{}",
+        orders=orders,
+        schedule=_BY_CLASS.format(name=name) if name else "ordered(stage)",
+    )
+    return Written(text)
+
+
+def _split_spec(source: StagedSource) -> dict[str, str]:
+    """Module → BEGINNING or END, in the order of the cuts.
+
+    Raises:
+        BadInput: the model is none of torch's, or torch is not installed.
+    """
+    try:
+        from automap_models.torch_export.pipelining import split_spec
+    except ImportError as error:
+        what = f"a split_spec needs the torch extra ({error})"
+        raise BadInput(what, do="pip install 'automap-models[torch]'") from None
+    result = source.require_result(NAME)
+    spec = split_spec(result.problem.profile, result.required_plan().cuts)
+    return {module: point.name for module, point in spec.items()}
+
+
+def check(source: Source, path: Path) -> str:
+    """Python reads the program, and its split_spec is the plan's.
+
+    Raises:
+        BadInput: torch is not installed.
+        Mismatch: it is another one.
+    """
+    assert isinstance(source, StagedSource)
+    parser_module("torch.distributed.pipelining", DISTRIBUTION)
+    read = runpy.run_path(str(path))
+    spec = {module: point.name for module, point in read["SPLIT_SPEC"].items()}
+    require_same("split_spec", spec, _split_spec(source))
+    require_same(
+        "stages and micro-batches",
+        (read["STAGES"], read["MICRO_BATCHES"]),
+        (len(spec) + 1, source.schedule.micro_batches),
+    )
+    return parser_name(DISTRIBUTION)
+
+
+TARGET = Target(NAME, "program of torch.distributed.pipelining (Python)", ".py", (StagedSource,), write, check, LIMITS)

@@ -1,0 +1,176 @@
+"""torchtitan: a Python module with the `parallelism`, `training` and `activation_checkpoint` of a Trainer.Config.
+
+A stage is a list of names of modules (`module_fqns_per_model_part`). Schedules that torch has a class for go by its
+name; the others are written beside the file as rows of passes (torch_csv.py). Virtual stages lie on ranks in a loop,
+and in a V for ZBVZeroBubble and DualPipeV alone.
+
+Checked against torchtitan 0.3 (config/configs.py, distributed/pipeline_parallel.py), whose configs are Python and whose
+last module is `lm_head`; before 0.3 it was `output`, and the file TOML.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+from automap_models.core.strategy import Strategy
+from automap_models.export import torch_csv
+from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.sources import Source, StagedSource, StrategySource
+from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+
+NAME = "torchtitan"
+DISTRIBUTION = "torchtitan"
+BY_ROWS = "PipelineScheduleMulti"
+"""The class that torchtitan asks for where the passes stand in rows."""
+LIMITS = Limits(
+    {
+        "1f1b": "1F1B",
+        "gpipe": "GPipe",
+        "interleaved": "Interleaved1F1B",
+        "zb-v": "ZBVZeroBubble",
+        "dualpipev": "DualPipeV",
+        "1f1b-deep": BY_ROWS,
+        "zb-h1": BY_ROWS,
+        "zb-h2": BY_ROWS,
+    },
+    one_series=True,
+)
+_ROWS_ENDING = ".csv"
+_RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+_RESHARD = {2: "never", 3: "always"}
+"""ZeRO stage → whether FSDP gives weights back after the forward pass, and gathers them again for the backward one."""
+_PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def write(source: Source, path: Path) -> Written:
+    """The module, and the rows of a schedule that torch has no class for.
+
+    Raises:
+        Inexpressible: torchtitan has no words for the plan.
+        BadInput: the model was not given, or says too little.
+    """
+    layout, schedule = _layout(source), _schedule(source)
+    rows = path.with_suffix(_ROWS_ENDING)
+    lines = [
+        f'"""{layout.model} for torchtitan 0.3, written by automap-export: give these to Trainer.Config."""',
+        "",
+        "from torchtitan.config.configs import ParallelismConfig, TrainingConfig",
+        "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC",
+        "",
+        "parallelism = ParallelismConfig(",
+        *(f"    {key}={value!r}," for key, value in parallelism(layout.strategy).items()),
+    ]
+    if layout.strategy.stages > 1:
+        name = LIMITS.schedules[layout.strategy.schedule]
+        lines += [f"    pipeline_parallel_schedule={name!r},"]
+        if name == BY_ROWS:
+            lines += [f"    pipeline_parallel_schedule_csv={str(rows)!r},"]
+        lines += ["    module_fqns_per_model_part=["]
+        lines += [f"        [{', '.join(parts)}]," for parts in stage_modules(layout.layers)]
+        lines += ["    ],"]
+    lines += [")", "training = TrainingConfig("]
+    lines += [f"    {key}={value!r}," for key, value in training(layout.strategy).items()]
+    lines += [")", f"activation_checkpoint = {_RECOMPUTE[layout.recompute(NAME)]}", ""]
+    beside = {}
+    if layout.strategy.stages > 1 and LIMITS.schedules[layout.strategy.schedule] == BY_ROWS:
+        beside[_ROWS_ENDING] = torch_csv.rows(schedule)
+    return Written("\n".join(lines), beside)
+
+
+def parallelism(s: Strategy) -> dict[str, Any]:
+    """Fields of ParallelismConfig but those of the pipeline's stages."""
+    fields: dict[str, Any] = {"pipeline_parallel_degree": s.pp, "pipeline_parallel_microbatch_size": s.micro_batch}
+    fields |= {"tensor_parallel_degree": s.tp, "enable_sequence_parallel": s.sequence_parallel and s.tp > 1}
+    fields |= {"context_parallel_degree": s.cp, "expert_parallel_degree": s.ep}
+    if s.zero:
+        fields |= {"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": s.dp}
+        fields |= {"fsdp_reshard_after_forward": _RESHARD[s.zero]}
+    else:
+        fields |= {"data_parallel_replicate_degree": s.dp, "data_parallel_shard_degree": 1}
+    return fields
+
+
+def training(s: Strategy) -> dict[str, Any]:
+    """Fields of TrainingConfig: without a pipeline micro-batches are steps of gradient accumulation."""
+    local = s.micro_batch * (s.micro_batches if s.pp > 1 else 1)
+    fields: dict[str, Any] = {"local_batch_size": local, "global_batch_size": s.global_batch}
+    fields |= {"mixed_precision_param": _PRECISION[s.precision]}
+    if s.pp > 1:
+        fields |= {"disable_cuda_graphs": True}
+    return fields
+
+
+def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
+    """Of each virtual stage, the items of a Python list of its modules."""
+    for stage, (begin, stop) in enumerate(pairwise(accumulate(layers, initial=0))):
+        parts = ['"tok_embeddings"'] if stage == 0 else []
+        if begin < stop:
+            parts += [f'*(f"layers.{{i}}" for i in range({begin}, {stop}))']
+        if stage == len(layers) - 1:
+            parts += ['"norm"', '"lm_head"']
+        yield parts
+
+
+def _layout(source: Source) -> Layout:
+    assert isinstance(source, StagedSource | StrategySource)
+    layout = layout_of(source, NAME, LIMITS)
+    s, where = layout.strategy, f"plan of {layout.model}"
+    if s.zero == 1:
+        raise Inexpressible("torchtitan has no ZeRO-1", where=where, do="take zero 2: the same bytes move")
+    if s.precision not in _PRECISION:
+        what = f"precision {s.precision} is no field of torchtitan's training config"
+        raise Inexpressible(what, where=where, do=f"take {' or '.join(_PRECISION)}")
+    if s.pp == 1 < s.vp:
+        raise Inexpressible("virtual stages on one rank", where=where, do="take 1 virtual stage, or more ranks")
+    for stage in range(1, s.stages - 1):
+        if not layout.layers[stage]:
+            raise Inexpressible(f"stage {stage} has no layer", where=where, do="give it one")
+    return layout
+
+
+def _schedule(source: Source) -> Any:
+    assert isinstance(source, StagedSource | StrategySource)
+    return source.schedule
+
+
+def check(source: Source, path: Path) -> str:
+    """torchtitan's configs hold the plan's stages, and its placement puts them on the schedule's ranks.
+
+    Raises:
+        BadInput: torchtitan is not installed.
+        Mismatch: they hold others.
+    """
+    layout, schedule = _layout(source), _schedule(source)
+    s = layout.strategy
+    pipeline = parser_module("torchtitan.distributed.pipeline_parallel", DISTRIBUTION)
+    read = runpy.run_path(str(path))
+    config, batches = read["parallelism"], read["training"]
+    for fields, part in ((parallelism(s), config), (training(s), batches)):
+        require_same("config", {key: getattr(part, key) for key in fields}, fields)
+    if s.stages > 1:
+        require_same("modules", config.module_fqns_per_model_part, [*module_names(layout.layers)])
+        held = [
+            pipeline._get_pp_rank_to_stage_indices_mapping(rank, s.pp, config.pipeline_parallel_schedule, s.stages)
+            for rank in range(s.pp)
+        ]
+        ranks = {stage: rank for rank, stages in enumerate(held) for stage in stages}
+        require_same("ranks of virtual stages", ranks, dict(enumerate(schedule.rank_of)))
+        if config.pipeline_parallel_schedule_csv:
+            torch_csv.check(source, Path(config.pipeline_parallel_schedule_csv))
+    return parser_name(DISTRIBUTION)
+
+
+def module_names(layers: tuple[int, ...]) -> Iterator[list[str]]:
+    """Of each virtual stage, the names of its modules."""
+    bounds = [*pairwise(accumulate(layers, initial=0))]
+    for stage, (begin, stop) in enumerate(bounds):
+        first = ["tok_embeddings"] if stage == 0 else []
+        last = ["norm", "lm_head"] if stage == len(bounds) - 1 else []
+        yield [*first, *(f"layers.{i}" for i in range(begin, stop)), *last]
+
+
+TARGET = Target(NAME, "configs of torchtitan (Python)", ".py", (StagedSource, StrategySource), write, check, LIMITS)

@@ -1,0 +1,105 @@
+"""A priced strategy as JSON, kind "strategy": what `automap-plan --tp 8 … --json` prints and `automap-export` reads.
+
+The strategy and the layers of its virtual stages are read back; the price is for people and other programs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from automap_models.core.estimate import Estimate
+from automap_models.core.strategy import Strategy
+from automap_models.errors import BadInput
+from automap_models.formats.schema import Foreign, Index, Text, convert, decode_json, read_bytes, require_kind
+
+SCHEMA = 1
+KIND = "strategy"
+_STALE = "price it again with automap-plan"
+
+
+class _StrategyDocument(Foreign):
+    """What of the file is read: the price beside it is ignored."""
+
+    schema: Literal[1]
+    kind: Literal["strategy"]
+    model: Text
+    strategy: dict[str, Any]
+    stage_layers: Annotated[list[Index], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class WrittenStrategy:
+    """The strategy in a file.
+
+    Attributes:
+        model: name of what it trains.
+        strategy: with the layers of every virtual stage.
+    """
+
+    model: str
+    strategy: Strategy
+
+
+def estimate_document(estimate: Estimate) -> dict[str, Any]:
+    """The price as plain JSON types."""
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "model": estimate.model,
+        "cluster": estimate.cluster,
+        "device": estimate.device,
+        "strategy": {
+            **msgspec.to_builtins(asdict(estimate.strategy)),
+            "micro_batches": estimate.strategy.micro_batches,
+        },
+        "stage_layers": list(estimate.stage_layers),
+        "step_s": estimate.step_s,
+        "tokens_per_s_per_device": estimate.tokens_per_s_per_device,
+        "mfu": estimate.mfu,
+        "bubble_rate": estimate.bubble_rate,
+        "parts": {f"{name}_s": value for name, value in estimate.parts._asdict().items()},
+        "memory": [
+            {**held._asdict(), "total": held.total, "memory_bytes": own}
+            for held, own in zip(estimate.memory, estimate.memory_bytes, strict=True)
+        ],
+        "peak_memory_bytes": estimate.peak_memory,
+        "fits": estimate.fits,
+    }
+
+
+def read_strategy(path: str | os.PathLike[str]) -> WrittenStrategy:
+    """The strategy in a file, with the layers of its stages.
+
+    Raises:
+        BadInput: the file is no priced strategy, or contradicts itself.
+    """
+    where, content = str(path), read_bytes(path)
+    require_kind(content, (KIND,), where, _STALE)
+    document = decode_json(content, _StrategyDocument, where=where, do=_STALE)
+    written = dict(document.strategy)
+    micro_batches = written.pop("micro_batches", None)
+    try:
+        strategy = replace(_strategy(written, where), layers=tuple(document.stage_layers))
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=_STALE) from None
+    if micro_batches != strategy.micro_batches:
+        what = f"$.strategy.micro_batches is {micro_batches}, not {strategy.micro_batches} as its batches make it"
+        raise BadInput(what, where=where, do=_STALE)
+    return WrittenStrategy(document.model, strategy)
+
+
+def _strategy(written: dict[str, Any], where: str) -> Strategy:
+    """The fields of a strategy, each of its own type; none unknown.
+
+    Raises:
+        BadInput: a field is missing, unknown or of another type, or see `Strategy`.
+    """
+    unknown = written.keys() - {field.name for field in fields(Strategy)}
+    if unknown:
+        raise BadInput(f"$.strategy has the unknown key {min(unknown)!r}", where=where, do=_STALE)
+    return convert(written, Strategy, where=f"{where}, $.strategy", do=_STALE)

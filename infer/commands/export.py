@@ -1,0 +1,166 @@
+"""`automap export`: a plan in the words of another framework (docs/how-to/export.md)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models.errors import BadInput
+from automap_models.export.targets import TARGETS
+from automap_models.workloads.source import DEFAULT_DEVICE
+
+from ..requests import ExportRequest
+from ..runner import Command, Output, Report
+from .parsing import add_device, add_step_arguments, at_least, file_argument, filled, given, name_argument, source_of
+
+if TYPE_CHECKING:
+    from automap_models.core.profiled_model import ProfiledModel
+    from automap_models.export.exporter import Exported
+    from automap_models.export.sources import StagedSource
+
+EPILOG = """PLAN is what automap-infer, automap-plan or automap-search wrote with --out, or printed with --json: a plan
+of stages, a strategy (automap-plan MODEL --tp … --json), or a sharding plan. MODEL|FILE is the model or profile that it
+was made for, as automap-plan takes it; torch-csv, strategies and sharding plans do without.
+
+examples:
+  automap-export plan.json --to torch-csv --out schedule.csv             the schedule, as torch reads it
+  automap-export plan.json profile.npz --to megatron --check             Megatron's own parser reads it back
+  automap-export plan.json profile.npz --to torchtitan --snap --out config.py
+                                                                         cuts go to the nearest ends of blocks
+  automap-export strategy.json --to deepspeed --out pipeline.py
+  automap-export --list                                                  all targets
+
+exit codes: 0 done, 2 the input or the arguments are bad, or the target has no words for the plan, 3 the snapped plan
+does not fit the memory, 1 a defect of ours, 141 the output's reader went away
+"""
+
+
+class ListTargets(argparse.Action):
+    """Prints the targets and ends the command, as --help does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the targets and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print one line a target.
+
+        Raises:
+            SystemExit: they are printed.
+        """
+        from automap_models.core.streams import printing
+
+        width = max(map(len, TARGETS))
+        with printing():
+            print("\n".join(f"{name:<{width}}  {what}" for name, what in TARGETS.items()))
+        parser.exit()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which plan, of which model, for whom."""
+    parser.add_argument("plan", metavar="PLAN", type=file_argument, help="the plan, see below")
+    parser.add_argument("what", metavar="MODEL|FILE", nargs="?", type=name_argument, help="what it was made for")
+    parser.add_argument("--to", metavar="TARGET", choices=tuple(TARGETS), required=True, help=", ".join(TARGETS))
+    parser.add_argument("--list", action=ListTargets)
+    parser.add_argument(
+        "--snap", action="store_true", help="where the target has no words for the plan, write the nearest that it has"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="have the target's own parser, which must be installed, read the file back"
+    )
+    step = parser.add_argument_group("which training step the plan was made for")
+    add_step_arguments(step)
+    add_device(step)
+    step.add_argument(
+        "--microbatch-size",
+        metavar="N",
+        type=at_least(1),
+        help="samples in the profiled micro-batch of a silent profile",
+    )
+
+
+def request(namespace: argparse.Namespace) -> ExportRequest:
+    """What is asked for.
+
+    Raises:
+        BadInput: an option means nothing for what is given.
+    """
+    if namespace.what is not None:
+        return filled(ExportRequest, namespace, source=source_of(vars(namespace)))
+    options = ("batch", "sequence", "dtype", "device", "microbatch_size", "trainable")
+    for name in given(namespace, *options):
+        raise BadInput("is for a model, and none is given", where=f"`{name}`", do="give the model, or leave it out")
+    return filled(ExportRequest, namespace, source=None)
+
+
+def run(request: ExportRequest) -> Exported:
+    """The plan's text for the target.
+
+    Raises:
+        BadInput: a file cannot be used, or the target has no words for the plan.
+        Infeasible: the snapped plan does not fit.
+    """
+    from automap_models.export.exporter import export_plan
+    from automap_models.export.sources import StagedSource, read_source, with_model
+    from automap_models.export.targets import target_by_name
+
+    target, source = target_by_name(request.to), read_source(request.plan)
+    target.require_source(source)
+    if isinstance(source, StagedSource) and request.source is not None:
+        source = with_model(source, request.plan, _profiled(request, source))
+    path = request.out or Path(f"{request.plan.stem}{target.ending}")
+    exported = export_plan(source, target, path, snap=request.snap, check=request.check)
+    if exported.written.beside and request.out is None:
+        what = f"{request.to} takes {1 + len(exported.written.beside)} files for this plan"
+        raise BadInput(what, where="`out`", do="give the name of the first")
+    return exported
+
+
+def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
+    """The model as it was planned, on the cluster of the plan; what user code prints goes to stderr."""
+    from automap_models.formats.atomic import Cache, cache_folder
+    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.planners.portfolio.model import profiled_once
+
+    from ..reports.text import Steps
+
+    assert request.source is not None
+    cluster = source.document.cluster.cluster(f"{request.plan}, $.cluster")
+    device = read_device(request.device or DEFAULT_DEVICE)
+    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+        return profiled_once(
+            request.source, device, request.microbatch_size, cluster, Cache(cache_folder()), steps.begin
+        )[1]
+
+
+def report(request: ExportRequest, exported: Exported) -> Report:
+    """The text itself, or with a file what is in it."""
+    from automap_models.export.exporter import write_files
+
+    from ..reports.export import export_document, print_export, print_text
+
+    written = exported.written
+    return Report(
+        (lambda: print_text(written)) if request.out is None else (lambda: print_export(exported)),
+        lambda: export_document(exported),
+        {"file": lambda path: write_files(path, written)},
+        remarks=tuple(f"note: {note}" for note in written.notes),
+    )
+
+
+COMMAND = Command(
+    summary="write a plan for another framework",
+    description="Write a plan in the words of a framework that trains: torch, torchtitan, Megatron-LM, DeepSpeed, "
+    "Galvatron, JAX or transformers. A plan that it has no words for is refused, with the nearest one that it has.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    outputs=(Output("file", ("-o", "--out"), "file to write (default: print it)"),),
+    json="print what is written as JSON and nothing else",
+    inputs=("plan", "what"),
+    request=request,
+    run=run,
+    report=report,
+)

@@ -1,0 +1,62 @@
+"""What was written for another framework, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from automap_models.core.units import counted, rounds
+from automap_models.export.exporter import Exported
+from automap_models.export.sources import ShardingSource
+from automap_models.export.target import Written
+
+from .text import console, fact_table, plain
+
+SCHEMA = 1
+
+
+def print_text(written: Written) -> None:
+    """Print the file itself, for a pipe or a redirection."""
+    print(written.text, end="")
+
+
+def print_export(exported: Exported) -> None:
+    """Print what is in the file."""
+    screen = console()
+    screen.print(f"[bold]{plain(exported.source.name)}[/bold] for {plain(exported.target)}\n")
+    screen.print(fact_table(facts(exported)))
+
+
+def facts(exported: Exported) -> Iterator[tuple[str, str]]:
+    """Label and sentence for everything."""
+    source = exported.source
+    if isinstance(source, ShardingSource):
+        mesh = " and ".join(f"{axis.size} along {axis.name}" for axis in source.plan.mesh)
+        yield "plan", f"{counted(len(source.plan.variables), 'variable')} on a mesh of {mesh}"
+    else:
+        schedule = source.schedule
+        ranks = counted(schedule.ranks, "rank") if schedule.virtual > 1 else ""
+        stages = counted(schedule.stages, "stage") + (f" on {ranks}" if ranks else "")
+        yield "plan", f"{stages}, {rounds(schedule.micro_batches)}, {schedule.name}"
+    if exported.snapped is not None:
+        for change in exported.snapped.changes:
+            yield "changed", change
+        yield "loses", exported.snapped.loss
+    if exported.checked_by is not None:
+        yield "checked", f"{exported.checked_by} reads the plan back as it is"
+
+
+def export_document(exported: Exported) -> dict[str, Any]:
+    """The same as plain JSON types; texts of the files by ending, that of the file itself under an empty one."""
+    moved, written = exported.snapped, exported.written
+    return {
+        "schema": SCHEMA,
+        "kind": "export",
+        "target": exported.target,
+        "model": exported.source.name,
+        "files": {"": written.text, **written.beside},
+        "notes": list(written.notes),
+        "changes": [] if moved is None else list(moved.changes),
+        "step_s": None if moved is None else {"before": moved.before_s, "after": moved.after_s},
+        "checked_by": exported.checked_by,
+    }

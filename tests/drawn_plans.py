@@ -1,0 +1,131 @@
+"""Plans drawn at random, and what they must come back as: stages are drawn first, plans made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import ProfiledModel
+from automap_models.core.result import PlanReport, Result
+from automap_models.core.schedules import SCHEDULES, require_runnable
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
+from automap_models.cost.staged import StagedCost
+from automap_models.errors import BadInput
+from automap_models.export.sources import StagedSource, StrategySource
+from automap_models.formats.plan_json import read_plan_document, write_plan
+from automap_models.formats.strategy_json import WrittenStrategy
+from automap_models.simulate.step import step_cost
+
+Rng = np.random.Generator
+PER_BLOCK = 4
+"""Instructions of a block."""
+SAMPLES = 8
+"""Of a micro-batch."""
+MICRO_BATCHES = 8
+
+
+def profile(blocks: int, *, series: tuple[str, ...] = ("layers",), seed: int = 0) -> Profile:
+    """An embedding of two instructions, blocks of PER_BLOCK alike in each series, and a head of two."""
+    rng = np.random.default_rng(seed)
+    paths = [f"{name}.{i}" for name in series for i in range(blocks)]
+    layers = ["embed", "embed", *(f"{path}.part" for path in paths for _ in range(PER_BLOCK)), "head", "head"]
+    n = len(layers)
+    weights = np.concatenate(([9e6, 0.0], np.tile([1e6, 0.0, 2e6, 0.0], len(paths)), [3e6, 0.0]))
+    meta = {"model": "drawn", "microbatch_size": SAMPLES, "parameter_dtype": "bfloat16"}
+    return Profile.create(
+        C=rng.uniform(1e-3, 2e-3, n),
+        A=rng.uniform(1e5, 1e6, n),
+        W=weights,
+        names=[f"op{i}" for i in range(n)],
+        layers=layers,
+        meta=meta,
+    )
+
+
+def block_end(block: int) -> int:
+    """Last instruction of a block of `profile`; of the embedding for -1."""
+    return 1 + PER_BLOCK * (block + 1)
+
+
+def costed(problem: StagedProblem, plan: StagedPlan) -> Result[StagedProblem, StagedPlan]:
+    """A plan with its cost."""
+    cost: StagedCost = step_cost(problem, plan)
+    return Result(problem, plan, cost, "feasible")
+
+
+def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> StagedSource:
+    """A plan as it is read of its file."""
+    report = PlanReport(costed(problem, plan), {}, 1.0, None, None)
+    path = folder / "plan.json"
+    write_plan(path, report)
+    return StagedSource(read_plan_document(path), report.result, ProfiledModel(problem.profile))
+
+
+def cut_plan(
+    drawn: Profile, cluster: Cluster, cuts: tuple[int, ...], device_cuts: tuple[int, ...], schedule: str = "1f1b"
+) -> tuple[StagedProblem, StagedPlan]:
+    """A plan with these cuts."""
+    problem = StagedProblem(drawn, cluster, stages=len(cuts) + 1, micro_batches=MICRO_BATCHES, schedule=schedule)
+    return problem, StagedPlan(cuts, device_cuts, MICRO_BATCHES, "drawn")
+
+
+@dataclass(frozen=True)
+class DrawnStages:
+    """A staged plan and what its stages hold."""
+
+    source: StagedSource
+    layers: tuple[int, ...]
+    replicas: int
+
+
+def draw_stages(rng: Rng, cluster: Cluster, folder: Any) -> DrawnStages:
+    """Stages of whole blocks on equally many devices; the first may be the embedding, the last the head alone."""
+    blocks = int(rng.integers(4, 13))
+    stages = int(rng.choice([s for s in (1, 2, 4, 8) if s <= blocks and s <= cluster.devices]))
+    ends = np.sort(rng.choice(np.arange(-1, blocks), stages - 1, replace=False))
+    layers = np.diff(np.concatenate(([-1], ends, [blocks - 1])))
+    count = cluster.devices // stages
+    cuts = tuple(block_end(int(end)) for end in ends)
+    schedule = str(rng.choice(["1f1b", "gpipe", "1f1b-deep"]))
+    problem, plan = cut_plan(profile(blocks), cluster, cuts, tuple(range(count, cluster.devices, count)), schedule)
+    return DrawnStages(staged_source(problem, plan, folder), tuple(layers.tolist()), count)
+
+
+def draw_strategy(rng: Rng) -> Strategy:
+    """Any strategy that can be run; of a schedule with rounds, one that makes them."""
+    while True:
+        schedule = str(rng.choice(list(SCHEDULES)))
+        pp = int(rng.integers(1, 9))
+        vp = SCHEDULES[schedule].virtual or int(rng.integers(1, 4))
+        micro_batches = pp * int(rng.integers(1, 5)) if rng.random() < 0.7 else int(rng.integers(1, 20))
+        try:
+            require_runnable(schedule, pp, micro_batches, vp)
+        except BadInput:
+            continue
+        layers = rng.integers(1, 6, pp * vp)
+        layers[[0, -1]] -= rng.integers(0, 2, 2)
+        dp, micro_batch = int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        return Strategy(
+            micro_batch=micro_batch,
+            global_batch=dp * micro_batch * micro_batches,
+            tp=int(rng.choice([1, 2, 4])),
+            pp=pp,
+            dp=dp,
+            vp=vp,
+            schedule=schedule,
+            recompute=str(rng.choice(["none", "selective", "full"])),  # type: ignore[arg-type]
+            zero=int(rng.integers(0, 4)),
+            sequence_parallel=bool(rng.random() < 0.5),
+            precision=str(rng.choice(["fp32", "fp16", "bf16", "fp8"])),  # type: ignore[arg-type]
+            layers=tuple(map(int, np.maximum(layers, 0))),
+        )
+
+
+def strategy_source(strategy: Strategy) -> StrategySource:
+    """A strategy as it is read of its file."""
+    return StrategySource(WrittenStrategy("drawn", strategy))
