@@ -20,7 +20,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.errors import BadInput
 from automap_models.export.sources import StagedSource, StrategySource
 from automap_models.export.target import Limits
@@ -51,6 +51,31 @@ class Layout:
         """[pp·vp] blocks of each virtual stage in the order of the model."""
         assert self.strategy.layers is not None
         return self.strategy.layers
+
+    @property
+    def recomputed(self) -> tuple[tuple[Recompute, int], ...]:
+        """[pp·vp] what each virtual stage recomputes, and of how many of its blocks, the first ones."""
+        s = self.strategy
+        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,) * s.stages
+        return tuple(zip(kinds, s.recompute_blocks or self.layers, strict=True))
+
+    def recompute(self, target: str) -> Recompute:
+        """What all stages recompute in all of their blocks.
+
+        Raises:
+            Inexpressible: they differ, for which the target has no words.
+        """
+        counts = zip(self.recomputed, self.layers, strict=True)
+        kinds = {
+            kind if blocks == count else "none" if not blocks else "part" for (kind, blocks), count in counts if count
+        }
+        if len(kinds) > 1 or kinds == {"part"}:
+            what = f"{target} recomputes alike in all stages, and the strategy does not"
+            raise Inexpressible(
+                what, where=f"plan of {self.model}", do="give one `recompute`, or export it to galvatron"
+            )
+        (kind,) = kinds or {"none"}
+        return kind  # type: ignore[return-value]
 
 
 def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:

@@ -10,11 +10,13 @@ from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     Planner,
     config_of,
 )
+from automap_models.planners.strategies.problem import StrategyProblem
 
 PLANNERS: dict[str, dict[str, str]] = {
     "staged": {
@@ -48,6 +50,9 @@ PLANNERS: dict[str, dict[str, str]] = {
         "greedy": "automap_models.planners.sharding.episodes:ShardingGreedyPlanner",
         "random": "automap_models.planners.sharding.episodes:ShardingRandomPlanner",
     },
+    "strategy": {
+        "strategies": "automap_models.planners.strategies.planner:StrategiesPlanner",
+    },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
     },
@@ -71,6 +76,10 @@ def make_planner(
 def make_planner(
     name: str, *, kind: Literal["sharding"], **config: Any
 ) -> Planner[ShardingProblem, ShardingPlan, Any]: ...
+
+
+@overload
+def make_planner(name: str, *, kind: Literal["strategy"], **config: Any) -> Planner[StrategyProblem, Strategy, Any]: ...
 
 
 @overload
