@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import onnx
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -23,9 +24,11 @@ from torch import Tensor
 from automap_models.core.placement import PlacementProblem
 from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
-from automap_models.errors import BadInput
+from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.atomic import write_text
+from automap_models.onnx_runtime import OnnxFile
 from automap_models.planners.base import NEVER
+from automap_models.planners.placement.learned import KIND, OUTPUT, VERSION
 from automap_models.planners.placement.placer_state import PlacerState
 from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 from automap_models.rl.ppo import PpoConfig, advantages, ppo_loss
@@ -34,6 +37,10 @@ from .build import AtomicCheckpoints
 from .console import say
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
+COMPARED = 8
+"""Random problems on which an exported policy is compared with torch."""
+TOLERANCE = 1e-3
+"""Largest difference of two logits."""
 VALIDATION_SEED = 7919
 """Offset of the seeds of held-out random problems."""
 
@@ -238,8 +245,6 @@ def train_placer(config: DictConfig) -> L.Trainer:
     held_out = settings["held_out"] if problem is None else 1
     trainer.fit(module, StepNumbers(settings["validate"], held_out), ckpt_path=last or None, weights_only=True)
     if config.export:
-        from .placer_export import export_placer
-
         best: Any = trainer.checkpoint_callback
         load_placer(module, Path(best.best_model_path or folder / "last.ckpt"))
         difference = export_placer(module, out / "policy.onnx")
@@ -262,3 +267,32 @@ def load_placer(module: PlacerModule, path: Path) -> None:
         raise BadInput(
             "is no checkpoint of such a placer", where=str(path), do="train one with gdp_pretrain"
         ) from error
+
+
+def export_placer(module: PlacerModule, path: Path) -> float:
+    """Write the policy; the largest difference of a logit to torch's.
+
+    Raises:
+        AutomapError: it differs from torch by more than the tolerance.
+    """
+    network = module.network.eval()
+    states = [
+        PlacerState.of(random_problem(np.random.default_rng([module.seed, 31, i])), 0, NEVER) for i in range(COMPARED)
+    ]
+    example = stacked([states[0].inputs])
+    torch.onnx.export(
+        network, kwargs=example, f=str(path), dynamo=True, external_data=False, output_names=[OUTPUT], verbose=False
+    )
+    model = onnx.load(str(path))
+    onnx.helper.set_model_props(model, {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)})
+    onnx.save(model, str(path))
+    policy, largest = OnnxFile(path), 0.0
+    for state in states:
+        (logits,) = policy.run(state.inputs.feed(), [OUTPUT], 60.0)
+        with torch.no_grad():
+            expected = network(**stacked([state.inputs])).numpy()
+        there = expected > -1e8
+        largest = max(largest, float(np.abs(logits - expected)[there].max()))
+    if largest > TOLERANCE:
+        raise AutomapError(f"the exported policy differs from torch by {largest:.1e}", where=str(path))
+    return largest

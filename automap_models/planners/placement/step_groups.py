@@ -134,7 +134,9 @@ def partition(units: StepUnits, parts: int, seed: int, *, recursive: bool = Fals
         return np.arange(len(units)) % parts
     matrix = units.adjacency
     share = units.time_s / max(float(units.time_s.mean()), np.finfo(float).tiny)
-    weight = np.maximum(100 * ((1 - even) * share + even), 1).astype(np.int64)
+    wanted = (1 - even) * share + even
+    wanted = np.minimum(wanted, 0.5 * float(wanted.sum()) / parts)  # a heavier one would leave METIS empty parts
+    weight = np.maximum(100 * wanted, 1).astype(np.int64)
     heaviest = max(float(matrix.data.max(initial=0.0)), np.finfo(float).tiny)
     edges = np.maximum(RESOLUTION * matrix.data / heaviest, 1).astype(np.int64)
     _, parts_of = pymetis.part_graph(
