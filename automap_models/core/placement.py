@@ -1,7 +1,8 @@
 """Operator graphs, the problem of placing them on devices, and its plan.
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), §3: throughput of
-a pipeline, where the most loaded device sets the pace, and latency of one sample.
+a pipeline, where the most loaded device sets the pace, and latency of one sample. Beside these the makespan of one step
+whose operations are spread over devices (GDP, arXiv 1910.01578; cost.makespan).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.dag import find_cycle
 from automap_models.core.result import Result
+from automap_models.core.step_devices import ACCELERATOR, CPU, StepDevices
 from automap_models.core.units import counted
 from automap_models.errors import BadInput
 
@@ -25,7 +27,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-Objective = Literal["throughput", "latency"]
+Objective = Literal["throughput", "latency", "step"]
 Communication = Literal["sum", "max"]
 
 MAX_DEVICES = 4096
@@ -59,6 +61,9 @@ class PlacementGraph:
         cpus: how many there are (ℓ).
         accelerator_bytes: memory of one accelerator.
         meta: where the graph comes from.
+        live_bytes: [n] what the output of each occupies while it is needed; None where memory_bytes counts outputs.
+        kind_s: kind of device → [n] time of each on it, for kinds beside accelerator and CPU.
+        opcodes: [n] what each does, in StableHLO's words; empty where nobody says.
     """
 
     ids: tuple[int, ...]
@@ -76,6 +81,9 @@ class PlacementGraph:
     cpus: int
     accelerator_bytes: float
     meta: Mapping[str, object] = field(default_factory=dict)
+    live_bytes: FloatArray | None = None
+    kind_s: Mapping[str, FloatArray] = field(default_factory=dict)
+    opcodes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,7 +101,30 @@ class PlacementGraph:
             digest.update(np.ascontiguousarray(times, dtype=np.float64).tobytes())
         for kinds in (self.supported, self.backward, self.classes, self.edges):
             digest.update(np.ascontiguousarray(kinds, dtype=np.int64).tobytes())
+        for more in (*self.kind_s.values(), *(() if self.live_bytes is None else (self.live_bytes, self.output_bytes))):
+            digest.update(np.ascontiguousarray(more, dtype=np.float64).tobytes())
         return digest.hexdigest()
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Bandwidth between an accelerator and the CPUs by which the transfer times were made; infinite without any."""
+        took_s = float(self.transfer_s.sum())
+        return float(self.output_bytes.sum()) / took_s if took_s > 0 else math.inf
+
+    def times_on(self, kind: str) -> FloatArray:
+        """[n] time of each node on a kind of device.
+
+        Raises:
+            BadInput: the graph has no times for it.
+        """
+        own = {ACCELERATOR: self.accelerator_s, CPU: self.cpu_s, **self.kind_s}
+        if kind not in own:
+            raise BadInput(
+                f"has no times for devices of kind {kind!r}",
+                where=model_name(self),
+                do=f"choose from {', '.join(own)}, or give the devices a `speed`",
+            )
+        return own[kind]
 
     def successors(self) -> list[list[int]]:
         """[n] positions of each node's consumers, ascending."""
@@ -115,11 +146,14 @@ class PlacementProblem:
         cpus: how many there are (ℓ). For latency they are one machine with as many cores as needed.
         memory_bytes: memory of one accelerator; CPUs have as much as is needed.
         objective: "throughput" minimises the largest load of a device, which is the time per sample of a pipeline in
-            steady state; "latency" the time from a sample's first operator to the end of its last.
+            steady state; "latency" the time from a sample's first operator to the end of its last; "step" the
+            makespan of the whole graph, whose operations start as soon as inputs and device are there.
         communication: whether a device's transfers and its compute take turns ("sum") or overlap ("max"); throughput.
         split_passes: whether all devices do forward passes first and then all backward passes, so that each pass has
             a slowest device of its own: max_i FW_i + max_i BW_i; throughput.
         pieces: subgraphs that one accelerator may hold and run one after the other (q); latency.
+        network: the devices with their kinds and links, accelerators first; step. None: as many equal accelerators and
+            CPUs with links by which the graph's transfer times were made.
 
     Raises:
         BadInput: a number out of range, a cycle, a node that no device supports, a class that fits no device.
@@ -133,10 +167,12 @@ class PlacementProblem:
     communication: Communication = "sum"
     split_passes: bool = False
     pieces: int = 1
+    network: StepDevices | None = None
 
     def __post_init__(self) -> None:
         _require_in_range(self)
         _require_meaning(self)
+        _require_network(self)
         cycle = find_cycle(self.graph.successors())
         if cycle:
             shown = " → ".join(_listed(self.graph, [*cycle, cycle[0]]))
@@ -153,10 +189,34 @@ class PlacementProblem:
         }
         return cls(graph, **{**own, **overrides})
 
+    @classmethod
+    def of_step(cls, graph: PlacementGraph, network: StepDevices) -> PlacementProblem:
+        """The problem of the shortest step on those devices."""
+        cpus = int(network.is_cpu.sum())
+        accelerators = len(network) - cpus
+        least = float(network.memory_bytes[:accelerators].min()) if accelerators else 0.0
+        return cls(graph, accelerators, cpus, least, objective="step", network=network)
+
     @property
     def devices(self) -> int:
         """Accelerators and CPUs."""
         return self.accelerators + self.cpus
+
+    @cached_property
+    def step_devices(self) -> StepDevices:
+        """The devices of a step."""
+        if self.network is not None:
+            return self.network
+        return StepDevices.equal(self.accelerators, self.cpus, self.memory_bytes, self.graph.link_bytes_per_s)
+
+    @cached_property
+    def device_times_s(self) -> FloatArray:
+        """[D, n] time of each node on each device of a step; infinite on an accelerator that does not support it."""
+        devices = self.step_devices
+        times = np.stack([self.graph.times_on(kind) for kind in devices.kinds]) * devices.slowdown[:, None]
+        unsupported = ~devices.is_cpu[:, None] & ~self.graph.supported[None, :]
+        barred: FloatArray = np.where(unsupported, np.inf, times)
+        return barred
 
     @cached_property
     def class_memory_bytes(self) -> FloatArray:
@@ -174,7 +234,10 @@ class PlacementProblem:
     @cached_property
     def may_accelerate(self) -> BoolArray:
         """[n] whether each node may be placed on an accelerator: its class is supported there and fits."""
-        fits = self.class_memory_bytes <= self.memory_bytes * (1.0 + ROUNDING)
+        largest = self.memory_bytes
+        if self.network is not None and self.accelerators:
+            largest = float(self.network.memory_bytes[: self.accelerators].max())
+        fits = self.class_memory_bytes <= largest * (1.0 + ROUNDING)
         return fits & self.class_supported & (self.accelerators > 0)
 
 
@@ -241,10 +304,29 @@ def _require_in_range(problem: PlacementProblem) -> None:
         raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do=f"give 1 to {MAX_PIECES}")
 
 
+def _require_network(problem: PlacementProblem) -> None:
+    """The network has the problem's devices, accelerators first, and the graph has times for them."""
+    network = problem.network
+    if network is None:
+        return
+    if problem.objective != "step":
+        raise BadInput("is for the objective step", where="`network`", do="leave it out, or give `objective='step'`")
+    first_cpus = np.flatnonzero(network.is_cpu)
+    in_order = first_cpus.tolist() == list(range(problem.accelerators, problem.devices))
+    if len(network) != problem.devices or not in_order:
+        raise BadInput(
+            f"has {len(network)} devices, {first_cpus.size} of them CPUs, which must come last",
+            where="`network`",
+            do=f"give {problem.accelerators} accelerator(s), then {problem.cpus} CPU(s)",
+        )
+    for kind in network.kinds:
+        problem.graph.times_on(kind)
+
+
 def _require_meaning(problem: PlacementProblem) -> None:
     """Options that belong to the other objective are refused rather than ignored."""
     choices: Mapping[str, tuple[str, tuple[str, ...]]] = {
-        "`objective`": (problem.objective, ("throughput", "latency")),
+        "`objective`": (problem.objective, ("throughput", "latency", "step")),
         "`communication`": (problem.communication, ("sum", "max")),
     }
     for option, (value, known) in choices.items():
@@ -259,12 +341,14 @@ def _require_meaning(problem: PlacementProblem) -> None:
         ("`split_passes`", problem.split_passes),
     ):
         if given:
-            raise BadInput("is for throughput, not for latency", where=option, do="leave it out")
-    if problem.graph.is_training:
+            raise BadInput(f"is for throughput, not for {problem.objective}", where=option, do="leave it out")
+    if problem.objective == "step" and problem.pieces != 1:
+        raise BadInput(f"{problem.pieces} subgraphs a device", where="`pieces`", do="they are for latency only")
+    if problem.objective == "latency" and problem.graph.is_training:
         raise BadInput(
             "has a backward pass, but latency is that of one sample's inference",
             where=model_name(problem.graph),
-            do="give an inference graph or `objective='throughput'`",
+            do="give an inference graph, `objective='throughput'` or `objective='step'`",
         )
 
 
@@ -324,11 +408,15 @@ def _device_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
 
 def _memory_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
     used = device_memory_bytes(problem, plan.assignment)[: problem.accelerators]
-    over = used > problem.memory_bytes * (1.0 + ROUNDING)
+    limits = np.full(used.size, problem.memory_bytes)
+    if problem.network is not None:
+        limits = problem.network.memory_bytes[: problem.accelerators]
+    over = used > limits * (1.0 + ROUNDING)
     if not over.any():
         return ""
     device = int(np.argmax(over))
-    return f"device {device} needs {used[device] / 1e9:.3g} GB, an accelerator has {problem.memory_bytes / 1e9:.3g} GB"
+    has = "an accelerator has" if problem.network is None else "it has"
+    return f"device {device} needs {used[device] / 1e9:.3g} GB, {has} {limits[device] / 1e9:.3g} GB"
 
 
 def _latency_objection(problem: PlacementProblem, plan: PlacementPlan) -> str:
@@ -388,6 +476,8 @@ def job_successors(problem: PlacementProblem, plan: PlacementPlan) -> list[list[
 
 def describe_objective(problem: PlacementProblem) -> str:
     """`throughput, transfers beside compute`."""
+    if problem.objective == "step":
+        return "makespan of one step"
     if problem.objective == "latency":
         return "latency" + (f", up to {problem.pieces} subgraphs an accelerator" if problem.pieces > 1 else "")
     passes = ", passes apart" if problem.split_passes else ""
@@ -395,5 +485,7 @@ def describe_objective(problem: PlacementProblem) -> str:
 
 
 def device_name(problem: PlacementProblem, device: int) -> str:
-    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them."""
+    """`0`, `1`, … for accelerators, `CPU 6` for what comes after them; of a step the devices' own names."""
+    if problem.network is not None:
+        return problem.network.names[device]
     return str(device) if device < problem.accelerators else f"CPU {device}"

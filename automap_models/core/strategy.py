@@ -3,7 +3,7 @@
     devices        = tp · cp · dp · pp
     micro-batches  = global batch / (dp · micro-batch)
 
-A strategy is uniform: every stage has as many devices as the others. Its stages may differ in their layers.
+Every stage has as many devices as the others. Stages may differ in their layers and in what they recompute.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from automap_models.errors import BadInput
 
 Recompute = Literal["none", "selective", "full"]
 """What the backward pass computes again: nothing, the attention core, or the whole forward pass of a layer."""
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 """Of weights and activations; all but fp32 have master weights in fp32."""
 ZERO_STAGES = (0, 1, 2, 3)
@@ -75,7 +76,8 @@ class Strategy:
         cp: devices that share every sequence.
         ep: ranks of data parallelism that share the experts of a layer.
         schedule: a key of `core.schedules.SCHEDULES`.
-        recompute: what the backward pass computes again.
+        recompute: what the backward pass computes again; of all virtual stages, or [pp·vp] of each.
+        recompute_blocks: [pp·vp] of how many blocks of each virtual stage, its first ones; None for all of them.
         zero: which of ZERO_STAGES.
         sequence_parallel: whether the devices of tp share what is between their operators, too.
         precision: of weights and activations.
@@ -83,7 +85,8 @@ class Strategy:
 
     Raises:
         BadInput: a number that is not positive, a name that is unknown, a global batch that dp · micro_batch does not
-            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide dp.
+            divide, a schedule that does not run so many micro-batches or virtual stages, ep that does not divide dp,
+            layers or recomputation of another number of virtual stages.
     """
 
     micro_batch: int
@@ -95,7 +98,8 @@ class Strategy:
     cp: int = 1
     ep: int = 1
     schedule: str = DEFAULT_SCHEDULE
-    recompute: Recompute = "none"
+    recompute: Recompute | tuple[Recompute, ...] = "none"
+    recompute_blocks: tuple[int, ...] | None = None
     zero: int = 0
     sequence_parallel: bool = False
     precision: Precision = "bf16"
@@ -104,14 +108,15 @@ class Strategy:
     def __post_init__(self) -> None:
         for key in ("micro_batch", "global_batch", "tp", "pp", "dp", "vp", "cp", "ep"):
             _require_count(key, getattr(self, key))
-        for key, values in (
-            ("recompute", get_args(Recompute)),
-            ("zero", ZERO_STAGES),
-            ("precision", get_args(Precision)),
+        of_stages = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,)
+        for key, value, values in (
+            *(("recompute", kind, RECOMPUTE) for kind in of_stages),
+            ("zero", self.zero, ZERO_STAGES),
+            ("precision", self.precision, get_args(Precision)),
         ):
-            if getattr(self, key) not in values:
+            if value not in values:
                 do = f"choose from {', '.join(map(str, values))}"
-                raise BadInput(f"{getattr(self, key)!r} is none of them", where=f"`{key}`", do=do)
+                raise BadInput(f"{value!r} is none of them", where=f"`{key}`", do=do)
         samples = self.dp * self.micro_batch
         if self.global_batch % samples:
             what = f"{self.dp} × {self.micro_batch} samples (dp × micro-batch) do not divide {self.global_batch}"
@@ -120,11 +125,14 @@ class Strategy:
             what = f"{self.ep} ranks do not divide {self.dp} of data parallelism"
             raise BadInput(what, where="`ep`", do="give a divisor of dp")
         require_runnable(self.schedule, self.pp, self.micro_batches, self.vp)
-        if self.layers is not None and (
-            len(self.layers) != self.stages or any(not _is_count(count, 0) for count in self.layers)
-        ):
-            what = f"{len(self.layers)} numbers of layers for {self.pp} × {self.vp} stages (pp × vp)"
-            raise BadInput(what, where="`layers`", do="give one whole number of 0 or more for each stage")
+        if isinstance(self.recompute, tuple) and len(self.recompute) != self.stages:
+            what = f"{len(self.recompute)} kinds for {self.pp} × {self.vp} stages (pp × vp)"
+            raise BadInput(what, where="`recompute`", do="give one for all, or one for each stage")
+        for key, of in (("layers", "layers"), ("recompute_blocks", "blocks")):
+            counts = getattr(self, key)
+            if counts is not None and (len(counts) != self.stages or any(not _is_count(n, 0) for n in counts)):
+                what = f"{len(counts)} numbers of {of} for {self.pp} × {self.vp} stages (pp × vp)"
+                raise BadInput(what, where=f"`{key}`", do="give one whole number of 0 or more for each stage")
 
     @property
     def devices(self) -> int:
@@ -167,6 +175,22 @@ class Strategy:
             raise BadInput(what, where="`pp`", do="give divisors of the layers, or `layers` for each stage")
         return (count,) * self.stages
 
+    def stage_recompute(self, shape: TransformerShape) -> tuple[tuple[Recompute, int], ...]:
+        """[pp·vp] what each virtual stage recomputes, and of how many blocks, its first ones.
+
+        Raises:
+            BadInput: see `stage_layers`; or it is of more blocks than the stage has.
+        """
+        layers = self.stage_layers(shape)
+        kinds = self.recompute if isinstance(self.recompute, tuple) else (self.recompute,) * self.stages
+        if self.recompute_blocks is None:
+            return tuple(zip(kinds, layers, strict=True))
+        for stage, (blocks, count) in enumerate(zip(self.recompute_blocks, layers, strict=True)):
+            if blocks > count:
+                what = f"{blocks} of the {count} layers of virtual stage {stage}"
+                raise BadInput(what, where="`recompute_blocks`", do=f"give at most {count}")
+        return tuple(zip(kinds, self.recompute_blocks, strict=True))
+
     def require_cluster(self, cluster: Cluster) -> None:
         """Refuse a cluster of another number of devices.
 
@@ -184,9 +208,9 @@ class Strategy:
         Raises:
             BadInput: tp does not divide its heads or its perceptron, or keys and values neither divide nor are divided
                 by it; cp, or tp with sequence parallelism, does not divide its tokens; ep does not divide its experts;
-                or see `stage_layers`.
+                or see `stage_layers` and `stage_recompute`.
         """
-        self.stage_layers(shape)
+        self.stage_recompute(shape)
         tokens = self.tp * self.cp if self.sequence_parallel else self.cp
         experts = shape.experts or 1
         for key, parts, what, whole in (

@@ -1,4 +1,4 @@
-"""What a placement costs: time per sample of a pipeline (throughput) or time of one sample (latency).
+"""What a placement costs: time per sample of a pipeline (throughput), time of one sample (latency), or of one step.
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), with the
 variants of its appendix; the authors' `throughput-ip/ip.py` and `latency-greedy/greedy.cpp` compute the same.
@@ -6,6 +6,8 @@ variants of its appendix; the authors' `throughput-ip/ip.py` and `latency-greedy
 An accelerator that holds the nodes S pays, beside their times, the transfer of each output that crosses its border:
 of every node u with an edge u → v of which exactly one end is in S, once, whoever reads it. CPUs read and write where
 the data lies and pay nothing.
+
+A step is simulated operation by operation (cost.makespan); there an output is moved once to each device that reads it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import (
+    ROUNDING,
     FloatArray,
     IntArray,
     PlacementGraph,
@@ -29,6 +32,7 @@ from automap_models.core.placement import (
     job_successors,
     sums_by,
 )
+from automap_models.cost.makespan import StepTables, StepTimeline, simulate_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +41,12 @@ class PlacementCost:
 
     Attributes:
         value_s: what the problem minimises; infinite where subgraphs wait for each other.
-        loads_s: [devices] how long each is busy with one sample.
+        loads_s: [devices] how long each is busy with one sample; of a step, how long it computes.
         compute_s: [devices] how long it computes.
-        transfer_s: [devices] how long it sends and receives; 0 on CPUs.
-        memory_bytes: [devices] what its nodes take.
+        transfer_s: [devices] how long it sends and receives; 0 on CPUs. Of a step, how long it receives.
+        memory_bytes: [devices] what its nodes take; of a step, the most that it holds at a time.
         feasible: whether the plan is valid, memory included.
+        timeline: of a step, when everything happens.
     """
 
     value_s: float
@@ -50,6 +55,7 @@ class PlacementCost:
     transfer_s: FloatArray
     memory_bytes: FloatArray
     feasible: bool
+    timeline: StepTimeline | None = None
 
 
 def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementCost:
@@ -59,6 +65,8 @@ def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementC
         problem: n nodes on D devices.
         plan: one that puts each node on one of these.
     """
+    if problem.objective == "step":
+        return _step_cost(problem, plan)
     compute, transfer = _pass_times(problem, plan)
     throughput = problem.objective == "throughput"
     return PlacementCost(
@@ -69,6 +77,15 @@ def placement_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementC
         memory_bytes=device_memory_bytes(problem, plan.assignment),
         feasible=plan.check_valid(problem)[0],
     )
+
+
+def _step_cost(problem: PlacementProblem, plan: PlacementPlan) -> PlacementCost:
+    timeline = simulate_step(StepTables.of(problem), plan.assignment)
+    compute = sums_by(plan.assignment, timeline.finish_s - timeline.start_s, problem.devices)
+    received = sums_by(timeline.target, timeline.received_s - timeline.sent_s, problem.devices)
+    fits = timeline.peak_bytes <= problem.step_devices.memory_bytes * (1.0 + ROUNDING)
+    feasible = bool(fits.all()) and plan.check_valid(problem)[0]
+    return PlacementCost(timeline.makespan_s, compute, compute, received, timeline.peak_bytes, feasible, timeline)
 
 
 def one_device_s(problem: PlacementProblem) -> float | None:

@@ -121,6 +121,10 @@ class ProcessGroups:
     intra: float
     inter: float
 
+    def gather_s(self, others_bytes: float, experts_bytes: float, pieces: int = 1) -> float:
+        """Seconds of gathering, or of reducing and scattering, weights or gradients without experts', and theirs."""
+        return self.data.gather_s(others_bytes, pieces) + self.expert_data.gather_s(experts_bytes, pieces)
+
     def ends_sum_s(self, summed_bytes: float) -> float:
         """Seconds in which each device of the first rank and its partner of the last rank sum so many bytes."""
         return self._sent_s(self.ends_crossing, summed_bytes)
@@ -149,7 +153,7 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
     return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra, inter)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _spans(
     sizes: tuple[int, int, int, int, int], bounds: tuple[int, ...]
 ) -> tuple[list[tuple[int, int, int, int]], dict[tuple[int, int], int]]:

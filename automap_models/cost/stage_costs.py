@@ -9,14 +9,11 @@ Passes of a virtual stage for one micro-batch, in seconds:
     I   the same of the gradients of activations + what is recomputed
     W   kernels of the gradients of weights
 
-Full recomputation runs the forward pass of every block again, with its collectives. Selective recomputation runs
-attention cores again (2205.05198). Where these are flash kernels, which keep no scores in the first place, it is what
-torchtitan means by the word: every second product and all kernels that are none. What comes before and after the
-blocks is never recomputed.
+What a layer takes, with each kind of recomputation, is said in cost.layer_costs. A stage may recompute its first blocks
+and no others.
 
-Communication of data parallelism hides behind a share of the computation beside it, and never more than that share of
-itself (`exposed_s`). Gradients go beside the last backward pass of a rank. With ZeRO-3 the weights of a layer are
-gathered beside a forward and a backward pass of as large a layer, but those of the first layer of a stage beside none.
+Communication of data parallelism hides behind a share of the computation beside it (`exposed_s`). Gradients go beside
+the last backward pass of a rank. With ZeRO-3 the weights of the first layer of a stage are gathered beside none.
 
 A rank computes nothing while it sends, in schedules whose backward pass is whole: Megatron's messages are sent and
 received in one call. Schedules that split it, and 1f1b-deep, send beside their passes.
@@ -33,27 +30,17 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.model_work import LayerWork, ModelWork
+from automap_models.core.model_work import ModelWork
 from automap_models.core.schedules import SCHEDULES, rank_of
-from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import (
-    DEFAULT_RUNTIME,
-    ITEM_BYTES,
-    PREFETCHED,
-    LayerTimes,
-    Runtime,
-    Shares,
-    StepClock,
-)
-from automap_models.cost.process_groups import ProcessGroups, process_groups
+from automap_models.core.strategy import RECOMPUTE, Strategy
+from automap_models.cost.layer_costs import LayerCosting, LayerCosts, exposed_s
+from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.cost.strategy import device_memory, parameter_bytes
 
 GROUP_BYTES = 1.5e9
 """Of the buffers, and of the memory that they break into pieces, of each kind of group that a device communicates in.
 Chosen by trial on the published steps of benchmarks/results/measured_steps.md that state what a device held; no
 source was left out."""
-EIGHT_BITS = 2
-"""How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
 SENDING_ALONE = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules in which a rank computes nothing while it sends."""
 
@@ -108,14 +95,6 @@ class StageCosts:
     memory: tuple[DeviceMemory, ...]
 
 
-def exposed_s(communication_s: float, computation_s: float, overlap: float) -> float:
-    """What communication takes beyond the computation beside it, of which it hides behind a share, and that of itself.
-
-    max(communication - overlap · computation, (1 - overlap) · communication)
-    """
-    return communication_s - overlap * min(communication_s, computation_s)
-
-
 def stage_costs(
     work: ModelWork, strategy: Strategy, cluster: Cluster, device: Device, runtime: Runtime = DEFAULT_RUNTIME
 ) -> StageCosts:
@@ -131,125 +110,123 @@ def stage_costs(
     Raises:
         BadInput: the device has no constants, or no peak for the precision.
     """
-    return _Pricing(work, strategy, cluster, device, runtime).costs()
+    return StageCosting(LayerCosting(work, cluster, device, runtime), strategy).costs(strategy)
 
 
-class _Pricing:
-    """Attributes: as of `stage_costs`; counts, [V, k], how many of the distinct layers each virtual stage holds."""
+class StageCosting:
+    """Costs of stages and ranks under all strategies that differ in nothing but cuts and recomputation.
 
-    def __init__(self, work: ModelWork, strategy: Strategy, cluster: Cluster, device: Device, runtime: Runtime) -> None:
-        self.work, self.strategy, self.runtime = work, strategy, runtime
-        self.constants = device.required_step
-        self.groups: ProcessGroups = process_groups(strategy, cluster, self.constants)
-        widening = ITEM_BYTES[strategy.dtype] / ITEM_BYTES[work.dtype]
-        self.shares = Shares(strategy, widening)
-        self.clock = StepClock(strategy, device, self.groups, self.shares, runtime)
-        self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(strategy, runtime.gradient_bytes)
-        self.reduced_bytes = self.weight_bytes
+    Args:
+        layers: costs of layers on the kind of device.
+        strategy: one of these strategies.
+
+    Attributes:
+        of_layers: the costs of each distinct layer.
+        groups: of the devices.
+        rank_of: [V] the rank of each virtual stage.
+
+    Raises:
+        BadInput: the device has no peak for the precision.
+    """
+
+    def __init__(self, layers: LayerCosting, strategy: Strategy) -> None:
+        self.layers, self.work, self.runtime, self.constants = layers, layers.work, layers.runtime, layers.constants
+        self.strategy, self.groups = strategy, layers.groups(strategy)
+        self.of_layers: LayerCosts = layers.costs(strategy, self.groups)
+        self.bytes_per_s = layers.device.bandwidth * self.constants.bandwidth_efficiency
+        self.weight_bytes, self.gradient_bytes, self.state_bytes = parameter_bytes(
+            strategy, self.runtime.gradient_bytes
+        )
         placement = SCHEDULES[strategy.schedule].placement
         self.rank_of = tuple(rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages))
-        self._place_layers()
+        self.tied = self.work.tied / strategy.tp
+        self.tied_apart = self.rank_of[0] != self.rank_of[-1]
 
-    def _place_layers(self) -> None:
-        order = self.work.order
-        ends = 1 + np.cumsum(self.strategy.stage_layers(self.work.shape))
-        ends[-1] += 1
-        self.counts = np.zeros((ends.size, len(self.work.layers)))
-        self.last_layers = [order[end - 1] for end in ends.tolist()]
-        self.first_layers = [order[0], *(order[min(end, len(order) - 1)] for end in ends[:-1].tolist())]
-        stages = np.searchsorted(ends, np.arange(len(order)), side="right")
-        np.add.at(self.counts, (stages, np.array(order)), 1.0)
-        self.blocks = set(order[1:-1])
-
-    def costs(self) -> StageCosts:
-        parameters = np.array([self.shares.parameters_of(layer.parameters) for layer in self.work.layers])
-        times = self._times(parameters)
-        held = self.counts @ parameters
-        tied = self.work.tied / self.strategy.tp
-        first, last = self.rank_of[0], self.rank_of[-1]
-        if first != last:
-            held[-1, 0] += tied
-        of_ranks = np.zeros((self.strategy.pp, 2))
+    def costs(self, strategy: Strategy) -> StageCosts:
+        """The costs of one of the strategies."""
+        counts, first_layers, last_layers = self._place_layers(strategy)
+        held = counts.sum(axis=2) @ self.of_layers.parameters
+        if self.tied_apart:
+            held[-1, 0] += self.tied
+        of_ranks = np.zeros((strategy.pp, 2))
         np.add.at(of_ranks, list(self.rank_of), held)
-        sent = [self.shares.bytes_of(self.work.layers[layer].boundary) for layer in self.last_layers[:-1]]
+        times = self._times(counts, first_layers)
+        sent = self.of_layers.boundary_bytes[last_layers[:-1]].tolist()
         return StageCosts(
             times=times,
-            transfer_s=np.array([self._transfer_s(*boundary) for boundary in enumerate(sent)]),
-            sends_beside=self.strategy.schedule not in SENDING_ALONE,
+            transfer_s=np.array([self.transfer_s(*boundary) for boundary in enumerate(sent)]),
+            sends_beside=strategy.schedule not in SENDING_ALONE,
             rank_of=self.rank_of,
             data_s=self._data_s(times, of_ranks),
-            tied_s=0.0 if first == last else self.groups.ends_sum_s(tied * self.reduced_bytes),
-            optimizer_s=max(map(self._optimizer_s, of_ranks.tolist())),
-            memory=self._memory(held, parameters),
+            tied_s=self.tied_s,
+            optimizer_s=max(self.optimizer_s(*of_rank) for of_rank in of_ranks.tolist()),
+            memory=self._memory(strategy, counts, held),
         )
+
+    def _place_layers(self, strategy: Strategy) -> tuple[FloatArray, list[int], list[int]]:
+        """[V, k, 3] how many of each distinct layer a virtual stage has with each kind of recomputation; and [V] the
+        first and the last layer of each, of an empty one the next and the one before."""
+        order = np.array(self.work.order)
+        layers = strategy.stage_layers(self.work.shape)
+        ends = 1 + np.cumsum(layers)
+        ends[-1] += 1
+        kinds = np.zeros(order.size, dtype=np.int64)
+        begin = 1
+        for count, (kind, blocks) in zip(layers, strategy.stage_recompute(self.work.shape), strict=True):
+            kinds[begin : begin + blocks] = RECOMPUTE.index(kind)
+            begin += count
+        stages = np.searchsorted(ends, np.arange(order.size), side="right")
+        counts = np.zeros((ends.size, len(self.work.layers), len(RECOMPUTE)))
+        np.add.at(counts, (stages, order, kinds), 1.0)
+        first = [order[0], *order[np.minimum(ends[:-1], order.size - 1)]]
+        return counts, first, order[ends - 1].tolist()
 
     # ---- time
 
-    def _times(self, parameters: FloatArray) -> StageTimes:
-        rows, hidden = [], []
-        for kind, (layer, of_layer) in enumerate(zip(self.work.layers, parameters.tolist(), strict=True)):
-            times = self.clock.layer(layer, kind in self.blocks)
-            recompute = self._recomputed_s(times, kind in self.blocks)
-            gathers, hidden_s = self._gathers_s(times, recompute, kind in self.blocks, *of_layer)
-            passes = (times.forward, times.input, times.weight, recompute)
-            rows.append([*passes, *times.tensor, *times.context, *times.experts, *gathers])
-            hidden.append(hidden_s)
-        sums = (self.counts @ np.array(rows)).T
+    def _times(self, counts: FloatArray, first_layers: list[int]) -> StageTimes:
+        sums = np.tensordot(counts, self.of_layers.times, axes=2).T
         stages = StageTimes(*sums[:4], *sums[4:].reshape(4, 2, -1))
-        stages.gathers[0] += np.array(hidden)[self.first_layers]
+        stages.gathers[0] += self.of_layers.hidden_s[first_layers]
         return stages
 
-    def _recomputed_s(self, times: LayerTimes, block: bool) -> float:
-        again = {"none": 0.0, "selective": times.again, "full": times.whole_forward}
-        return again[self.strategy.recompute] if block else 0.0
+    @property
+    def tied_s(self) -> float:
+        """Seconds of the sum over a word embedding that the first and the last rank hold."""
+        return self.groups.ends_sum_s(self.tied * self.weight_bytes) if self.tied_apart else 0.0
 
-    def _gathers_s(
-        self, times: LayerTimes, recompute: float, block: bool, others: float, of_experts: float
-    ) -> tuple[tuple[float, float], float]:
-        """What ZeRO-3 exposes of a layer's weights and gradients forward and backward, and what it hides forward."""
-        if self.strategy.zero < 3:
-            return (0.0, 0.0), 0.0
-        pieces = self.runtime.gathers_a_layer if block else 1
-        gather = self._gather_s(others, of_experts, self.weight_bytes, pieces)
-        reduce = self._gather_s(others, of_experts, self.reduced_bytes, pieces)
-        overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
-        forward = exposed_s(gather, times.forward, overlap)
-        computed = times.input + times.weight + recompute
-        return (forward, exposed_s(gather + reduce, computed, overlap)), gather - forward
+    def gradients_s(self, others: float, of_experts: float) -> float:
+        """Seconds in which a rank with so many parameters sums its gradients once a step, whatever goes on beside.
 
-    def _gather_s(self, others: float, of_experts: float, each: int, pieces: int = 1) -> float:
-        """Seconds of gathering so many parameters in pieces, or of reducing and scattering their gradients."""
-        groups = self.groups
-        return groups.data.gather_s(others * each, pieces) + groups.expert_data.gather_s(of_experts * each, pieces)
+        With ZeRO-1 and 2 they are scattered, and weights are gathered.
+        """
+        size = self.weight_bytes
+        if self.strategy.zero == 3:
+            return 0.0
+        if self.strategy.zero:
+            return 2 * self.groups.gather_s(others * size, of_experts * size)
+        return self.groups.data.all_reduce_s(others * size) + self.groups.expert_data.all_reduce_s(of_experts * size)
 
     def _data_s(self, times: StageTimes, of_ranks: FloatArray) -> FloatArray:
-        """[S] gradients summed once a step; with ZeRO-1 and 2 they are scattered, and weights are gathered."""
-        exposed = np.zeros(self.strategy.pp)
-        if self.strategy.zero == 3:
-            return exposed
+        """[S] what gradients take beyond the computation beside them."""
         beside = np.zeros(self.strategy.pp)
         np.add.at(beside, list(self.rank_of), times.input + times.weight + times.recompute)
-        for rank, (others, of_experts) in enumerate(of_ranks.tolist()):
-            if self.strategy.zero == 0:
-                sums = self.groups.data.all_reduce_s(others * self.reduced_bytes)
-                sums += self.groups.expert_data.all_reduce_s(of_experts * self.reduced_bytes)
-            else:
-                sums = self._gather_s(others, of_experts, self.reduced_bytes)
-                sums += self._gather_s(others, of_experts, self.weight_bytes)
-            exposed[rank] = exposed_s(sums, float(beside[rank]), self.constants.overlap)
-        return exposed
+        return np.array(
+            [
+                exposed_s(self.gradients_s(*of_rank), computed, self.constants.overlap)
+                for of_rank, computed in zip(of_ranks.tolist(), beside.tolist(), strict=True)
+            ]
+        )
 
-    def _optimizer_s(self, of_rank: list[float]) -> float:
+    def optimizer_s(self, others: float, of_experts: float) -> float:
         """Gradient read, state read and written, weight written (and in fp32, where it is the master, read)."""
-        others, of_experts = of_rank
-        ranks = self.strategy.dp * self.strategy.cp
+        strategy = self.strategy
         count = others + of_experts
-        if self.strategy.zero:
-            count = (others + of_experts * self.strategy.ep) / ranks
-        weight = self.weight_bytes * (2 if self.strategy.precision == "fp32" else 1)
-        return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.clock.bytes_per_s
+        if strategy.zero:
+            count = (others + of_experts * strategy.ep) / (strategy.dp * strategy.cp)
+        weight = self.weight_bytes * (2 if strategy.precision == "fp32" else 1)
+        return count * (self.gradient_bytes + 2 * self.state_bytes + weight) / self.bytes_per_s
 
-    def _transfer_s(self, boundary: int, sent_bytes: float) -> float:
+    def transfer_s(self, boundary: int, sent_bytes: float) -> float:
         """Each device of tp sends its share of the tokens; without sequence parallelism they gather the whole again.
 
         This is the scatter/gather optimisation of Narayanan et al. (2104.04473, section 4.1).
@@ -262,48 +239,38 @@ class _Pricing:
 
     # ---- memory
 
-    def _memory(self, held: FloatArray, parameters: FloatArray) -> tuple[DeviceMemory, ...]:
-        rows = [self._saved_bytes(layer, kind in self.blocks) for kind, layer in enumerate(self.work.layers)]
-        saved, kept, needed = np.array(rows).T
-        temporary = np.where(self.counts > 0, needed, 0.0).max(axis=1)
-        temporary[-1] = max(temporary[-1], self._logits_bytes())
-        sizes = parameters.sum(axis=1)[list(self.work.order)]
+    def _memory(self, strategy: Strategy, counts: FloatArray, held: FloatArray) -> tuple[DeviceMemory, ...]:
+        saved, kept = np.tensordot(counts, self.of_layers.memory[..., :2], axes=2).T
+        temporary = np.where(counts > 0, self.of_layers.memory[..., 2], 0.0).max(axis=(1, 2))
+        temporary[-1] = max(temporary[-1], self.logits_bytes)
         return device_memory(
-            self.strategy,
+            strategy,
             held[:, 0].tolist(),
-            (self.counts @ saved).tolist(),
-            (self.counts @ kept).tolist(),
-            gathered_parameters=float((sizes[1:] + sizes[:-1]).max()),
+            saved.tolist(),
+            kept.tolist(),
+            gathered_parameters=self.gathered_parameters,
             gradient_bytes=self.runtime.gradient_bytes,
             expert_parameters=held[:, 1].tolist(),
             temporary_bytes=temporary.tolist(),
-            runtime_bytes=self.runtime.buffer_bytes + GROUP_BYTES * self.kinds_of_groups,
+            runtime_bytes=self.runtime_bytes,
         )
 
     @property
-    def kinds_of_groups(self) -> int:
-        """How many of tp, cp, ep, dp and pp have groups of more than one device."""
+    def gathered_parameters(self) -> float:
+        """Of the two neighbouring layers that have most."""
+        sizes = self.of_layers.parameters.sum(axis=1)[list(self.work.order)]
+        return float((sizes[1:] + sizes[:-1]).max())
+
+    @property
+    def runtime_bytes(self) -> float:
+        """Of the framework and of each kind of group of more than one device."""
         s = self.strategy
-        return sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
+        return self.runtime.buffer_bytes + GROUP_BYTES * sum(size > 1 for size in (s.tp, s.cp, s.ep, s.dp, s.pp))
 
-    def _saved_bytes(self, layer: LayerWork, block: bool) -> tuple[float, float, float]:
-        """Bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
-        kept, for_weights = self.shares.bytes_of(layer.kept), self.shares.bytes_of(layer.kept_for_weights)
-        if block and self.strategy.precision == "fp8":
-            for_weights /= EIGHT_BITS
-            kept -= (EIGHT_BITS - 1) * for_weights
-        core = 0.0 if self.runtime.flash else self.shares.bytes_of(layer.kept_core)
-        recompute = self.strategy.recompute if block else "none"
-        if recompute == "full":
-            return self.shares.bytes_of(layer.boundary), for_weights, kept + core
-        if recompute == "selective" and self.runtime.flash:
-            saved = self.shares.bytes_of(layer.boundary) + self.clock.selected_bytes(layer.kernels)
-            return min(kept, saved), for_weights, max(0.0, kept - saved)
-        return kept + (0.0 if recompute == "selective" else core), for_weights, 0.0
-
-    def _logits_bytes(self) -> float:
+    @property
+    def logits_bytes(self) -> float:
         """Logits in fp32 and their gradients, but for what of them is counted as saved."""
         shape, strategy = self.work.shape, self.strategy
         logits = 4.0 * shape.sequence * strategy.micro_batch * shape.vocabulary / (strategy.tp * strategy.cp)
-        saved = self.shares.bytes_of(self.work.layers[self.work.order[-1]].kept)
+        saved = float(self.of_layers.memory[self.work.order[-1], 0, 0])
         return max(logits, 2 * logits - saved)

@@ -80,28 +80,41 @@ def device_memory(
     shown, _ = repeating_micro_batches(*shape)
     schedule = build_schedule(strategy.schedule, strategy.pp, shown, strategy.vp)
     activations = most_held(schedule, saved_bytes, kept_bytes)
-    weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
-    ranks = strategy.dp * strategy.cp
     held = [[0.0, 0.0, 0.0] for _ in range(strategy.pp)]
     for rank, others, of_experts, needed in zip(schedule.rank_of, parameters, experts, temporary, strict=True):
         held[rank] = [held[rank][0] + others, held[rank][1] + of_experts, max(held[rank][2], needed)]
-
-    def shared(others: float, of_experts: float, least: int) -> float:
-        """Parameters of which a device has the state that ZeRO divides from that stage on."""
-        return others + of_experts if strategy.zero < least else (others + of_experts * strategy.ep) / ranks
-
     return tuple(
         DeviceMemory(
-            weights=weight * shared(others, of_experts, 3),
-            gradients=gradient * shared(others, of_experts, 2),
-            optimizer=optimizer * shared(others, of_experts, 1),
-            gathered=weight * gathered_parameters if strategy.zero == 3 else 0.0,
+            *state_bytes(strategy, others, of_experts, gradient_bytes),
+            gathered=gathered_bytes(strategy, gathered_parameters),
             activations=saved,
             temporary=needed,
             runtime=runtime_bytes,
         )
         for (others, of_experts, needed), saved in zip(held, activations, strict=True)
     )
+
+
+def state_bytes(
+    strategy: Strategy, others: float, of_experts: float, gradient_bytes: int = 4
+) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and the optimiser's state of so many parameters without those of experts, and those.
+
+    What ZeRO divides from a stage on a device has the ranks' share of; the others are whole.
+    """
+    ranks = strategy.dp * strategy.cp
+    whole, shared = others + of_experts, (others + of_experts * strategy.ep) / ranks
+    weight, gradient, optimizer = parameter_bytes(strategy, gradient_bytes)
+    return (
+        weight * (whole if strategy.zero < 3 else shared),
+        gradient * (whole if strategy.zero < 2 else shared),
+        optimizer * (whole if strategy.zero < 1 else shared),
+    )
+
+
+def gathered_bytes(strategy: Strategy, gathered_parameters: float) -> float:
+    """Bytes of the largest unit that ZeRO-3 gathers, of so many parameters."""
+    return parameter_bytes(strategy)[0] * gathered_parameters if strategy.zero == 3 else 0.0
 
 
 def parameter_bytes(strategy: Strategy, gradient_bytes: int = 4) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from automap_models.core.profile import Profile
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.errors import BadInput
 from automap_models.export.sources import StagedSource, StrategySource
 from automap_models.export.target import Limits
@@ -52,6 +52,12 @@ class Layout:
         assert self.strategy.layers is not None
         return self.strategy.layers
 
+    @property
+    def recompute(self) -> Recompute:
+        """What all stages recompute."""
+        assert isinstance(self.strategy.recompute, str)
+        return self.strategy.recompute
+
 
 def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:
     """The layout of a plan or strategy.
@@ -64,6 +70,9 @@ def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits
         layout = staged_layout(source.require_result(target), target, limits)
     else:
         strategy = source.written.strategy
+        if isinstance(strategy.recompute, tuple) or strategy.recompute_blocks is not None:
+            what = f"its stages recompute otherwise than each other, which {target} is not told yet"
+            raise Inexpressible(what, where=f"strategy of {source.name}", do="plan with one `recompute` for all")
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
     where = f"plan of {layout.model}"
     require_schedule(layout.strategy.schedule, target, limits, where)

@@ -10,11 +10,13 @@ from automap_models.core.observed import PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
 from automap_models.core.sharding import ShardingPlan, ShardingProblem
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.planners.base import (
     Planner,
     config_of,
 )
+from automap_models.planners.strategies.problem import StrategyProblem
 
 PLANNERS: dict[str, dict[str, str]] = {
     "staged": {
@@ -37,12 +39,18 @@ PLANNERS: dict[str, dict[str, str]] = {
         "local-search": "automap_models.planners.placement.local_search:LocalSearchPlanner",
         "expert": "automap_models.planners.placement.heuristics:ExpertPlanner",
         "single": "automap_models.planners.placement.heuristics:SinglePlanner",
+        "heft": "automap_models.planners.placement.list_scheduling:HeftPlanner",
+        "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",
+        "random": "automap_models.planners.placement.step_search:RandomPlanner",
     },
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",
         "milp": "automap_models.planners.sharding.milp:ShardingMilpPlanner",
         "greedy": "automap_models.planners.sharding.episodes:ShardingGreedyPlanner",
         "random": "automap_models.planners.sharding.episodes:ShardingRandomPlanner",
+    },
+    "strategy": {
+        "strategies": "automap_models.planners.strategies.planner:StrategiesPlanner",
     },
     "replan": {
         "replan": "automap_models.planners.replan.replan:ReplanPlanner",
@@ -67,6 +75,10 @@ def make_planner(
 def make_planner(
     name: str, *, kind: Literal["sharding"], **config: Any
 ) -> Planner[ShardingProblem, ShardingPlan, Any]: ...
+
+
+@overload
+def make_planner(name: str, *, kind: Literal["strategy"], **config: Any) -> Planner[StrategyProblem, Strategy, Any]: ...
 
 
 @overload

@@ -33,7 +33,7 @@ def draw_placement(report: PlacementResult) -> Figure:
 def placement_title(report: PlacementResult) -> str:
     """The model, and below it objective, planner and value."""
     unit = unit_of_work(report.problem.graph)
-    what = "latency" if report.problem.objective == "latency" else f"time a {unit}"
+    what = {"latency": "latency", "step": "step"}.get(report.problem.objective, f"time a {unit}")
     return (
         f"{shortened(model_name(report.problem.graph), 80)}\n{describe_objective(report.problem)}  ·  "
         f"planner: {report.required_plan().planner}  ·  {what} = {seconds(report.cost.value_s)}"

@@ -37,6 +37,7 @@ class _Layout(NamedTuple):
         before: [n] 1 + what the rank or the direction of a link has done before; 0 for nothing.
         inputs: [n] 1 + what it waits for besides; 0 for nothing.
         durations: [n] 4 · stage + kind of a pass, see KINDS; 4 · V + boundary of a message.
+        micro_batches: [n] of a pass or a message.
         last: [S] the last pass of each rank.
         early, late: passes and those a round later, of the last round of every rank's steady phase; None where it is
             too short to say.
@@ -45,6 +46,7 @@ class _Layout(NamedTuple):
     before: list[int]
     inputs: list[int]
     durations: list[int]
+    micro_batches: list[int]
     last: NDArray[np.int64]
     early: NDArray[np.int64] | None
     late: NDArray[np.int64] | None
@@ -58,13 +60,15 @@ class _Builder:
         self.before: list[int] = []
         self.inputs: list[int] = []
         self.durations: list[int] = []
+        self.micro_batches: list[int] = []
         self.done: dict[int | tuple[int, int], int] = {}
         self.results: dict[
             tuple[bool, int, int], int
         ] = {}  # (backward, stage, micro-batch) → 1 + what brings its input
 
-    def add(self, resource: int | tuple[int, int], awaited: int, duration: int) -> int:
+    def add(self, resource: int | tuple[int, int], awaited: int, duration: int, micro_batch: int) -> int:
         """1 + its number."""
+        self.micro_batches.append(micro_batch)
         self.before.append(self.done.get(resource, 0))
         self.inputs.append(awaited)
         self.durations.append(duration)
@@ -76,7 +80,7 @@ class _Builder:
         kind, stage, micro_batch = action
         back, last = kind in "BI", self.schedule.stages - 1
         awaited = 0 if kind == "W" else self.results.get((back, stage, micro_batch), 0)
-        number = self.add(rank, awaited, 4 * stage + KINDS.index(kind))
+        number = self.add(rank, awaited, 4 * stage + KINDS.index(kind), micro_batch)
         receiver = stage - 1 if back else stage + 1
         if kind == "F" and stage == last:
             self.results[True, stage, micro_batch] = number
@@ -84,7 +88,7 @@ class _Builder:
             to = self.schedule.rank_of[receiver]
             sent = number
             if self.messages and to != rank:
-                sent = self.add((rank, to), number, 4 * (last + 1) + min(stage, receiver))
+                sent = self.add((rank, to), number, 4 * (last + 1) + min(stage, receiver), micro_batch)
             self.results[back, receiver, micro_batch] = sent
         return number - 1
 
@@ -101,7 +105,7 @@ def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: in
         numbers[rank][position] = builder.run(rank, schedule.orders[rank][position])
     early, late = _repeated(schedule, numbers, a_round)
     last = np.array([of_rank[-1] for of_rank in numbers])
-    return _Layout(builder.before, builder.inputs, builder.durations, last, early, late)
+    return _Layout(builder.before, builder.inputs, builder.durations, builder.micro_batches, last, early, late)
 
 
 def _repeated(
@@ -156,6 +160,36 @@ def rank_ends(
     Raises:
         BadInput: see core.schedules.require_runnable.
     """
+    return _played(name, micro_batches, virtual, forward_s, input_s, weight_s, transfer_s).of_ranks
+
+
+class _Played(NamedTuple):
+    """A schedule that was played.
+
+    Attributes:
+        of_ranks: [S] when each rank has run its last pass, with all micro-batches.
+        ends: [n] when passes and messages end, with the micro-batches that were played.
+        layout: of these.
+        micro_batches, a_round: played, and of a round; see core.schedules.repeating_micro_batches.
+    """
+
+    of_ranks: FloatArray
+    ends: FloatArray
+    layout: _Layout
+    micro_batches: int
+    a_round: int
+
+
+def _played(
+    name: str,
+    micro_batches: int,
+    virtual: int,
+    forward_s: FloatArray,
+    input_s: FloatArray,
+    weight_s: FloatArray,
+    transfer_s: FloatArray,
+) -> _Played:
+    """As few micro-batches as show when the ranks end; arguments as of `rank_ends`."""
     ranks, messages = forward_s.size // virtual, bool(transfer_s.any())
     passes = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1)
     durations = [*passes.ravel().tolist(), *transfer_s.tolist()]
@@ -165,11 +199,107 @@ def rank_ends(
         ends = _play(layout, durations)
         of_ranks: FloatArray = ends[layout.last]
         if played == micro_batches:
-            return of_ranks
+            return _Played(of_ranks, ends, layout, played, a_round)
         if layout.early is None or layout.late is None:
             played = micro_batches
             continue
         later_s = ends[layout.late] - ends[layout.early]
         if np.ptp(later_s) <= TOLERANCE * of_ranks.max():
-            return of_ranks + float(later_s.mean()) * ((micro_batches - played) // a_round)
+            of_ranks = of_ranks + float(later_s.mean()) * ((micro_batches - played) // a_round)
+            return _Played(of_ranks, ends, layout, played, a_round)
         played = min(micro_batches, 2 * played + (micro_batches - 2 * played) % a_round)
+
+
+class Chain(NamedTuple):
+    """Passes and messages each of which waits for the one before it: no order of times makes the rank end earlier.
+
+    Attributes:
+        passes: [3, V] how many F, I and W of each virtual stage are among them; a whole backward pass is an I and a W.
+        messages: [V-1] how many between neighbouring virtual stages.
+        rank: whose last pass is the last of them.
+    """
+
+    passes: FloatArray
+    messages: FloatArray
+    rank: int
+
+    def seconds(self, passes: Sequence[FloatArray], transfer_s: FloatArray) -> float:
+        """How long they take together, [V] seconds of F, I and W, and [V-1] of messages."""
+        return float((self.passes * np.stack(passes)).sum() + self.messages @ transfer_s)
+
+
+def longest_chains(
+    name: str,
+    micro_batches: int,
+    virtual: int,
+    forward_s: FloatArray,
+    input_s: FloatArray,
+    weight_s: FloatArray,
+    transfer_s: FloatArray,
+) -> tuple[FloatArray, list[Chain]]:
+    """[S] as `rank_ends`, and for each rank the chain that makes it end then; arguments as of `rank_ends`.
+
+    A chain is one whatever passes take, so that with other times no rank ends before its chain does. Of a schedule of
+    which a few rounds were played, the chain goes through a round once more for each round that was not:
+
+        warm-up · a pass … the same pass of the next round … ending      ← between these two
+
+    A rank whose chain has no such pair has none.
+    """
+    played = _played(name, micro_batches, virtual, forward_s, input_s, weight_s, transfer_s)
+    stages = forward_s.size
+    chains = []
+    durations = [forward_s, input_s, weight_s]
+    for rank, end_s in enumerate(played.of_ranks.tolist()):
+        counts = _chain_counts(played, rank, micro_batches, 5 * stages - 1)
+        if counts is None:
+            continue
+        whole, inputs = counts[1 : 4 * stages : 4], counts[2 : 4 * stages : 4]
+        passes = np.stack([counts[0 : 4 * stages : 4], whole + inputs, whole + counts[3 : 4 * stages : 4]])
+        chain = Chain(passes, counts[4 * stages :], rank)
+        if abs(chain.seconds(durations, transfer_s) - end_s) <= 1e-6 * end_s:
+            chains.append(chain)
+    return played.of_ranks, chains
+
+
+def _chain_counts(played: _Played, rank: int, micro_batches: int, kinds: int) -> FloatArray | None:
+    """[5V-1] how often each duration is in the chain that the rank ends with; None where rounds cannot be added."""
+    layout, ends = played.layout, played.ends
+    nodes, node = [], int(layout.last[rank])
+    while node >= 0:
+        nodes.append(node)
+        before, awaited = layout.before[node] - 1, layout.inputs[node] - 1
+        node = before if awaited < 0 or (before >= 0 and ends[before] >= ends[awaited]) else awaited
+    nodes.reverse()
+    durations = np.array(layout.durations)[nodes]
+    counts = np.bincount(durations, minlength=kinds).astype(np.float64)
+    if played.micro_batches == micro_batches:
+        return counts
+    begin, stop, rounds = _repeating_part(durations, np.array(layout.micro_batches)[nodes], played.a_round)
+    added = (micro_batches - played.micro_batches) // played.a_round
+    if not rounds or added % rounds:
+        return None
+    return counts + added // rounds * np.bincount(durations[begin:stop], minlength=kinds)
+
+
+def _repeating_part(
+    durations: NDArray[np.int64], micro_batches: NDArray[np.int64], a_round: int
+) -> tuple[int, int, int]:
+    """Where a pass stands in a chain, where the same pass comes again, and how many rounds later; 0 for never.
+
+    Of all pairs the one of fewest rounds whose first pass is nearest to the middle.
+    """
+    best, middle = (0, 0, 0), durations.size / 2
+    places: dict[int, list[int]] = {}
+    for place, duration in enumerate(durations.tolist()):
+        places.setdefault(duration, []).append(place)
+    for same in places.values():
+        for i, begin in enumerate(same):
+            for stop in same[i + 1 :]:
+                rounds, odd = divmod(int(micro_batches[stop] - micro_batches[begin]), a_round)
+                if odd or rounds < 1:
+                    continue
+                if not best[2] or (rounds, abs(begin - middle)) < (best[2], abs(best[0] - middle)):
+                    best = (begin, stop, rounds)
+                break
+    return best

@@ -25,11 +25,14 @@ from automap_models.core.estimate import Estimate, StepParts
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
-from automap_models.cost.stage_costs import StageCosts, StageTimes, stage_costs
+from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
 from automap_models.simulate.replay import rank_ends
 
+REMEMBERED = 2048
+"""Strategies but for cuts and recomputation whose costs are kept."""
 WITHOUT_WAITING = frozenset({"zb-h2"})
 """Schedules whose ranks begin their next step when they have updated their own weights, and check afterwards that no
 gradient was infinite (arXiv 2401.10241, section 4). A rank then repeats what it does from its first pass to its last
@@ -59,34 +62,91 @@ def strategy_estimate(
         BadInput: the strategy divides the model or the cluster otherwise than these can be divided, or a device is not
             among the kinds, or has no constants or no peak for the precision.
     """
-    strategy.require_cluster(cluster)
-    strategy.require_model(work.shape)
-    devices = _devices(cluster, device, kinds)
-    costs = _slowest(strategy, cluster, [stage_costs(work, strategy, cluster, kind, runtime) for kind in devices])
-    parts = _parts(strategy, costs)
-    step_s = parts.total
-    tokens = strategy.global_batch * work.shape.sequence
-    flop = strategy.global_batch * sum(
-        work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers)
-    )
-    dtype = "float8" if strategy.precision == "fp8" else strategy.dtype
-    counts = np.bincount(_groups_of_ranks(strategy, cluster).ravel(), minlength=len(devices)).tolist()
-    peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, devices, strict=True))
-    passes_s = step_s - parts.data_parallel - parts.optimizer
-    return Estimate(
-        strategy=strategy,
-        stage_layers=strategy.stage_layers(work.shape),
-        model=work.shape.name,
-        cluster=cluster.name,
-        device=", ".join(dict.fromkeys(kind.name for kind in devices)),
-        step_s=step_s,
-        tokens_per_s_per_device=tokens / step_s / strategy.devices,
-        mfu=flop / (step_s * peak),
-        parts=parts,
-        bubble_rate=(parts.bubble + parts.transfers) / passes_s,
-        memory=costs.memory,
-        memory_bytes=tuple(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1).tolist()),
-    )
+    return StrategyPricing(work, cluster, device, runtime, kinds).estimate(strategy)
+
+
+class StrategyPricing:
+    """Prices of many strategies of one model on one cluster; what they have in common is computed once.
+
+    Args: as of `strategy_estimate`.
+
+    Attributes:
+        devices: of each group of nodes.
+        layers: costs of layers on each of these.
+
+    Raises:
+        BadInput: a device is not among the kinds, or has no constants.
+    """
+
+    def __init__(
+        self,
+        work: ModelWork,
+        cluster: Cluster,
+        device: Device,
+        runtime: Runtime = DEFAULT_RUNTIME,
+        kinds: Mapping[str, Device] = MappingProxyType({}),
+    ) -> None:
+        self.work, self.cluster = work, cluster
+        self.devices = _devices(cluster, device, kinds)
+        self.layers = [LayerCosting(work, cluster, kind, runtime) for kind in self.devices]
+        self._stages: dict[Strategy, list[StageCosting]] = {}
+        self.flop = sum(work.order.count(i) * model_flop(layer.kernels) for i, layer in enumerate(work.layers))
+
+    def costs(self, strategy: Strategy) -> StageCosts:
+        """The costs of a strategy's stages, of each rank on its slowest devices."""
+        return _slowest(strategy, self.cluster, [costing.costs(strategy) for costing in self.stages(strategy)])
+
+    def stages(self, strategy: Strategy) -> list[StageCosting]:
+        """What prices a strategy and all that differ from it only in cuts and recomputation, on each kind of device."""
+        uniform = replace(strategy, layers=None, recompute="none", recompute_blocks=None)
+        if uniform not in self._stages:
+            if len(self._stages) > REMEMBERED:
+                self._stages.clear()
+            self._stages[uniform] = [StageCosting(layers, strategy) for layers in self.layers]
+        return self._stages[uniform]
+
+    def estimate(self, strategy: Strategy) -> Estimate:
+        """The price of a strategy.
+
+        Raises:
+            BadInput: see `strategy_estimate`.
+        """
+        strategy.require_cluster(self.cluster)
+        strategy.require_model(self.work.shape)
+        costs = self.costs(strategy)
+        parts = _parts(strategy, costs)
+        step_s = parts.total
+        tokens = strategy.global_batch * self.work.shape.sequence
+        dtype = "float8" if strategy.precision == "fp8" else strategy.dtype
+        groups = groups_of_ranks(strategy, self.cluster).ravel()
+        counts = np.bincount(groups, minlength=len(self.devices)).tolist()
+        peak = sum(count * kind.matrix_peak(dtype) for count, kind in zip(counts, self.devices, strict=True))
+        passes_s = step_s - parts.data_parallel - parts.optimizer
+        return Estimate(
+            strategy=strategy,
+            stage_layers=strategy.stage_layers(self.work.shape),
+            model=self.work.shape.name,
+            cluster=self.cluster.name,
+            device=", ".join(dict.fromkeys(kind.name for kind in self.devices)),
+            step_s=step_s,
+            tokens_per_s_per_device=tokens / step_s / strategy.devices,
+            mfu=strategy.global_batch * self.flop / (step_s * peak),
+            parts=parts,
+            bubble_rate=(parts.bubble + parts.transfers) / passes_s,
+            memory=costs.memory,
+            memory_bytes=tuple(rank_memory(strategy, self.cluster).tolist()),
+        )
+
+
+def rank_memory(strategy: Strategy, cluster: Cluster) -> FloatArray:
+    """[pp] bytes of the smallest device of each rank."""
+    return np.asarray(cluster.device_memory.reshape(strategy.pp, -1).min(axis=1))
+
+
+def step_seconds(strategy: Strategy, costs: StageCosts) -> float:
+    """Seconds of the step, and nothing else about it; see `StrategyPricing.costs`."""
+    ends = _ends(strategy, costs, costs.transfer_s)
+    return float((ends + costs.data_s).max()) + costs.tied_s + costs.optimizer_s
 
 
 def _devices(cluster: Cluster, device: Device, kinds: Mapping[str, Device]) -> list[Device]:
@@ -110,7 +170,7 @@ def _scaled(device: Device, speed: float) -> Device:
     return replace(device, matrix=matrix, bandwidth=speed * device.bandwidth, step=step)
 
 
-def _groups_of_ranks(strategy: Strategy, cluster: Cluster) -> IntArray:
+def groups_of_ranks(strategy: Strategy, cluster: Cluster) -> IntArray:
     """[pp, devices of a rank] the group of nodes that each device is in."""
     sizes = [group.nodes * group.devices_per_node for group in cluster.node_groups]
     return np.repeat(np.arange(len(sizes)), sizes).reshape(strategy.pp, -1)
@@ -123,7 +183,7 @@ def _slowest(strategy: Strategy, cluster: Cluster, costs: list[StageCosts]) -> S
     passes = np.array([sum(of_group.times.passes) for of_group in costs])
     rank_of = np.array(costs[0].rank_of)
     of_ranks = np.stack([passes[:, rank_of == rank].sum(axis=1) for rank in range(strategy.pp)])
-    groups = _groups_of_ranks(strategy, cluster)
+    groups = groups_of_ranks(strategy, cluster)
     chosen = np.array([max(np.unique(own), key=of.__getitem__) for own, of in zip(groups, of_ranks, strict=True)])
     columns = [np.stack([of_group.times[i] for of_group in costs]) for i in range(len(costs[0].times))]
     stages = np.arange(rank_of.size)

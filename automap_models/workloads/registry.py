@@ -121,6 +121,46 @@ WORKLOADS: dict[str, Workload] = {
         batch=16,
         sequence=512,
     ),
+    **{
+        f"rnnlm_{layers}": Workload(
+            f"RNNLM with {layers} LSTMs of 2048 units (arXiv 1602.02410), unrolled over time",
+            parameters,
+            f"automap_models.workloads.recurrent:RNNLM_{layers}",
+            batch=64,
+            sequence=20,
+        )
+        for layers, parameters in ((2, 108_095_248), (4, 175_220_496), (8, 309_470_992))
+    },
+    **{
+        f"gnmt_{layers}": Workload(
+            f"GNMT with {layers} + {layers} LSTMs of 1024 units (arXiv 1609.08144), unrolled over time",
+            parameters,
+            f"automap_models.workloads.recurrent:GNMT_{layers}",
+            batch=64,
+            sequence=40,
+        )
+        for layers, parameters in ((2, 154_979_584), (4, 196_939_008), (8, 280_857_856))
+    },
+    "wavenet_2x18": Workload(
+        "WaveNet with 2 stacks of 18 layers (arXiv 1609.03499)",
+        4_316_160,
+        "automap_models.workloads.wavenet:WAVENET_2_18",
+        batch=4,
+        sequence=4096,
+    ),
+    "wavenet_4x36": Workload(
+        "WaveNet with 4 stacks of 36 layers (arXiv 1609.03499)",
+        16_771_584,
+        "automap_models.workloads.wavenet:WAVENET_4_36",
+        batch=4,
+        sequence=4096,
+    ),
+    "inception_v3": Workload(
+        "Inception-v3 (arXiv 1512.00567) without the auxiliary head",
+        23_834_568,
+        "automap_models.workloads.inception:INCEPTION_V3",
+        batch=32,
+    ),
     "gpt2": _published("GPT-2 (Radford et al. 2019)", 124_439_808, 1024, longest=1024),
     "gpt2-large": _published("GPT-2 large (Radford et al. 2019)", 774_030_080, 1024, longest=1024),
     "gpt3-175b": _published(

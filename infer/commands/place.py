@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_NODES = 200
 DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
 DEFAULT_MEMORY_BYTES = 32e9
-DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp"}
+DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "local-search"}
 """Objective → planner."""
 FIELDS = {
     "devices": "accelerators",
@@ -60,6 +60,7 @@ examples:
   automap-place bert24.json                                     the optimal contiguous placement, printed
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
   automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
+  automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
 
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search, expert, single",
+        "metis, greedy, local-search (default for step), expert, single; for steps heft, m-etf, random, too",
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
@@ -98,8 +99,9 @@ def _add_problem(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--objective",
-        choices=("throughput", "latency"),
-        help="the largest load of a device, or the time of one micro-batch (default throughput)",
+        choices=("throughput", "latency", "step"),
+        help="the largest load of a device, the time of one micro-batch through subgraphs, or the makespan of one step "
+        "whose operations start as soon as they can (default throughput)",
     )
     group.add_argument(
         "--communication",

@@ -83,7 +83,9 @@ def _ends(problem: PlacementProblem, held: list[int], room: int) -> str:
 def facts(report: PlacementResult) -> Iterator[tuple[str, str]]:
     """Label and sentence for everything below the table."""
     problem, value_s, unit = report.problem, report.cost.value_s, unit_of_work(report.problem.graph)
-    if problem.objective == "latency":
+    if problem.objective == "step":
+        yield "step", f"{seconds(value_s)} from the first operation of a {unit} to its last"
+    elif problem.objective == "latency":
         yield "latency", f"{seconds(value_s)} from the first operator of a {unit} to its last"
     else:
         yield "time", f"{seconds(value_s)} a {unit} in steady state, {what_sets_the_pace(report)}"
@@ -111,6 +113,8 @@ def what_sets_the_pace(report: PlacementResult) -> str:
 def optimality_in_words(report: PlacementResult) -> str:
     """How far the value can be from the best one among the plans that the planner chooses from."""
     planner = report.required_plan().planner
+    if report.problem.objective == "step":
+        return _step_optimality(report)
     if report.status == "optimal":
         return f"proven: no placement that {planner} chooses from is better"
     above = gap(report)
@@ -118,3 +122,13 @@ def optimality_in_words(report: PlacementResult) -> str:
         return "nothing is proven"
     bound = seconds(report.bound.value)
     return f"at most {percent(above)} above the best that {planner} chooses from (proven lower bound {bound})"
+
+
+def _step_optimality(report: PlacementResult) -> str:
+    """How far a step can be from the shortest one of all placements."""
+    above = gap(report)
+    if report.status == "optimal":
+        return "proven: no placement has a shorter step"
+    if report.bound is None or above is None:
+        return "nothing is proven"
+    return f"at most {percent(above)} above the best placement (proven lower bound {seconds(report.bound.value)})"

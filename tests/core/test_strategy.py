@@ -120,3 +120,28 @@ def test_a_cluster_of_another_size_is_refused() -> None:
 def test_a_model_without_sizes_is_refused(key: str, value: object) -> None:
     with pytest.raises(BadInput, match=f"`{key}`"):
         replace(GPT3, **{key: value})
+
+
+def test_stages_may_recompute_some_of_their_blocks() -> None:
+    uneven = Strategy(micro_batch=1, global_batch=8, pp=2, layers=(40, 56), recompute=("full", "none"))
+    assert uneven.stage_recompute(GPT3) == (("full", 40), ("none", 56))
+    assert replace(uneven, recompute="selective").stage_recompute(GPT3) == (("selective", 40), ("selective", 56))
+    some = replace(uneven, recompute_blocks=(3, 0))
+    assert some.stage_recompute(GPT3) == (("full", 3), ("none", 0))
+    with pytest.raises(BadInput, match="`recompute_blocks`: 41 of the 40 layers of virtual stage 0; give at most 40"):
+        replace(uneven, recompute_blocks=(41, 0)).require_model(GPT3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"recompute": ("full",)}, "`recompute`: 1 kinds for 2 × 1 stages (pp × vp); give one for all"),
+        ({"recompute": ("full", "all")}, "`recompute`: 'all' is none of them"),
+        ({"recompute_blocks": (1,)}, "`recompute_blocks`: 1 numbers of blocks for 2 × 1 stages (pp × vp)"),
+        ({"recompute_blocks": (1, -1)}, "`recompute_blocks`: 2 numbers of blocks for 2 × 1 stages (pp × vp)"),
+    ],
+)
+def test_recomputation_of_other_stages_is_refused(changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        Strategy(**{"micro_batch": 1, "global_batch": 8, "pp": 2, **changed})
+    assert str(refusal.value).startswith(sentence)

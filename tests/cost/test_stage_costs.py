@@ -11,9 +11,10 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants
 from automap_models.core.estimate import DeviceMemory
 from automap_models.core.strategy import Strategy
+from automap_models.cost.layer_costs import exposed_s
 from automap_models.cost.layer_times import PREFETCHED, Runtime
 from automap_models.cost.process_groups import LATENCY_S
-from automap_models.cost.stage_costs import GROUP_BYTES, StageCosts, exposed_s, stage_costs
+from automap_models.cost.stage_costs import GROUP_BYTES, StageCosts, stage_costs
 
 CONSTANTS = StepConstants(
     product_efficiency=0.8,
@@ -186,3 +187,16 @@ def test_zero_divides_the_update() -> None:
 
     assert update_s(0) == pytest.approx(30 * _parameters() / 1.6e12)
     assert update_s(1) == pytest.approx(update_s(0) / 4)
+
+
+def test_a_stage_recomputes_its_first_blocks_and_keeps_the_others() -> None:
+    """Between none and all of 24 blocks, what is recomputed and what is saved grow and shrink in proportion."""
+    none, some, full = (
+        _costs("22B", pp=2, micro_batch=1, global_batch=8, recompute=recompute, recompute_blocks=blocks)
+        for recompute, blocks in (("none", None), (("full", "none"), (6, 0)), ("full", None))
+    )
+    assert some.times.recompute.tolist() == pytest.approx([full.times.recompute[0] / 4, 0.0])
+    saved = [costs.memory[0].activations for costs in (none, some, full)]
+    assert saved[0] - saved[1] == pytest.approx((saved[0] - saved[2]) / 4)
+    assert some.memory[1] == none.memory[1]
+    assert some.memory[0].temporary == full.memory[0].temporary

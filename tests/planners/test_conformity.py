@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpt_work import gpt_work
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
 from automap_models.core.mesh import MeshAxis
 from automap_models.core.observed import Observed, PlacedPlan, ReplanProblem
 from automap_models.core.placement import PlacementPlan, PlacementProblem
@@ -25,12 +27,16 @@ from automap_models.core.result import Result
 from automap_models.core.sharding import ShardingProblem
 from automap_models.core.sharding_classes import ShardingClasses, Variable
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.strategy import Strategy
 from automap_models.cost.placement import placement_cost
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput
 from automap_models.formats.placement_json import parse_placement
 from automap_models.planners.base import Deadline, Planner, Progress
 from automap_models.planners.registry import PLANNERS, make_planner
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.simulate.calibration import USUAL
+from automap_models.simulate.strategy import StrategyPricing
 
 PLANNERS_OF_ALL_KINDS = [(kind, name) for kind, names in PLANNERS.items() for name in names]
 SHORT: dict[tuple[str, str], dict[str, Any]] = {
@@ -127,7 +133,10 @@ def placement_values(problem: PlacementProblem) -> Iterator[float | None]:
 
 
 PLACEMENT = PlannerKind(
-    lambda: [placement_problem(seed, 6, 2) for seed in range(2)],
+    lambda: [
+        *(placement_problem(seed, 6, 2) for seed in range(2)),
+        replace(placement_problem(2, 6, 2), objective="step"),
+    ],
     lambda: placement_problem(9, 120, 6),
     placement_value,
     placement_values,
@@ -199,7 +208,54 @@ REPLAN = PlannerKind(
     lambda problem, plan: plan.check_valid(problem.staged)[0],
 )
 
-KINDS = {"staged": STAGED, "placement": PLACEMENT, "sharding": SHARDING, "replan": REPLAN}
+
+# --- strategies --------------------------------------------------------------------------------------------------
+
+
+def strategy_problem(layers: int, devices: int, batch: int, **fixed: Any) -> StrategyProblem:
+    """A small GPT on devices that are too small to keep all its activations."""
+    rates = {"float32": 20e12, "bfloat16": 300e12}
+    device = Device("device", rates, 20e12, 2e12, 0.6, 0.75, step=USUAL)
+    work = gpt_work(layers, 64, 2, sequence=32, vocabulary=128)
+    cluster = Cluster(1, devices, 1e10, 1e10, 6.1e9)
+    return StrategyProblem(work=work, cluster=cluster, device=device, global_batch=batch, fixed=fixed)
+
+
+@cache
+def strategy_pricing(problem: StrategyProblem) -> StrategyPricing:
+    return StrategyPricing(problem.work, problem.cluster, problem.device)
+
+
+def strategy_value(problem: StrategyProblem, strategy: Strategy) -> float | None:
+    estimate = strategy_pricing(problem).estimate(strategy)
+    return estimate.step_s if problem.fits(estimate) else None
+
+
+def strategy_values(problem: StrategyProblem) -> Iterator[float | None]:
+    """Of problems on two devices with tp, schedule and micro-batch given: cuts, recomputation and ZeRO are left."""
+    shape, batch = problem.work.shape, problem.global_batch
+    for pp, zero in product((1, 2), (0, 1, 2, 3)):
+        for first in range(shape.layers + 1) if pp == 2 else (shape.layers,):
+            layers = (first, shape.layers - first)[:pp]
+            kinds = [[("none", 0), *product(("selective", "full"), range(1, count + 1))] for count in layers]
+            for choices in product(*kinds):
+                recompute, blocks = zip(*choices, strict=True)
+                fields = {"recompute": recompute, "recompute_blocks": blocks, "layers": layers, "zero": zero}
+                yield strategy_value(
+                    problem, Strategy(global_batch=batch, pp=pp, dp=2 // pp, **problem.fixed, **fields)
+                )
+
+
+STRATEGY = PlannerKind(
+    lambda: [strategy_problem(n, 2, 4, tp=1, micro_batch=1, schedule="1f1b", vp=1, cp=1) for n in (1, 3)],
+    lambda: strategy_problem(48, 64, 256),
+    strategy_value,
+    strategy_values,
+    min,
+    lambda problem, plan: plan.devices == problem.cluster.devices,
+)
+
+KINDS = {"staged": STAGED, "placement": PLACEMENT, "sharding": SHARDING, "strategy": STRATEGY, "replan": REPLAN}
 
 
 @cache

@@ -11,7 +11,7 @@ from automap_models.core import schedules
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.replay import rank_ends
+from automap_models.simulate.replay import longest_chains, rank_ends
 
 Times = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
@@ -91,3 +91,20 @@ def test_a_few_rounds_hold_what_all_rounds_hold(pipeline: tuple[str, int, int, i
     assert most_held(few, saved.tolist(), kept.tolist()) == pytest.approx(
         most_held(all_of_them, saved.tolist(), kept.tolist())
     )
+
+
+@given(pipelines(most_rounds=12), st.integers(0, 99), st.integers(0, 99), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_no_rank_ends_before_a_chain_of_its_passes_whatever_they_take(
+    pipeline: tuple[str, int, int, int], seed: int, other: int, transfers: bool
+) -> None:
+    """Chains that were the longest with some times are still chains with any others."""
+    name, ranks, micro_batches, virtual = pipeline
+    times, others = (_times(of, ranks * virtual, transfers) for of in (seed, other))
+    ends, chains = longest_chains(name, micro_batches, virtual, *times)
+    assert ends == pytest.approx(rank_ends(name, micro_batches, virtual, *times))
+    assert [chain.rank for chain in chains] == list(range(ranks))
+    assert [chain.seconds(times[:3], times[3]) for chain in chains] == pytest.approx(ends.tolist())
+    later = rank_ends(name, micro_batches, virtual, *others)
+    for chain in chains:
+        assert chain.seconds(others[:3], others[3]) <= later[chain.rank] * (1 + 1e-9)

@@ -21,6 +21,8 @@ from automap_models.errors import BadInput
 from automap_models.formats.placement_plan import read_split
 from automap_models.planners.base import NEVER, SILENT, Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_layers import layers_in_order
 
 BISECTIONS = 40
 """Halvings of the interval in which the smallest load that can be met lies."""
@@ -33,8 +35,7 @@ class ExpertConfig:
     """The configuration of `expert`.
 
     Attributes:
-        split: an expert's placement in a file (formats.placement_plan); None places equally many layers on every
-            accelerator.
+        split: an expert's placement in a file (formats.placement_plan); None places layers in their order.
     """
 
     split: str | os.PathLike[str] | None = None
@@ -44,6 +45,7 @@ class SinglePlanner(PlacementPlanner[NoConfig]):
     """Everything on one accelerator, or on one CPU where that is impossible: what all others are compared with."""
 
     name: ClassVar[str] = "single"
+    plans_steps: ClassVar[bool] = True
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The placement; none where an accelerator's memory is too small and there is no CPU."""
@@ -76,10 +78,13 @@ class GreedyPlanner(PlacementPlanner[NoConfig]):
 
 
 class ExpertPlanner(PlacementPlanner[ExpertConfig]):
-    """A human expert's split from a file, or else equally many layers on every accelerator."""
+    """A human expert's split from a file, or else equally many layers on every accelerator; for a step, runs of layers
+    of about equal time.
+    """
 
     name: ClassVar[str] = "expert"
     config_type: ClassVar[type[ExpertConfig]] = ExpertConfig
+    plans_steps: ClassVar[bool] = True
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The expert's placement; none where it does not fit the memory.
@@ -90,6 +95,10 @@ class ExpertPlanner(PlacementPlanner[ExpertConfig]):
         split = self.config.split
         if split is None:
             watch(Progress("putting equally many layers on every accelerator", 0, 1))
+            if problem.objective == "step":
+                step_units = StepUnits.of(problem)
+                device = step_units.repaired(layers_in_order(step_units))
+                return Outcome(PlacementPlan(self.name, step_units.expand(device)))
             return Outcome(PlacementPlan(self.name, _equal_layers(problem)))
         watch(Progress(f"reading {split}", 0, 1))
         plan = PlacementPlan(self.name, read_split(split, problem))

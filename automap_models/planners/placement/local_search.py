@@ -12,6 +12,7 @@ many of them a and b hold, and nothing elsewhere; the loads after all m·D moves
 incidence matrix of units and nets.
 
 For latency a move is judged by the latency itself, and placements whose subgraphs would wait for each other are out.
+For a step it is annealing from the best baseline (step_search).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from automap_models.cost.placement import latency_s
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, unit_greedy
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.placement.step_search import search_step
 
 WORK = 2e8
 """Moves weighed in all without a deadline, each counted once for every net that the moved unit is in: about ten
@@ -239,9 +241,15 @@ class LocalSearchPlanner(PlacementPlanner[SeedConfig]):
 
     name: ClassVar[str] = "local-search"
     config_type: ClassVar[type[SeedConfig]] = SeedConfig
+    plans_steps: ClassVar[bool] = True
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best local optimum; none where none of those that it reached fits the memory."""
+        if problem.objective == "step":
+            of_nodes = search_step(problem, self.config.seed, deadline, watch)
+            if of_nodes is None:
+                return Outcome(reason=no_placement(problem, self.name))
+            return Outcome(PlacementPlan(self.name, of_nodes))
         units = contract(problem)
         random = np.random.default_rng(self.config.seed)
         search = search_throughput if problem.objective == "throughput" else search_latency

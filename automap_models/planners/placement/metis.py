@@ -24,6 +24,8 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
 from automap_models.planners.placement.local_search import Effort, Loads, descend
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_search import metis_starts, score_of
 
 SEEDS = 4
 """Seeds of METIS, each for recursive bisection and for k-way refinement."""
@@ -38,6 +40,7 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
 
     name: ClassVar[str] = "metis"
     config_type: ClassVar[type[SeedConfig]] = SeedConfig
+    plans_steps: ClassVar[bool] = True
 
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
         """The best of some partitions after repair and local moves; none where none could be made to fit the memory.
@@ -49,6 +52,8 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
         """
         if not problem.accelerators:
             raise BadInput("there is no accelerator to balance work over", where="planner metis", do="use single")
+        if problem.objective == "step":
+            return self._step(problem, deadline, watch)
         effort, units = Effort(deadline), contract(problem)
         if not problem.cpus and not _bound(problem, units).all():
             return Outcome(reason=no_placement(problem, self.name))  # a cycle of classes too large for any accelerator
@@ -69,6 +74,18 @@ class MetisPlanner(PlacementPlanner[SeedConfig]):
             if deadline.passed and best is not None:
                 break
         if best is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, units.expand(best)))
+
+    def _step(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The best of the partitions, each simulated as it is."""
+        units, best, best_score = StepUnits.of(problem), None, None
+        for index, device in enumerate(metis_starts(units, problem.devices, self.config.seed, deadline)):
+            watch(Progress(f"partition {index + 1} by METIS", index))
+            score = score_of(units, device)
+            if best_score is None or score < best_score:
+                best, best_score = device, score
+        if best is None or best_score is None or best_score.excess_bytes > 0:
             return Outcome(reason=no_placement(problem, self.name))
         return Outcome(PlacementPlan(self.name, units.expand(best)))
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from automap_models.core.placement import PlacementPlan, PlacementProblem, PlacementResult, model_name
-from automap_models.core.result import Bound, Result, Status
+from automap_models.core.placement import (
+    PlacementPlan,
+    PlacementProblem,
+    PlacementResult,
+    device_name,
+    model_name,
+)
+from automap_models.core.result import TIE, Bound, Result, Status
+from automap_models.cost.makespan import StepTables
+from automap_models.cost.makespan_bound import makespan_bound_s
 from automap_models.cost.placement import PlacementCost, placement_cost
-from automap_models.errors import Infeasible
+from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, ConfigT, Deadline, Planner, Watch
 
 
@@ -34,6 +43,7 @@ class Outcome:
         bound_s: no plan that the planner chooses from has a smaller value; infinite where there is no such plan.
         optimal: whether the plan is proven to be the best of these.
         reason: why there is no plan; None where the plan's own check is to say that.
+        notes: what a person should know about it.
     """
 
     plan: PlacementPlan | None = None
@@ -41,6 +51,7 @@ class Outcome:
     bound_s: float = 0.0
     optimal: bool = False
     reason: Infeasible | None = None
+    notes: tuple[str, ...] = ()
 
 
 class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
@@ -48,7 +59,15 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
 
     Status "optimal", the bound and status "infeasible" are about the plans that the planner chooses from: `ideals`,
     for one, chooses from contiguous placements only.
+
+    A planner that does not plan steps itself is asked for the best throughput on as many devices of equal kind; that
+    placement's step is simulated, and nothing but the bound of all placements is claimed for it.
+
+    Attributes:
+        plans_steps: whether `search` itself looks for a short step.
     """
+
+    plans_steps: ClassVar[bool] = False
 
     @abstractmethod
     def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
@@ -70,13 +89,15 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
             BadInput: the planner is not made for such a problem, or a package that it needs is not installed.
         """
         begin_s = time.perf_counter()
-        outcome = self.search(problem, deadline, watch)
+        outcome = self._searched(problem, deadline, watch)
         plan, cost, reason = outcome.plan, outcome.cost, outcome.reason
         if plan is not None and cost is None:
             cost = placement_cost(problem, plan)
         if plan is not None and cost is not None and not cost.feasible:
-            reason = _invalid(self.name, problem, plan)
+            reason = _invalid(self.name, problem, plan, cost)
             plan = cost = None
+        if plan is not None and cost is not None and problem.objective == "step":
+            outcome = _with_bound(problem, outcome, cost)
         status: Status = "infeasible" if outcome.bound_s == float("inf") else "stopped"
         bound = None
         if plan is not None and cost is not None:
@@ -87,7 +108,32 @@ class PlacementPlanner(Planner[PlacementProblem, PlacementPlan, ConfigT]):
                 bound = Bound(bound_s, "exact" if outcome.optimal and bound_s == cost.value_s else "relaxation")
         facts = {"seed": self.config.seed} if isinstance(self.config, SeedConfig) else {}
         taken_s = time.perf_counter() - begin_s
-        return Result(problem, plan, cost, status, bound, facts=facts, taken_s=taken_s, reason=reason)
+        notes = outcome.notes if plan is not None else ()
+        return Result(problem, plan, cost, status, bound, notes, facts=facts, taken_s=taken_s, reason=reason)
+
+    def _searched(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        if problem.objective != "step" or self.plans_steps:
+            return self.search(problem, deadline, watch)
+        outcome = self.search(replace(problem, objective="throughput", network=None), deadline, watch)
+        note = f"{self.name} plans for throughput; the step of that placement was simulated"
+        return Outcome(outcome.plan, reason=outcome.reason, notes=(note,))
+
+
+def _with_bound(problem: PlacementProblem, outcome: Outcome, cost: PlacementCost) -> Outcome:
+    """With the bound of all placements; one that reaches it is the best."""
+    bound_s = max(outcome.bound_s, makespan_bound_s(StepTables.of(problem)))
+    reached = cost.value_s <= bound_s * (1.0 + TIE)
+    return replace(outcome, bound_s=cost.value_s if reached else bound_s, optimal=outcome.optimal or reached)
+
+
+def require_step(planner: str, problem: PlacementProblem) -> None:
+    """Refuse another objective.
+
+    Raises:
+        BadInput: the objective is not the step.
+    """
+    if problem.objective != "step":
+        raise BadInput("is for steps only", where=f"planner {planner}", do="give `objective='step'` or another planner")
 
 
 def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
@@ -101,6 +147,13 @@ def no_placement(problem: PlacementProblem, planner: str) -> Infeasible:
     )
 
 
-def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan) -> Infeasible:
-    _, why = plan.check_valid(problem)
+def _invalid(planner: str, problem: PlacementProblem, plan: PlacementPlan, cost: PlacementCost) -> Infeasible:
+    valid, why = plan.check_valid(problem)
+    if valid:  # but its outputs are too much
+        limits = problem.step_devices.memory_bytes
+        device = int((cost.memory_bytes - limits).argmax())
+        why = (
+            f"device {device_name(problem, device)} holds {cost.memory_bytes[device] / 1e9:.3g} GB at a time, "
+            f"it has {limits[device] / 1e9:.3g} GB"
+        )
     return Infeasible(why, where=f"planner {planner}", do="try another planner, more devices or more memory")

@@ -15,8 +15,17 @@ from automap_models.planners.base import Deadline, Progress
 from automap_models.planners.registry import make_planner, planner_names
 
 PLANNERS = planner_names("placement")
-FOR_BOTH = tuple(name for name in PLANNERS if name not in ("ideals", "linear", "milp-contiguous", "milp-ordered"))
-DRAWS_AT_RANDOM = {"metis", "local-search", "milp", "milp-contiguous", "milp-ordered"}
+FOR_STEPS_ONLY = ("heft", "m-etf", "random")
+FOR_PIPELINES = tuple(name for name in PLANNERS if name not in FOR_STEPS_ONLY)
+FOR_LATENCY = tuple(
+    name for name in FOR_PIPELINES if name not in ("ideals", "linear", "milp-contiguous", "milp-ordered")
+)
+DRAWS_AT_RANDOM = {"metis", "local-search", "milp", "milp-contiguous", "milp-ordered", "random"}
+
+
+def objective_of(name: str) -> str:
+    """One that the planner plans for."""
+    return "step" if name in FOR_STEPS_ONLY else "throughput"
 
 
 def ladder(length: int, branches: int, seed: int = 0, **devices: Any) -> PlacementGraph:
@@ -54,12 +63,18 @@ def problems() -> dict[str, PlacementProblem]:
     return {
         "throughput": PlacementProblem.of(graph),
         "latency": PlacementProblem.of(graph, objective="latency"),
+        "step": PlacementProblem.of(graph, objective="step"),
     }
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 0.5])
 @pytest.mark.parametrize(
-    ("name", "objective"), [*((name, "throughput") for name in PLANNERS), *((name, "latency") for name in FOR_BOTH)]
+    ("name", "objective"),
+    [
+        *((name, "throughput") for name in FOR_PIPELINES),
+        *((name, "latency") for name in FOR_LATENCY),
+        *((name, "step") for name in PLANNERS),
+    ],
 )
 def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_returned(
     name: str, objective: str, budget_s: float, problems: dict[str, PlacementProblem]
@@ -80,7 +95,8 @@ def test_a_deadline_is_kept_within_twice_its_time_and_the_best_plan_so_far_is_re
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_tells_how_far_it_is(name: str) -> None:
     news: list[Progress] = []
-    make_planner(name, kind="placement").solve(PlacementProblem.of(ladder(4, 2)), watch=news.append)
+    problem = PlacementProblem.of(ladder(4, 2), objective=objective_of(name))
+    make_planner(name, kind="placement").solve(problem, watch=news.append)
     assert news
     assert all(item.what for item in news)
     assert all(item.done is None or item.total is None or 0 <= item.done <= item.total for item in news)
@@ -88,7 +104,7 @@ def test_a_planner_tells_how_far_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_result_carries_the_problem_the_cost_the_time_and_the_seed(name: str) -> None:
-    problem = PlacementProblem.of(ladder(4, 2))
+    problem = PlacementProblem.of(ladder(4, 2), objective=objective_of(name))
     config = {"seed": 7} if name in DRAWS_AT_RANDOM else {}
     result = make_planner(name, kind="placement", **config).solve(problem)
     plan = result.required_plan()
@@ -97,15 +113,17 @@ def test_a_result_carries_the_problem_the_cost_the_time_and_the_seed(name: str) 
     assert result.cost.value_s == placement_cost(problem, plan).value_s
     assert result.facts == config
     assert result.taken_s > 0
-    assert (result.status == "optimal") == (name in ("ideals", "milp", "milp-contiguous", "milp-ordered"))
-    assert (result.bound is not None) == (result.status == "optimal")
+    if problem.objective == "throughput":
+        assert (result.status == "optimal") == (name in ("ideals", "milp", "milp-contiguous", "milp-ordered"))
+    assert (result.bound is not None) == (result.status == "optimal" or problem.objective == "step")
 
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_problem_that_nothing_fits_has_a_reason_instead_of_a_plan(name: str) -> None:
     """Each operator fits an accelerator on its own; all of them together fit no number of accelerators given."""
     graph = ladder(4, 2, cpus=0, accelerators=1)
-    problem = PlacementProblem.of(graph, memory_bytes=1.5 * float(graph.memory_bytes.max()))
+    memory = 1.5 * float(graph.memory_bytes.max())
+    problem = PlacementProblem.of(graph, memory_bytes=memory, objective=objective_of(name))
     result = make_planner(name, kind="placement").solve(problem)
     proves = name in ("ideals", "milp", "milp-contiguous", "milp-ordered")
     assert result.status == ("infeasible" if proves else "stopped")
@@ -113,6 +131,19 @@ def test_a_problem_that_nothing_fits_has_a_reason_instead_of_a_plan(name: str) -
     assert isinstance(result.reason, Infeasible)
     with pytest.raises(Infeasible, match=r"fits|GB"):
         result.required_plan()
+
+
+@pytest.mark.parametrize("name", FOR_STEPS_ONLY)
+def test_a_planner_of_steps_refuses_another_objective(name: str) -> None:
+    with pytest.raises(BadInput, match="is for steps only"):
+        make_planner(name, kind="placement").solve(PlacementProblem.of(ladder(4, 2)))
+
+
+@pytest.mark.parametrize("name", ["ideals", "linear", "greedy", "milp"])
+def test_a_planner_of_throughput_says_so_where_a_step_is_asked_for(name: str) -> None:
+    result = make_planner(name, kind="placement").solve(PlacementProblem.of(ladder(4, 2), objective="step"))
+    assert result.notes == (f"{name} plans for throughput; the step of that placement was simulated",)
+    assert result.bound is not None
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -1,0 +1,146 @@
+"""The devices that one training step is spread over, and the channels between them: what the objective `step` needs.
+
+device 0 ──channel 0──→ device 1        A transfer from a to b takes channel[a, b]. Pairs may share a channel
+         ←─channel 1───                 (the network card of a node), and a channel carries one transfer at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.cluster import Cluster
+from automap_models.errors import BadInput
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+ACCELERATOR = "accelerator"
+"""The kind of device whose times every placement graph has."""
+CPU = "cpu"
+"""Likewise; CPUs have as much memory as is needed."""
+INTRA_LATENCY_S = 5e-6
+"""Of a transfer between two devices of a node: the launch of a copy between GPUs."""
+INTER_LATENCY_S = 20e-6
+"""Of a transfer between two nodes: a message over InfiniBand with the copies on either side."""
+MOST = 256
+"""Devices of a step: channels are kept for every pair."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepDevices:
+    """D devices and C channels.
+
+    Attributes:
+        names: [D] what people call them.
+        kinds: [D] `accelerator`, `cpu`, or a kind of which the graph has times.
+        slowdown: [D] time of an operation on the device over that on its kind.
+        memory_bytes: [D] memory; infinite for CPUs.
+        channel: [D, D] number of the channel from one device to another; -1 on the diagonal.
+        bytes_per_s: [C] bandwidth of each channel.
+        latency_s: [C] what a transfer takes beside its bytes.
+
+    Raises:
+        BadInput: a number out of range, or two devices without a channel.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    slowdown: FloatArray
+    memory_bytes: FloatArray
+    channel: IntArray
+    bytes_per_s: FloatArray
+    latency_s: FloatArray
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.names) <= MOST:
+            raise BadInput(f"{len(self.names)} devices", where="devices", do=f"give 1 to {MOST}")
+        for what, values in (("speed", self.slowdown), ("bandwidth", self.bytes_per_s)):
+            if not (values > 0).all() or np.isnan(values).any():
+                raise BadInput(f"a {what} is not positive", where="devices", do="give positive numbers")
+        if not ((self.memory_bytes >= 0).all() and (self.latency_s >= 0).all() and np.isfinite(self.latency_s).all()):
+            raise BadInput("a memory or a latency is below 0", where="devices", do="give numbers of 0 or more")
+        lacking = np.argwhere((self.channel < 0) & ~np.eye(len(self), dtype=bool))
+        if lacking.size:
+            a, b = lacking[0].tolist()
+            raise BadInput(
+                f"there is no link from {self.names[a]} to {self.names[b]}",
+                where="devices",
+                do="add it to `links`; a placement may have to move values between any two devices",
+            )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def is_cpu(self) -> NDArray[np.bool_]:
+        """[D] whether each is a CPU."""
+        return np.array([kind == CPU for kind in self.kinds])
+
+    @classmethod
+    def equal(
+        cls, accelerators: int, cpus: int, memory_bytes: float, bytes_per_s: float, latency_s: float = 0.0
+    ) -> StepDevices:
+        """Accelerators, then CPUs; any two accelerators, and any one and the CPUs, have a link of their own.
+
+        CPUs share their memory: between them nothing has to be moved.
+        """
+        total = accelerators + cpus
+        channel = np.full((total, total), -1, dtype=np.int64)
+        off = ~np.eye(total, dtype=bool)
+        channel[off] = np.arange(int(off.sum()))
+        ends = np.argwhere(off)
+        free = (ends >= accelerators).all(axis=1)
+        return cls(
+            names=(*(str(i) for i in range(accelerators)), *(f"CPU {accelerators + i}" for i in range(cpus))),
+            kinds=(ACCELERATOR,) * accelerators + (CPU,) * cpus,
+            slowdown=np.ones(total),
+            memory_bytes=np.concatenate([np.full(accelerators, memory_bytes), np.full(cpus, math.inf)]),
+            channel=channel,
+            bytes_per_s=np.where(free, math.inf, bytes_per_s),
+            latency_s=np.where(free, 0.0, latency_s),
+        )
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster) -> StepDevices:
+        """The devices of a cluster: a link for each two of a node, and one from each node to each other.
+
+        Raises:
+            BadInput: more devices than a step is spread over.
+        """
+        if cluster.devices > MOST:
+            raise BadInput(f"{cluster.devices} devices", where=f"cluster {cluster.name}", do=f"give at most {MOST}")
+        node = cluster.node_of
+        kinds, slowdown = [], []
+        for group in cluster.node_groups:
+            named = group.speed is None and bool(group.device)
+            count = group.nodes * group.devices_per_node
+            kinds += [group.device if named else ACCELERATOR] * count
+            slowdown += [1.0 / (1.0 if group.speed is None else group.speed)] * count
+        keys: dict[tuple[int, ...], int] = {}
+        rate, latency = [], []
+        channel = np.full((cluster.devices, cluster.devices), -1, dtype=np.int64)
+        for a in range(cluster.devices):
+            for b in range(cluster.devices):
+                if a == b:
+                    continue
+                inside = node[a] == node[b]
+                key = (a, b) if inside else (-1, int(node[a]), int(node[b]))
+                if key not in keys:
+                    keys[key] = len(keys)
+                    inter = min(cluster.node_inter[node[a]], cluster.node_inter[node[b]])
+                    rate.append(float(cluster.node_intra[node[a]] if inside else inter))
+                    latency.append(INTRA_LATENCY_S if inside else INTER_LATENCY_S)
+                channel[a, b] = keys[key]
+        return cls(
+            names=tuple(str(i) for i in range(cluster.devices)),
+            kinds=tuple(kinds),
+            slowdown=np.array(slowdown),
+            memory_bytes=cluster.device_memory,
+            channel=channel,
+            bytes_per_s=np.array(rate, dtype=np.float64),
+            latency_s=np.array(latency, dtype=np.float64),
+        )

@@ -1,0 +1,198 @@
+"""What each distinct layer of a model costs under a strategy, whatever stage it comes to lie in.
+
+    LayerWork ── cost.layer_times ──→ seconds and bytes of a layer ── counts of layers ──→ a stage (cost.stage_costs)
+
+Strategies by the thousand differ in their schedule, their cuts and their ranks, and not in what a layer takes. So
+kernels are timed once for all strategies that divide a layer alike (`LayerCosting`).
+
+Full recomputation runs the forward pass of a block again, with its collectives. Selective recomputation runs attention
+cores again (2205.05198). Where these are flash kernels, which keep no scores in the first place, it is what torchtitan
+means by the word: every second product and all kernels that are none. What comes before and after the blocks is never
+recomputed.
+
+With ZeRO-3 the weights of a layer are gathered beside a forward and a backward pass of as large a layer. They hide
+behind a share of the computation beside them, and never more than that share of themselves (`exposed_s`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.device import Device
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.model_work import LayerWork, ModelWork
+from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.cost.layer_times import (
+    DEFAULT_RUNTIME,
+    ITEM_BYTES,
+    PREFETCHED,
+    LayerTimes,
+    Runtime,
+    Shares,
+    StepClock,
+)
+from automap_models.cost.process_groups import ProcessGroups, process_groups
+from automap_models.cost.strategy import parameter_bytes
+
+EIGHT_BITS = 2
+"""How many times fewer bytes operands take that are cast to 8 bits; Transformer Engine saves them like this."""
+TIMES = 12
+"""Columns of LayerCosts.times."""
+
+
+class LayerCosts(NamedTuple):
+    """Of the k distinct layers of a model, with each kind of recomputation (RECOMPUTE) where it makes a difference.
+
+    Attributes:
+        times: [k, 3, TIMES] seconds for one micro-batch: kernels forward, of gradients of activations and of weights;
+            what is recomputed; and forward and backward each: sums of tp, keys and values of cp, tokens of ep, what
+            ZeRO-3 exposes.
+        hidden_s: [k] of ZeRO-3's gathering, what the forward pass of the layer before it hides.
+        memory: [k, 3, 3] bytes saved from F to I, kept of them until W, and needed while the layer is recomputed.
+        parameters: [k, 2] on a device, without those of experts, and those.
+        boundary_bytes: [k] handed to the next layer on a device.
+    """
+
+    times: FloatArray
+    hidden_s: FloatArray
+    memory: FloatArray
+    parameters: FloatArray
+    boundary_bytes: FloatArray
+
+    @property
+    def passes(self) -> FloatArray:
+        """[k, 3, 3] seconds of F, I and W."""
+        both = self.times[..., 4:].reshape(*self.times.shape[:2], 4, 2).sum(axis=2)
+        forward, inputs, weights, again = np.moveaxis(self.times[..., :4], -1, 0)
+        return np.stack([forward + both[..., 0], inputs + again + both[..., 1], weights], axis=-1)
+
+
+class _Kernels(NamedTuple):
+    """What LayerCosts has but for ZeRO-3, with the times of each layer."""
+
+    times: list[LayerTimes]
+    memory: FloatArray
+    parameters: FloatArray
+    boundary_bytes: FloatArray
+
+
+def exposed_s(communication_s: float, computation_s: float, overlap: float) -> float:
+    """What communication takes beyond the computation beside it, of which it hides behind a share, and that of itself.
+
+    max(communication - overlap · computation, (1 - overlap) · communication)
+    """
+    return communication_s - overlap * min(communication_s, computation_s)
+
+
+class LayerCosting:
+    """Costs of a model's layers under any strategy on one kind of device; those alike are computed once.
+
+    Args:
+        work: of the model.
+        cluster: of the devices.
+        device: with constants of training steps.
+        runtime: how the framework runs strategies.
+
+    Raises:
+        BadInput: the device has no constants.
+    """
+
+    def __init__(self, work: ModelWork, cluster: Cluster, device: Device, runtime: Runtime = DEFAULT_RUNTIME) -> None:
+        self.work, self.cluster, self.device, self.runtime = work, cluster, device, runtime
+        self.constants = device.required_step
+        self.blocks = frozenset(work.order[1:-1])
+        self._kernels: dict[object, _Kernels] = {}
+        self._costs: dict[object, LayerCosts] = {}
+
+    def groups(self, strategy: Strategy) -> ProcessGroups:
+        """The groups of a strategy's devices."""
+        return process_groups(strategy, self.cluster, self.constants)
+
+    def costs(self, strategy: Strategy, groups: ProcessGroups) -> LayerCosts:
+        """The costs of each distinct layer; of the strategy, neither its schedule nor its cuts nor what it recomputes.
+
+        Raises:
+            BadInput: the device has no peak for the precision.
+        """
+        s = strategy
+        divided = (s.tp, s.cp, s.ep, s.micro_batch, s.sequence_parallel, s.precision)
+        of_kernels = (divided, groups.tensor, groups.context, groups.experts)
+        of_gathers = (groups.data, groups.expert_data) if s.zero == 3 else None
+        key = (of_kernels, of_gathers)
+        if key not in self._costs:
+            if of_kernels not in self._kernels:
+                self._kernels[of_kernels] = self._timed(s, groups)
+            self._costs[key] = self._with_gathers(s, groups, self._kernels[of_kernels])
+        return self._costs[key]
+
+    def shares(self, strategy: Strategy) -> Shares:
+        """What a strategy makes of quantities with marks."""
+        return Shares(strategy, ITEM_BYTES[strategy.dtype] / ITEM_BYTES[self.work.dtype])
+
+    def _timed(self, strategy: Strategy, groups: ProcessGroups) -> _Kernels:
+        shares, layers = self.shares(strategy), self.work.layers
+        clock = StepClock(strategy, self.device, groups, shares, self.runtime)
+        saved = [
+            [self._saved_bytes(clock, layer, i in self.blocks, kind) for kind in RECOMPUTE]
+            for i, layer in enumerate(layers)
+        ]
+        return _Kernels(
+            times=[clock.layer(layer, i in self.blocks) for i, layer in enumerate(layers)],
+            memory=np.array(saved),
+            parameters=np.array([shares.parameters_of(layer.parameters) for layer in layers]),
+            boundary_bytes=np.array([shares.bytes_of(layer.boundary) for layer in layers]),
+        )
+
+    def _saved_bytes(
+        self, clock: StepClock, layer: LayerWork, block: bool, recompute: Recompute
+    ) -> tuple[float, float, float]:
+        """Bytes saved from F to I, kept of them until W, and needed while the layer is recomputed."""
+        shares, strategy = clock.shares, clock.strategy
+        kept, for_weights = shares.bytes_of(layer.kept), shares.bytes_of(layer.kept_for_weights)
+        if block and strategy.precision == "fp8":
+            for_weights /= EIGHT_BITS
+            kept -= (EIGHT_BITS - 1) * for_weights
+        core = 0.0 if self.runtime.flash else shares.bytes_of(layer.kept_core)
+        recompute = recompute if block else "none"
+        if recompute == "full":
+            return shares.bytes_of(layer.boundary), for_weights, kept + core
+        if recompute == "selective" and self.runtime.flash:
+            saved = shares.bytes_of(layer.boundary) + clock.selected_bytes(layer.kernels)
+            return min(kept, saved), for_weights, max(0.0, kept - saved)
+        return kept + (0.0 if recompute == "selective" else core), for_weights, 0.0
+
+    def _with_gathers(self, strategy: Strategy, groups: ProcessGroups, kernels: _Kernels) -> LayerCosts:
+        count = len(kernels.times)
+        times, hidden_s = np.zeros((count, len(RECOMPUTE), TIMES)), np.zeros(count)
+        for i, (layer, parameters) in enumerate(zip(kernels.times, kernels.parameters.tolist(), strict=True)):
+            for j, kind in enumerate(RECOMPUTE):
+                again = {"none": 0.0, "selective": layer.again, "full": layer.whole_forward}
+                recompute = again[kind] if i in self.blocks else 0.0
+                gathers, hidden_s[i] = (0.0, 0.0), 0.0
+                if strategy.zero == 3:
+                    gathers, hidden_s[i] = self._gathers_s(strategy, groups, i, layer, recompute, *parameters)
+                passes = (layer.forward, layer.input, layer.weight, recompute)
+                times[i, j] = (*passes, *layer.tensor, *layer.context, *layer.experts, *gathers)
+        return LayerCosts(times, hidden_s, kernels.memory, kernels.parameters, kernels.boundary_bytes)
+
+    def _gathers_s(
+        self,
+        strategy: Strategy,
+        groups: ProcessGroups,
+        layer: int,
+        times: LayerTimes,
+        recompute: float,
+        others: float,
+        of_experts: float,
+    ) -> tuple[tuple[float, float], float]:
+        """What ZeRO-3 exposes of a layer's weights and gradients forward and backward, and what it hides forward."""
+        pieces = self.runtime.gathers_a_layer if layer in self.blocks else 1
+        weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
+        gather = groups.gather_s(others * weight_bytes, of_experts * weight_bytes, pieces)
+        overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
+        forward = exposed_s(gather, times.forward, overlap)
+        computed = times.input + times.weight + recompute
+        return (forward, exposed_s(2 * gather, computed, overlap)), gather - forward  # gradients are as large

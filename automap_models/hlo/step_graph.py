@@ -1,0 +1,132 @@
+"""From an instruction graph to a graph whose every operation can be placed: what the objective `step` is about.
+
+- A node is an instruction, or a parameter or state of the optimiser. An instruction takes its kernel's time on each
+  kind of device; one that is fused into others, or a parameter, takes none.
+- Views and what is made of constants alone (masks, positions) are no nodes: every device makes its own. Inputs of the
+  step are on every device.
+- A value is moved as a whole. A parameter is moved to the devices that read it, as TensorFlow's variables are.
+- A class is a parameter with its state and the update instructions of both: a device holds what it updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.instruction_graph import FloatArray, InstructionGraph, IntArray, Phase
+from automap_models.core.placement import PlacementGraph
+from automap_models.hlo.liveness import NEVER, VIEWS, Liveness
+
+SCALARS_BYTES = 8.0
+"""Update instructions that share no more than this (a step counter) need not share a device."""
+
+
+def step_graph(
+    graph: InstructionGraph,
+    accelerator_s: FloatArray,
+    cpu_s: FloatArray,
+    kind_s: Mapping[str, FloatArray],
+    *,
+    link_bytes_per_s: float,
+    accelerators: int,
+    accelerator_bytes: float,
+    meta: Mapping[str, object] | None = None,
+) -> PlacementGraph:
+    """The placement graph with a node for every instruction and parameter; see the module.
+
+    Args:
+        graph: n instructions.
+        accelerator_s, cpu_s: [n] seconds of each on an accelerator and on a CPU.
+        kind_s: kind of device → [n] seconds on it.
+        link_bytes_per_s: between two devices where nobody says otherwise.
+        accelerators, accelerator_bytes: the devices where nobody says otherwise.
+        meta: what else is known of the graph.
+    """
+    liveness, held = Liveness(graph), len(graph.arguments)
+    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
+    edges = _edges(graph, liveness, stored)
+    used = np.zeros(held + len(graph), dtype=bool)
+    used[edges.ravel()] = True
+    used[:held] |= stored
+    ids = np.flatnonzero(used)
+    node = np.cumsum(used) - 1
+    instruction = ids[ids >= held] - held
+    sizes = np.zeros(held + len(graph))
+    sizes[:held] = graph.value_bytes[:held]
+    alive = liveness.is_activation & (graph.producers >= 0)
+    np.add.at(sizes, held + graph.producers[alive], graph.value_bytes[alive])
+    read = np.zeros(sizes.size, dtype=bool)
+    read[edges[:, 0]] = True
+    output = np.where(read, sizes, 0.0)[used]
+
+    def padded(times_s: FloatArray) -> FloatArray:
+        return np.concatenate([np.zeros(held), times_s])[used]
+
+    own_s = padded(accelerator_s)
+    layer_of_argument = _layers_of_arguments(graph)
+    names = (*layer_of_argument, *graph.layers)
+    opcodes = (*("parameter",) * held, *graph.opcodes)
+    return PlacementGraph(
+        ids=tuple(range(ids.size)),
+        names=tuple(names[i] for i in ids.tolist()),
+        accelerator_s=own_s,
+        cpu_s=padded(cpu_s),
+        memory_bytes=np.where(ids < held, sizes[used], 0.0),
+        transfer_s=output / link_bytes_per_s,
+        output_bytes=output,
+        supported=np.ones(ids.size, dtype=bool),
+        backward=np.concatenate([np.zeros(ids.size - instruction.size, bool), graph.phases[instruction] != 0]),
+        classes=_classes(graph, liveness, held)[used],
+        edges=np.unique(node[edges], axis=0),
+        accelerators=accelerators,
+        cpus=0,
+        accelerator_bytes=accelerator_bytes,
+        meta={"model": graph.model, "instructions": len(graph)} | dict(graph.meta) | dict(meta or {}),
+        live_bytes=np.where((own_s > 0) & (ids >= held), output, 0.0),
+        kind_s={kind: padded(times) for kind, times in kind_s.items()},
+        opcodes=tuple(opcodes[i] for i in ids.tolist()),
+    )
+
+
+def _edges(graph: InstructionGraph, liveness: Liveness, stored: NDArray[np.bool_]) -> IntArray:
+    """[e, 2] node → node before the numbers are closed up: arguments first, then instructions."""
+    held = len(graph.arguments)
+    shows = np.array([opcode in VIEWS for opcode in graph.opcodes], dtype=bool)
+    read = liveness.storage[graph.operands]
+    reader = graph.consumers
+    argument = liveness.argument[read]
+    is_stored = (argument != NEVER) & np.where(argument >= 0, stored[np.maximum(argument, 0)], False)
+    made = liveness.is_activation[read] & (graph.producers[read] >= 0)
+    source = np.where(is_stored, argument, held + graph.producers[read])
+    chosen = (is_stored | made) & ~shows[reader]
+    pairs = np.stack([source[chosen], held + reader[chosen]], axis=1)
+    return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+
+
+def _layers_of_arguments(graph: InstructionGraph) -> list[str]:
+    """Layer of the first instruction that reads each argument and has one."""
+    layers = [""] * len(graph.arguments)
+    for value, reader in zip(graph.operands.tolist(), graph.consumers.tolist(), strict=True):
+        if value < len(layers) and not layers[value]:
+            layers[value] = graph.layers[reader]
+    return layers
+
+
+def _classes(graph: InstructionGraph, liveness: Liveness, held: int) -> IntArray:
+    """[held + n] class of each argument and instruction: updates with what they read and write of their parameter."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    update = graph.phases == Phase.UPDATE
+    value, reader = liveness.storage[graph.operands], graph.consumers  # a broadcast scalar is a scalar
+    producer = graph.producers[value]
+    stored = np.array([argument.kind != "input" for argument in graph.arguments], dtype=bool)
+    is_state = (producer < 0) & stored[np.where(producer < 0, value, 0)]
+    from_update = liveness.is_activation[value] & (producer >= 0) & update[np.maximum(producer, 0)]
+    joined = update[reader] & (graph.value_bytes[value] > SCALARS_BYTES) & (is_state | from_update)
+    a, b = np.where(producer >= 0, held + producer, value)[joined], held + reader[joined]
+    n = held + len(graph)
+    _, label = connected_components(coo_array((np.ones(a.size), (a, b)), shape=(n, n)), directed=False)
+    return np.asarray(label, dtype=np.int64)

@@ -1,0 +1,240 @@
+"""Searches for a short step: baselines to start from, random placements, and simulated annealing over groups.
+
+Every move is judged by simulating all operations (cost.makespan). A move takes a group of neighbouring classes, from
+the whole of a coarse METIS partition down to a single class, and puts it on another device, half of the time on that of
+a neighbour. Worse placements are accepted with a probability that falls to nothing (Kirkpatrick et al., Science 220,
+1983). Placements that pass the memory count as worse than all that do not, by how much they pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.cost.makespan import step_values
+from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.placement.list_scheduling import etf, heft
+from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement, require_step
+from automap_models.planners.placement.step_groups import StepUnits, grouped, numbered_along, partition
+from automap_models.planners.placement.step_layers import layers_in_order
+
+WORK = 2e7
+"""Operations and edges simulated in all without a deadline: about ten seconds on large graphs."""
+MOST_MOVES = 3_000
+"""Moves of a search without a deadline, however small the graph."""
+LEVELS = (16, 64, 256, 1024)
+"""Groups of the partitions from which moves are drawn; single classes come on top."""
+METIS_SEEDS = 4
+"""Seeds of METIS, each bisected and refined at once."""
+WARM, COLD = 0.02, 1e-4
+"""Temperatures at the start and at the end, as shares of the best makespan."""
+
+
+@dataclass(frozen=True, order=True)
+class StepScore:
+    """How good a placement is; compared in this order.
+
+    Attributes:
+        excess_bytes: beyond the memory, over all devices.
+        value_s: makespan.
+    """
+
+    excess_bytes: float
+    value_s: float
+
+
+@dataclass(frozen=True)
+class RandomConfig(SeedConfig):
+    """The configuration of `random`.
+
+    Attributes:
+        evaluations: placements drawn.
+    """
+
+    evaluations: int = 1000
+
+
+class RandomPlanner(PlacementPlanner[RandomConfig]):
+    """Groups on random devices: what any search has to beat with as many evaluations."""
+
+    name: ClassVar[str] = "random"
+    config_type: ClassVar[type[RandomConfig]] = RandomConfig
+    plans_steps: ClassVar[bool] = True
+
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The best placement drawn; none where none fits.
+
+        Raises:
+            BadInput: the objective is not the step.
+        """
+        require_step(self.name, problem)
+        units = StepUnits.of(problem)
+        random = np.random.default_rng(self.config.seed)
+        groups = grouped(units, LEVELS[1], self.config.seed)
+        best, best_score = None, None
+        for turn in range(self.config.evaluations):
+            watch(Progress("drawing placements", turn, self.config.evaluations))
+            device = units.repaired(random.integers(0, problem.devices, groups.max() + 1)[groups])
+            score = score_of(units, device)
+            if best_score is None or score < best_score:
+                best, best_score = device, score
+            if deadline.passed:
+                break
+        if best is None or best_score is None or best_score.excess_bytes > 0:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, units.expand(best)))
+
+
+def score_of(units: StepUnits, device: IntArray) -> StepScore:
+    """How good the placement of the units is."""
+    values, excess = step_values(units.tables, units.expand(device)[None])
+    return StepScore(float(excess[0]), float(values[0]))
+
+
+def scores_of(units: StepUnits, devices: IntArray) -> tuple[FloatArray, FloatArray]:
+    """[B] makespans and [B] excess bytes of [B, u] placements of the units."""
+    return step_values(units.tables, np.ascontiguousarray(devices[:, units.unit_of]))
+
+
+def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[str, IntArray]]:
+    """Names and [u] devices of the baselines: one device, layers in order, HEFT, m-ETF, METIS.
+
+    The first is made whatever the time.
+    """
+    problem = units.problem
+    yield "single", units.repaired(np.full(len(units), int(np.argmin(units.problem.step_devices.slowdown))))
+    if not deadline.passed:
+        yield "expert", units.repaired(layers_in_order(units))
+    for name, scheduler in (("heft", heft), ("m-etf", etf)):
+        if deadline.passed:
+            return
+        device = scheduler(units)
+        if device is not None:
+            yield name, of_operations(units, device)
+    yield from (("metis", device) for device in metis_starts(units, problem.devices, seed, deadline))
+
+
+def of_operations(units: StepUnits, device: IntArray) -> IntArray:
+    """[u] devices of the units from the [n] ones of their operations."""
+    of_unit = np.zeros(len(units), dtype=np.int64)
+    of_unit[units.unit_of] = device
+    return of_unit
+
+
+def metis_starts(units: StepUnits, devices: int, seed: int, deadline: Deadline) -> Iterator[IntArray]:
+    """[u] devices from METIS, into as many parts as there are devices and into fewer; one is made whatever the time."""
+    accelerators = units.problem.accelerators or devices
+    for parts in dict.fromkeys((accelerators, max(accelerators // 2, 1))):
+        for turn in range(2 * METIS_SEEDS if parts > 1 else 1):
+            if deadline.passed and (turn or parts < accelerators):
+                return
+            drawn = partition(units, parts, seed + turn // 2, recursive=bool(turn % 2), even=0.1)
+            yield units.repaired(numbered_along(units, drawn, parts))
+
+
+def best_start(units: StepUnits, seed: int, deadline: Deadline, watch: Watch) -> tuple[str, IntArray, StepScore]:
+    """The best of the baselines: who made it, [u] devices, how good it is."""
+    best: tuple[str, IntArray, StepScore] | None = None
+    for name, device in starts(units, seed, deadline):
+        watch(Progress(f"baseline {name}"))
+        score = score_of(units, device)
+        if best is None or score < best[2]:
+            best = name, device, score
+    assert best is not None  # there is always one
+    return best
+
+
+class Neighbourhood:
+    """Groups of units that move together, from coarse to single ones."""
+
+    def __init__(self, units: StepUnits, seed: int) -> None:
+        self.units = units
+        levels = [grouped(units, most, seed) for most in LEVELS if most < len(units)]
+        levels.append(np.arange(len(units)))
+        self._members = [_members(level) for level in levels]
+
+    def move(self, device: IntArray, random: np.random.Generator) -> IntArray | None:
+        """[u] devices after a random move; None where it changes nothing or is not allowed."""
+        members, firsts = self._members[random.integers(len(self._members))]
+        group = int(random.integers(firsts.size - 1))
+        moved = members[firsts[group] : firsts[group + 1]]
+        pivot = int(moved[random.integers(moved.size)])
+        target = self._target(pivot, device, random)
+        if target == device[pivot]:
+            return None
+        moved = moved[(device[moved] == device[pivot]) & self.units.allowed[moved, target]]
+        if not moved.size:
+            return None
+        changed = device.copy()
+        changed[moved] = target
+        return changed
+
+    def _target(self, unit: int, device: IntArray, random: np.random.Generator) -> int:
+        matrix = self.units.adjacency
+        near = matrix.indices[matrix.indptr[unit] : matrix.indptr[unit + 1]]
+        if near.size and random.random() < 0.5:
+            return int(device[near[random.integers(near.size)]])
+        return int(random.integers(self.units.problem.devices))
+
+
+def _members(level: IntArray) -> tuple[IntArray, IntArray]:
+    """The units group by group, and where each group begins and the last ends."""
+    order = np.argsort(level, kind="stable")
+    count = np.bincount(level)
+    return order, np.concatenate([[0], np.cumsum(count[count > 0])])
+
+
+def anneal(
+    units: StepUnits, device: IntArray, score: StepScore, seed: int, deadline: Deadline, watch: Watch
+) -> tuple[IntArray, StepScore]:
+    """[u] devices of the best placement met, and how good it is.
+
+    Args:
+        units: of the problem.
+        device: [u] where to begin.
+        score: of that.
+        seed: of every draw.
+        deadline: when to stop; without one, after so much work.
+        watch: is told how far it is.
+    """
+    random = np.random.default_rng(seed)
+    work = len(units.problem.graph) + len(units.problem.graph.edges)
+    moves = min(max(200, int(WORK / work)), MOST_MOVES) if np.isinf(deadline.left_s) else 0
+    total_s = deadline.left_s
+    neighbours = Neighbourhood(units, seed)
+    best, best_score = device, score
+    turn = 0
+    while True:
+        done = turn / moves if moves else 1.0 - deadline.left_s / max(total_s, 1e-9)
+        if done >= 1.0 or deadline.passed:
+            return best, best_score
+        turn += 1
+        watch(Progress(f"annealing from {best_score.value_s:.4g} s", int(1000 * done), 1000))
+        changed = neighbours.move(device, random)
+        if changed is None:
+            continue
+        drawn = score_of(units, changed)
+        warmth = WARM * (COLD / WARM) ** done * best_score.value_s
+        if _accepted(drawn, score, warmth, random):
+            device, score = changed, drawn
+            if score < best_score:
+                best, best_score = device, score
+
+
+def _accepted(drawn: StepScore, score: StepScore, warmth: float, random: np.random.Generator) -> bool:
+    if drawn.excess_bytes != score.excess_bytes:
+        return drawn.excess_bytes < score.excess_bytes
+    worse_s = drawn.value_s - score.value_s
+    return worse_s <= 0 or random.random() < np.exp(-worse_s / max(warmth, 1e-300))
+
+
+def search_step(problem: PlacementProblem, seed: int, deadline: Deadline, watch: Watch) -> IntArray | None:
+    """[n] devices of the best placement that annealing from the best baseline meets; None where none fits."""
+    units = StepUnits.of(problem)
+    _, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
+    device, score = anneal(units, device, score, seed, deadline, watch)
+    return None if score.excess_bytes > 0 else units.expand(device)

@@ -1,0 +1,286 @@
+"""Cuts and recomputation of a family: from pieces of blocks to strategies, priced by the simulator.
+
+pieces of blocks          3.4 | 2.9 | 2.7      of the relaxation
+cuts                      4   | 3   | 2        where the work before a boundary is nearest to theirs
+recomputation of a rank   the shortest passes with which its memory holds them
+neighbouring cuts         3 | 3 | 3, 4 | 2 | 3, …   as long as the step gets shorter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.schedules import build_schedule, repeating_micro_batches
+from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
+from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
+
+NONE = RECOMPUTE.index("none")
+Choice = tuple[int, int]
+"""Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A strategy that fits, and its step."""
+
+    strategy: Strategy
+    step_s: float
+
+
+class Completions:
+    """The strategies of a family.
+
+    Args:
+        pricing: of the model on the cluster.
+        costs: of the family.
+        recompute: kinds of recomputation that blocks may have.
+        problem: whose fixed fields and reserve hold.
+    """
+
+    def __init__(
+        self,
+        pricing: StrategyPricing,
+        costs: FamilyCosts,
+        recompute: list[int],
+        problem: StrategyProblem,
+    ) -> None:
+        self.pricing, self.costs, self.strategy, self.recompute = pricing, costs, costs.strategy, recompute
+        self.fixed, self.equal_layers = problem.fixed, problem.equal_layers
+        self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve_bytes
+        self.blocks = np.array(pricing.work.order[1:-1])
+        self.seconds = costs.ranks.passes.sum(axis=-1)  # [S, k, R]
+        self.temporary = costs.of_groups[0].of_layers.memory[..., 2]
+        self._priced: dict[tuple[int, ...], Completion | None] = {}
+        shown, _ = repeating_micro_batches(*self._schedule())
+        name, ranks, _, vp = self._schedule()
+        self.waiting = build_schedule(name, ranks, shown, vp).waiting
+
+    def _schedule(self) -> tuple[str, int, int, int]:
+        s = self.strategy
+        return s.schedule, s.pp, s.micro_batches, s.vp
+
+    @property
+    def given_layers(self) -> tuple[int, ...] | None:
+        """Cuts that are fixed."""
+        if self.equal_layers:
+            return (self.blocks.size // self.strategy.stages,) * self.strategy.stages
+        return self.fixed.get("layers")
+
+    # ---- cuts
+
+    def rounded(self, pieces: FloatArray, kinds: IntArray) -> tuple[int, ...]:
+        """[V] whole layers of each virtual stage, for [V, kinds, R'] pieces."""
+        if self.given_layers is not None:
+            return self.given_layers
+        unit = self.seconds[:, :, NONE].min(axis=0)
+        before = np.concatenate([[0.0], np.cumsum(unit[self.blocks])])
+        ends = np.cumsum(pieces.sum(axis=2) @ unit[kinds])[:-1]
+        bounds = [0, *np.abs(before[None, :] - ends[:, None]).argmin(axis=1).tolist(), self.blocks.size]
+        stages = self.strategy.stages
+        for i in range(1, stages):
+            bounds[i] = max(bounds[i], bounds[i - 1] + self.least(i - 1))
+        for i in range(stages - 1, 0, -1):
+            bounds[i] = min(bounds[i], bounds[i + 1] - self.least(i))
+        return tuple(np.diff(bounds).tolist())
+
+    def least(self, stage: int) -> int:
+        """Blocks of a virtual stage."""
+        return 0 if stage in (0, self.strategy.stages - 1) else 1
+
+    def best(self, layers: tuple[int, ...]) -> Completion | None:
+        """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""
+        if layers not in self._priced:
+            chosen = self._recomputation(layers)
+            self._priced[layers] = None if chosen is None else self.priced(layers, chosen)
+        return self._priced[layers]
+
+    def improved(self, layers: tuple[int, ...], trials: int) -> Completion | None:
+        """The best after so many trials of moving a layer from one virtual stage to another."""
+        best = self.best(layers)
+        if self.given_layers is not None or self.strategy.stages == 1:
+            return best
+        while trials > 0:
+            current = best.strategy.layers if best is not None else layers
+            shorter = None
+            for moved in self._moves(current or layers):
+                if moved in self._priced:
+                    continue
+                trials -= 1
+                trial = self.best(moved)
+                if trial is not None and (best is None or trial.step_s < best.step_s * (1 - 1e-9)):
+                    shorter = trial
+                    break
+                if trials <= 0:
+                    break
+            if shorter is None:
+                break
+            best = shorter
+        return best
+
+    def _moves(self, layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Neighbouring cuts; first those that unload the longest stages, and load the shortest ones."""
+        begin = np.concatenate([[0], np.cumsum(layers)])
+        stage_s = np.zeros(len(layers))
+        for stage, rank in enumerate(self.costs.rank_of.tolist()):
+            own = self.blocks[begin[stage] : begin[stage + 1]]
+            stage_s[stage] = self.seconds[rank, own, NONE].sum()
+        for stage, layer in ((0, self.costs.ranks.ends.first), (-1, self.costs.ranks.ends.last)):
+            stage_s[stage] += self.seconds[self.costs.rank_of[stage], layer, NONE]
+        order = np.argsort(-stage_s, kind="stable").tolist()
+        for source in order:
+            for target in reversed(order):
+                if source != target and layers[source] > self.least(source):
+                    moved = list(layers)
+                    moved[source] -= 1
+                    moved[target] += 1
+                    yield tuple(moved)
+
+    # ---- recomputation
+
+    def priced(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Completion | None:
+        """The step of a strategy; None where it does not fit."""
+        strategy = self._strategy(layers, choices)
+        costs = self.pricing.costs(strategy)
+        held = np.array([memory.total for memory in costs.memory])
+        if (held > self.own).any():
+            return None
+        return Completion(strategy, step_seconds(strategy, costs))
+
+    def _strategy(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Strategy:
+        """With what is uniform written as such."""
+        kinds = tuple(RECOMPUTE[kind] if blocks else "none" for kind, blocks in choices)
+        partial = any(0 < blocks < count for (_, blocks), count in zip(choices, layers, strict=True))
+        filled = {kind for kind, count in zip(kinds, layers, strict=True) if count}
+        recompute: Recompute | tuple[Recompute, ...] = kinds
+        if len(filled) <= 1:
+            recompute = filled.pop() if filled else "none"
+        blocks = tuple(blocks for _, blocks in choices) if partial else None
+        if "recompute" in self.fixed:
+            recompute = self.fixed["recompute"]
+        if "recompute_blocks" in self.fixed:
+            blocks = self.fixed["recompute_blocks"]
+        return replace(
+            self.strategy,
+            layers=None if len(set(layers)) == 1 and "layers" not in self.fixed else layers,
+            recompute=recompute,
+            recompute_blocks=blocks,
+        )
+
+    def choices(self, stage: int, count: int) -> list[Choice]:
+        """All that a virtual stage of so many layers may recompute, nothing first."""
+        fixed, blocks = self.fixed.get("recompute"), self.fixed.get("recompute_blocks")
+        if fixed is not None:
+            kind = RECOMPUTE.index(fixed[stage] if isinstance(fixed, tuple) else fixed)
+            return [(kind, blocks[stage] if blocks is not None else count if kind != NONE else 0)]
+        if blocks is not None:
+            return [(kind, blocks[stage]) for kind in self.recompute]
+        return [(NONE, 0), *((kind, n) for kind in self.recompute if kind != NONE for n in range(1, count + 1))]
+
+    def every(self, layers: tuple[int, ...], limit: int) -> Iterator[tuple[Choice, ...]] | None:
+        """All recomputation of a strategy with these cuts; None where it is more than so many."""
+        of_stages = [self.choices(stage, count) for stage, count in enumerate(layers)]
+        if float(np.prod([len(of) for of in of_stages])) > limit:
+            return None
+        return product(*of_stages)
+
+    def _recomputation(self, layers: tuple[int, ...]) -> list[Choice] | None:
+        """[V] of each virtual stage: the shortest that fits its rank, or nearly; None where nothing does."""
+        chosen: list[Choice] = [(NONE, 0)] * len(layers)
+        begin = np.concatenate([[0], np.cumsum(layers)])
+        for rank, (stages, moments) in enumerate(self.waiting):
+            tables = [self._table(stage, rank, begin[stage], layers[stage]) for stage in stages]
+            fitting = _fitting(tables, moments.astype(np.float64), self._room(rank, stages))
+            if fitting is None:
+                return None
+            for stage, choice in zip(stages, fitting, strict=True):
+                chosen[stage] = choice
+        return chosen
+
+    def _table(self, stage: int, rank: int, begin: int, count: int) -> _Table:
+        """What each choice of a virtual stage takes and holds."""
+        own = self.blocks[begin : begin + count]
+        choices = self.choices(stage, count)
+        costs = self.costs
+        state = float(costs.ranks.state[own].sum())
+        sums = np.zeros(
+            (3, len(RECOMPUTE), count + 1)
+        )  # seconds, saved, kept of the first n blocks more than with none
+        for row, of in enumerate((self.seconds[rank], costs.ranks.saved, costs.ranks.kept)):
+            sums[row, :, 1:] = np.cumsum((of[own] - of[own, NONE][:, None]).T, axis=1)
+        base = [float(of[own, NONE].sum()) for of in (self.seconds[rank], costs.ranks.saved, costs.ranks.kept)]
+        for layer in [costs.ranks.ends.first] * (stage == 0) + [costs.ranks.ends.last] * (
+            stage == self.strategy.stages - 1
+        ):
+            state += costs.ranks.state[layer]
+            for row, of in enumerate((self.seconds[rank], costs.ranks.saved, costs.ranks.kept)):
+                base[row] += float(of[layer, NONE])
+        kinds, blocks = (np.array(of) for of in zip(*choices, strict=True))
+        values = sums[:, kinds, blocks] + np.array(base)[:, None]
+        needed = np.maximum.accumulate(self.temporary[own], axis=0) if count else np.zeros((1, len(RECOMPUTE)))
+        temporary = np.where(blocks > 0, needed[np.maximum(blocks - 1, 0), kinds], 0.0)
+        return _Table(choices, values[0], values[1], values[2], temporary, state)
+
+    def _room(self, rank: int, stages: Sequence[int]) -> tuple[float, float]:
+        """Bytes of a rank for state, activations and what is temporary; and what of the latter it needs anyway."""
+        costs, costing = self.costs, self.costs.of_groups[0]
+        has_end = self.strategy.stages - 1 in stages
+        logits = costing.logits_bytes if has_end else 0.0
+        return float(costs.room[rank]) + logits, logits
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """What the choices of a virtual stage take and hold: seconds, saved, kept, temporary bytes [n]; and its state."""
+
+    choices: list[Choice]
+    seconds: FloatArray
+    saved: FloatArray
+    kept: FloatArray
+    temporary: FloatArray
+    state: float
+
+
+def _fitting(tables: list[_Table], moments: FloatArray, room: tuple[float, float]) -> list[Choice] | None:
+    """The choices of a rank's virtual stages: of one stage the shortest that fits.
+
+    Of several, from nothing recomputed on, the stage is given one step more that frees most bytes at the fullest
+    moment for its seconds, until all fits.
+    """
+    left = room[0] - sum(table.state for table in tables)
+    if len(tables) == 1:
+        table = tables[0]
+        held = (moments[:, 0] @ np.stack([table.saved]) + moments[:, 1] @ np.stack([table.kept])).max(axis=0)
+        fits = held + np.maximum(table.temporary, room[1]) <= left
+        if not fits.any():
+            return None
+        return [table.choices[int(np.where(fits, table.seconds, np.inf).argmin())]]
+    chosen = [0] * len(tables)
+    while True:
+        saved = np.array([table.saved[i] for table, i in zip(tables, chosen, strict=True)])
+        kept = np.array([table.kept[i] for table, i in zip(tables, chosen, strict=True)])
+        held = moments[:, 0] @ saved + moments[:, 1] @ kept
+        temporary = max(room[1], *(float(table.temporary[i]) for table, i in zip(tables, chosen, strict=True)))
+        moment = int(held.argmax())
+        if held[moment] + temporary <= left:
+            return [table.choices[i] for table, i in zip(tables, chosen, strict=True)]
+        best: tuple[float, int, int] | None = None
+        for stage, (table, i) in enumerate(zip(tables, chosen, strict=True)):
+            freed = moments[moment, 0, stage] * (table.saved[i] - table.saved)
+            freed += moments[moment, 1, stage] * (table.kept[i] - table.kept)
+            spent = table.seconds - table.seconds[i]
+            better = (freed > 0) & ((spent > 0) | (freed > 0))
+            if better.any():
+                rate = np.where(better, freed / np.maximum(spent, 1e-12), -1.0)
+                j = int(rate.argmax())
+                if best is None or rate[j] > best[0]:
+                    best = (float(rate[j]), stage, j)
+        if best is None:
+            return None
+        chosen[best[1]] = best[2]

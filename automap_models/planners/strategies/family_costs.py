@@ -1,0 +1,136 @@
+"""What blocks cost on the ranks of a family, as sums that only grow: what lower bounds are made of.
+
+Seconds and bytes of a stage are sums over its layers, whichever they are. What is not is replaced by less:
+
+    sums of gradients          concave in the bytes, nothing of none: at least the chord to all of the model's
+    the same beside computing  at least the share of them that never hides
+    devices of several kinds   of each pass the shortest of the kinds that a rank has
+    what a boundary sends      the smallest of all layers
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.strategy import Strategy
+from automap_models.cost.stage_costs import SENDING_ALONE, StageCosting
+from automap_models.cost.strategy import gathered_bytes, state_bytes
+from automap_models.simulate.strategy import StrategyPricing, groups_of_ranks, rank_memory
+
+
+class Ends(NamedTuple):
+    """The layers before and after the blocks."""
+
+    first: int
+    last: int
+
+
+class RankCosts:
+    """Costs of layers on ranks, of all families that differ in nothing but their schedule and virtual stages.
+
+    S ranks, k distinct layers, R kinds of recomputation.
+
+    Args:
+        pricing: of the model on the cluster.
+        strategy: any of these families.
+        reserve_bytes: of each device that is left free.
+
+    Attributes:
+        passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
+        saved, kept: [k, R] bytes of a layer from F to I, and from I to W.
+        state: [k] bytes of a layer's training state.
+        room: [S] bytes that a rank has for state and activations of its layers.
+        ends: layers before and after the blocks.
+        blocks: [k] how many blocks of the model are of each layer.
+        gradients: [S, k] seconds of a layer's gradients that never hide, once a step; see exposed_s.
+        optimizer: [k] seconds of a layer's update, once a step; the slowest rank's counts.
+    """
+
+    def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: float = 0.0) -> None:
+        self.pricing, self.strategy, self.work = pricing, strategy, pricing.work
+        self.of_groups: list[StageCosting] = pricing.stages(strategy)
+        costing = self.of_groups[0]
+        layers = costing.of_layers
+        order = self.work.order
+        self.ends = Ends(order[0], order[-1])
+        self.blocks = np.bincount(order[1:-1], minlength=len(self.work.layers)).astype(np.float64)
+        if len(self.of_groups) > 1:
+            self._groups = [np.unique(own).tolist() for own in groups_of_ranks(strategy, pricing.cluster)]
+        self.passes = self._least([of.of_layers.passes for of in self.of_groups])
+        self.saved, self.kept = layers.memory[..., 0], layers.memory[..., 1]
+        parameters, gradient_bytes = layers.parameters, costing.runtime.gradient_bytes
+        of_layers = [state_bytes(strategy, others, experts, gradient_bytes) for others, experts in parameters.tolist()]
+        self.state = np.array(of_layers).sum(axis=1)
+        gathered = gathered_bytes(strategy, costing.gathered_parameters)
+        self.room = rank_memory(strategy, pricing.cluster) - (reserve_bytes + costing.runtime_bytes + gathered)
+        self.gradients = self._least([self._chords(of) * (1.0 - of.constants.overlap) for of in self.of_groups])
+        rows = [[of.optimizer_s(*own) for own in of.of_layers.parameters.tolist()] for of in self.of_groups]
+        self.optimizer = np.asarray(np.max(rows, axis=0))
+
+    def _least(self, of_groups: list[FloatArray]) -> FloatArray:
+        """[S, …] of each rank the least over the groups that it has devices of."""
+        if len(of_groups) == 1:
+            return np.broadcast_to(of_groups[0], (self.strategy.pp, *of_groups[0].shape))
+        return np.stack([np.min([of_groups[i] for i in own], axis=0) for own in self._groups])
+
+    @staticmethod
+    def _chords(costing: StageCosting) -> FloatArray:
+        """[k] of summing a layer's gradients, at least."""
+        parameters, order = costing.of_layers.parameters, list(costing.work.order)
+        others, of_experts = parameters[order].sum(axis=0)
+        others += costing.tied
+        slopes = np.zeros(2)
+        if others:
+            slopes[0] = costing.gradients_s(others, 0.0) / others
+        if of_experts:
+            slopes[1] = costing.gradients_s(0.0, of_experts) / of_experts
+        return np.asarray(parameters @ slopes)
+
+    @cached_property
+    def even_update_s(self) -> float:
+        """Seconds of the update where all ranks share it evenly."""
+        whole = float(self.optimizer @ self.blocks) + float(self.optimizer[list(self.ends)].sum())
+        return whole / self.strategy.pp
+
+
+class FamilyCosts:
+    """Costs of a family: of its ranks, and of its V virtual stages.
+
+    Args:
+        ranks: costs that it shares with other families.
+        strategy: any of the family.
+
+    Attributes:
+        rank_of: [V] the rank of each virtual stage.
+        room: [S] bytes that a rank has for state and activations of its layers.
+        sends: [2, V] seconds in which a virtual stage sends, forward and backward, at least.
+        messages: [V-1] seconds of a message beside passes, at least.
+        starts: [V] seconds of the gathering that a virtual stage begins with, at least.
+        tied_s: of the sum over a word embedding that the ends of the pipeline hold.
+    """
+
+    def __init__(self, ranks: RankCosts, strategy: Strategy) -> None:
+        self.ranks, self.strategy = ranks, strategy
+        self.of_groups: list[StageCosting] = ranks.pricing.stages(strategy)
+        costing = self.of_groups[0]
+        self.rank_of: IntArray = np.array(costing.rank_of)
+        tied = costing.tied if costing.tied_apart else 0.0
+        self.room = ranks.room.copy()
+        tied_state = sum(state_bytes(strategy, tied, 0.0, costing.runtime.gradient_bytes))
+        self.room[self.rank_of[-1]] -= costing.logits_bytes + tied_state
+        self.tied_s = max(of.tied_s for of in self.of_groups)
+        order = ranks.work.order
+        boundary = float(costing.of_layers.boundary_bytes[sorted(set(order[:-1]))].min())
+        stages = strategy.stages
+        sent = np.array([min(of.transfer_s(i, boundary) for of in self.of_groups) for i in range(stages - 1)])
+        self.sends, self.messages = np.zeros((2, stages)), sent
+        if strategy.schedule in SENDING_ALONE and stages > 1:
+            self.sends[0, :-1] = self.sends[1, 1:] = sent
+            self.messages = np.zeros(stages - 1)
+        hidden = np.min([of.of_layers.hidden_s for of in self.of_groups], axis=0)
+        self.starts = np.full(stages, hidden[sorted(set(order[1:]))].min())
+        self.starts[0] = hidden[ranks.ends.first]

@@ -1,0 +1,164 @@
+"""The grid of strategies: all that fixed fields leave open but cuts and recomputation, family by family.
+
+    family     tp · cp · dp · pp = devices, ep | dp, vp, micro-batch | global batch / dp, schedule, ZeRO, SP
+    strategy   a family with the layers of each virtual stage, and what each recomputes of how many of its blocks;
+               no virtual stage is empty but for blocks at the ends of the model
+
+Left out is what a strategy on the grid is never slower and never fuller than, unless it is fixed:
+
+    one rank of the pipeline      any schedule and virtual stages but 1F1B without: nothing is there to wait for
+    one rank of data parallelism  ZeRO: nothing is there to be divided
+    tp 1                          sequence parallelism, for the same reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, require_runnable
+from automap_models.core.strategy import ZERO_STAGES, Strategy
+from automap_models.errors import BadInput
+from automap_models.planners.strategies.problem import StrategyProblem
+
+VIRTUAL = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+"""Virtual stages a rank that are tried where a schedule leaves them open; in all no more than the model has layers."""
+
+
+class Division(NamedTuple):
+    """Into what devices and samples are divided; what a layer takes follows from it."""
+
+    tp: int
+    cp: int
+    ep: int
+    pp: int
+    dp: int
+    micro_batch: int
+    sequence_parallel: bool
+
+
+class Way(NamedTuple):
+    """How the ranks of a pipeline run their passes."""
+
+    schedule: str
+    vp: int
+
+
+@dataclass(frozen=True)
+class Family:
+    """Strategies that differ in nothing but cuts and recomputation."""
+
+    division: Division
+    zero: int
+    way: Way
+
+
+class Grid:
+    """The families of a problem.
+
+    Args:
+        problem: whose fixed fields hold.
+    """
+
+    def __init__(self, problem: StrategyProblem) -> None:
+        self.problem, self.fixed = problem, problem.fixed
+        self.precision = problem.precision
+        self.shape, self.devices = problem.work.shape, problem.cluster.devices
+
+    def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        return (self.fixed[name],) if name in self.fixed else values
+
+    def divisions(self) -> Iterator[Division]:
+        """All of them that the model and the cluster can be divided by."""
+        shape, devices, batch = self.shape, self.devices, self.problem.global_batch
+        experts = shape.experts or 1
+        for tp in self._values("tp", [n for n in _divisors(devices) if self._splits_operators(n)]):
+            for cp in self._values("cp", [n for n in _divisors(devices) if shape.sequence % n == 0]):
+                for pp in self._values("pp", [n for n in _divisors(devices) if n <= shape.layers + 2]):
+                    dp, odd = divmod(devices, tp * cp * pp)
+                    if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
+                        continue
+                    for ep in self._values("ep", [n for n in _divisors(dp) if experts % n == 0]):
+                        if dp % ep:
+                            continue
+                        for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
+                            if (batch // dp) % micro_batch:
+                                continue
+                            for shared in self._values("sequence_parallel", (True, False) if tp > 1 else (False,)):
+                                if not shared or shape.sequence % (tp * cp) == 0:
+                                    yield Division(tp, cp, ep, pp, dp, micro_batch, shared)
+
+    def _splits_operators(self, tp: int) -> bool:
+        shape = self.shape
+        keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
+        return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
+
+    def zeros(self, division: Division) -> Sequence[int]:
+        """Stages of ZeRO that make a difference."""
+        return self._values("zero", ZERO_STAGES if division.dp * division.cp > 1 else (0,))
+
+    def ways(self, division: Division) -> Sequence[Way]:
+        """Schedules with virtual stages that run so many micro-batches."""
+        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
+        virtual = self.fixed.get("vp")
+        if "layers" in self.fixed and virtual is None:
+            virtual, odd = divmod(len(self.fixed["layers"]), division.pp)
+            if odd or not virtual:
+                return ()
+        ways = _ways(division.pp, micro_batches, self.shape.layers, self.fixed.get("schedule"), virtual)
+        if self.problem.equal_layers:
+            return [way for way in ways if self.shape.layers % (division.pp * way.vp) == 0]
+        return ways
+
+    def strategy(self, family: Family, **fields: Any) -> Strategy:
+        """A strategy of a family."""
+        d = family.division
+        return Strategy(
+            micro_batch=d.micro_batch,
+            global_batch=self.problem.global_batch,
+            tp=d.tp,
+            pp=d.pp,
+            dp=d.dp,
+            vp=family.way.vp,
+            cp=d.cp,
+            ep=d.ep,
+            schedule=family.way.schedule,
+            zero=family.zero,
+            sequence_parallel=d.sequence_parallel,
+            precision=self.precision,
+            **fields,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _ways(pp: int, micro_batches: int, layers: int, schedule: str | None, virtual: int | None) -> tuple[Way, ...]:
+    alone = pp == 1 and schedule is None and virtual in (None, 1)
+    names = (DEFAULT_SCHEDULE,) if alone else tuple(SCHEDULES) if schedule is None else (schedule,)
+    ways = []
+    for name in names:
+        own = SCHEDULES[name].virtual
+        if virtual is not None:
+            counts: tuple[int, ...] = (virtual,)
+        elif own is not None:
+            counts = (own,)
+        else:
+            counts = VIRTUAL
+        for vp in counts:
+            if name == "interleaved" and vp == 1 and len(names) > 1:
+                continue  # it is 1f1b with a longer warm-up
+            if pp * vp > layers + 2:
+                continue
+            try:
+                require_runnable(name, pp, micro_batches, vp)
+            except BadInput:
+                continue
+            ways.append(Way(name, vp))
+    return tuple(ways)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
