@@ -366,15 +366,14 @@ def require_searchable(problem: StrategyProblem) -> None:
         require_device(kind, strategy)
     if not _any_family(problem, problem.fixed):
         names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
-        for count in (1, 2):
-            for chosen in combinations(names, count):
+        for size in range(1, len(names) + 1):
+            for chosen in combinations(names, size):
                 if not _any_family(problem, {name: problem.fixed[name] for name in chosen}):
                     given = " and ".join(f"{name} {problem.fixed[name]}" for name in chosen)
                     of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
                     what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has {given}"
                     raise BadInput(what, where=f"`{chosen[-1]}`", do="change one of them, or leave it open")
-        what = f"no strategy has all of {', '.join(names)} as given"
-        raise BadInput(what, where=f"`{names[0]}`", do="leave one of them open")
+        raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
 
 
 def _any_family(problem: StrategyProblem, fixed: Mapping[str, Any]) -> bool:
