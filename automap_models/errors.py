@@ -36,3 +36,16 @@ class Infeasible(AutomapError):
     """The input is fine, but no plan fits the cluster (exit code 3)."""
 
     exit_code = 3
+
+
+class RunFailed(AutomapError):
+    """A run has ended before its time, because one of its processes did (exit code 1).
+
+    `details` holds what that process said last: a traceback of its own.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None, details: str = "") -> None:
+        super().__init__(what, where=where, do=do)
+        self.details = details

@@ -21,6 +21,7 @@ SUMMARIES: Mapping[str, str] = {
     "plan": "compare every kind of plan for a model on a cluster",
     "place": "place the operators of a model on accelerators and CPUs",
     "search": "search the shardings of a model's operations, or train an agent on its pipeline",
+    "run": "run a plan on this machine or under torchrun, and hold it against its prediction",
     "export": "write a plan for another framework",
     "calibrate": "fit the constants of a kind of device to measured training steps",
 }
@@ -104,4 +105,4 @@ def automap() -> int:
     return program(main)
 
 
-infer, profile, plan, place, search, export, calibrate = map(_script, SUMMARIES)
+infer, profile, plan, place, search, run, export, calibrate = map(_script, SUMMARIES)

@@ -14,6 +14,7 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 
 if TYPE_CHECKING:
     from automap_models.core.observed import Attribution
+    from automap_models.run.base import DeviceKind, Executor
     from automap_models.workloads.source import Framework, Source
 
 
@@ -205,6 +206,35 @@ class ReplanRequest:
     attribute: Attribution | None
     restart_s: float
     names_corrected: bool
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """`automap run`.
+
+    Attributes:
+        plan: the plan.json.
+        source: the model that it was made for.
+        backend: framework that runs it; None for the model's own.
+        device: kind of devices; None for what there is.
+        schedule, virtual: the order of passes; None for the plan's own and what the schedule has.
+        executor: who runs the passes; None for the backend's choice.
+        steps, warmup: that are measured, and before them.
+        seed: of weights and data.
+        check: whether one process is to give the same.
+    """
+
+    plan: Path
+    source: Source
+    backend: str | None
+    device: DeviceKind | None
+    schedule: str | None
+    virtual: int | None
+    executor: Executor | None
+    steps: int
+    warmup: int
+    seed: int
+    check: bool
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from automap_models.core.streams import BROKEN_PIPE, flush_stdout, give_up_streams, printing, say
-from automap_models.errors import AutomapError, BadInput, UserCodeError
+from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
 from automap_models.version import __version__
 
 from .commands.parsing import file_argument, in_options
@@ -255,7 +255,7 @@ def run_command(name: str, body: Callable[[], int]) -> int:
         try:
             return _flushed(body)
         except AutomapError as error:
-            if isinstance(error, UserCodeError):
+            if isinstance(error, UserCodeError | RunFailed) and error.details:
                 say(error.details)
             say(f"{name}: error: {in_options(' '.join(str(error).split()))}")
             return error.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from bisect import bisect_left
@@ -212,6 +213,13 @@ class Profile:
         digest = hashlib.sha256()
         for array in (self.C, self.A, self.W, self.C_fwd, self.stash):
             digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def model_fingerprint(self) -> str:
+        """SHA-256 over the instructions' names and parameters: the model, at whatever batch, on whatever device."""
+        digest = hashlib.sha256(json.dumps([len(self), *self.names]).encode())
+        digest.update(np.ascontiguousarray(self.W).tobytes())
         return digest.hexdigest()
 
     def name(self, i: int) -> str:

@@ -57,12 +57,13 @@ class DeviceTimes(Document):
 
 
 class TimesDocument(Document):
-    """A times.json."""
+    """A times.json; `run` is what else `automap run` says of itself, for people."""
 
     schema: Literal[1]
     kind: Literal["observed"]
     stages: list[StageTimes] | UnsetType = UNSET
     devices: list[DeviceTimes] | UnsetType = UNSET
+    run: dict[str, Any] | UnsetType = UNSET
 
 
 class Event(Foreign):

@@ -1,5 +1,7 @@
 """plan.json, schema 1, kind "pipeline": written whole, read with every figure costed again (formats.md).
 
+A run reads it without the profile (`read_run_plan`): the model is there, and the file's own figures are compared.
+
 A plan whose stages shard operators has three more fields for each stage: `data` and `tensor`, d replicas of t devices
 each, and `sharding`, the name of how these t divide operators. `shardings` tells the degree of each one in use and
 which dimension of each variable it partitions. Older files of kind "hybrid-pipeline" say the same in other
@@ -27,6 +29,7 @@ from automap_models.core.microbatch import (
 from automap_models.core.profile import Profile
 from automap_models.core.profiled_model import WHOLE, ProfiledModel
 from automap_models.core.result import Bound, PlanReport, Result
+from automap_models.core.run_record import RunPlan, RunStage
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.training_state import DEFAULT_STATE_FACTOR
 from automap_models.cost.staged import StagedCost, plan_tied_sums
@@ -119,6 +122,7 @@ class ProvenanceDocument(Document):
 
     profile_fingerprint: str
     automap_version: str | None = None
+    model_fingerprint: str | None = None
     policy: str | None = None
     profile_microbatch_size: Count | None = None
     seed: int | None = None
@@ -234,6 +238,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "tried": [msgspec.to_builtins(entry) for entry in report.search_log],
         "provenance": {
             "automap_version": __version__,
+            "model_fingerprint": problem.profile.model_fingerprint,
             "policy": report.policy,
             "profile_fingerprint": profiled_fingerprint(problem.profile),
             "profile_microbatch_size": profiled_size(problem.profile),
@@ -368,6 +373,49 @@ def read_plan(
     cost = step_cost(problem, plan)
     _require_same_cost(document, problem, plan, cost, where)
     return Result(problem, plan, cost, "feasible", _bound(document, where))
+
+
+def read_run_plan(path: str | os.PathLike[str]) -> RunPlan:
+    """What a run needs of a plan.json; the figures are the file's own.
+
+    Raises:
+        BadInput: the file is no such plan, or its stages do not follow each other.
+    """
+    where, content = str(path), read_bytes(path)
+    require_kind(content, (KIND, FORMER), where, STALE)
+    document = decode_json(content, PlanDocument, where=where, do=STALE)
+    cuts, device_cuts = [stage.last for stage in document.stages[:-1]], [s.devices[0] for s in document.stages[1:]]
+    if cuts != document.cuts:
+        raise wrong(where, "$.cuts", document.cuts, f"{cuts} as its stages end", STALE)
+    if device_cuts != document.device_cuts:
+        raise wrong(where, "$.device_cuts", document.device_cuts, f"{device_cuts} as its stages begin", STALE)
+    written = document.shardings if not isinstance(document.shardings, UnsetType) else document.partitionings
+    return RunPlan(
+        where=where,
+        model=document.model,
+        stages=tuple(_run_stage(stage, where) for stage in document.stages),
+        micro_batches=document.micro_batches,
+        microbatch_size=document.microbatch_size,
+        schedule=document.schedule,
+        step_s=document.length_s if document.step_s is None else document.step_s,
+        model_fingerprint=document.provenance.model_fingerprint,
+        shardings={}
+        if isinstance(written, UnsetType)
+        else {name: (sharding.degree, sharding.dims) for name, sharding in written.items()},
+    )
+
+
+def _run_stage(stage: StageDocument, where: str) -> RunStage:
+    s, tensor = stage.index, 1 if isinstance(stage.tensor, UnsetType) else stage.tensor
+    named = stage.partitioning if isinstance(stage.sharding, UnsetType) else stage.sharding
+    sharding = None if isinstance(named, UnsetType) or tensor == 1 else named
+    first, last = stage.devices if len(stage.devices) == 2 else (0, -1)
+    if not 0 <= first <= last or last - first + 1 != stage.replicas * tensor:
+        expected = f"the first and the last of {stage.replicas * tensor} devices"
+        raise wrong(where, f"$.stages[{s}].devices", stage.devices, expected, STALE)
+    times = (stage.forward_s, stage.backward_s, stage.transfer_s or 0.0, stage.all_reduce_s)
+    ends = (stage.first, stage.last, stage.last_name, (first, last))
+    return RunStage(*ends, stage.replicas, tensor, sharding, *times)
 
 
 def _profile(document: PlanDocument, profile: Profile, where: str) -> Profile:

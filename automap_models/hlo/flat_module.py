@@ -228,10 +228,16 @@ def _inline_calls(block: Any, callee_block: Callable[[str], Any]) -> None:
             callee = callee_block(ir.FlatSymbolRefAttr(op.attributes["callee"]).value).owner.operation
             # The location as context, not as argument: then JAX joins the caller's and the callee's scopes.
             with ir.InsertionPoint(op), op.location:
-                results = _jax_mlir_ext.inlined_func_call(callee, list(op.operands))
+                results = inlined(callee, list(op.operands))
             for result, value in zip(op.results, results, strict=True):
                 result.replace_all_uses_with(value)
             op.erase()
+
+
+def inlined(function: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """Copy the operations of a function to where operations are being inserted; returns its results there."""
+    results: Sequence[Any] = _jax_mlir_ext.inlined_func_call(function, list(operands))
+    return results
 
 
 def _untuple_calls(entry: Any) -> None:

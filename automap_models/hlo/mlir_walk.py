@@ -111,7 +111,7 @@ def isolated(op: Any) -> tuple[Any, tuple[Tensor, ...], tuple[Tensor, ...]]:
                 if value not in inner:
                     inner[value] = value.owner.operation.clone().results[0]
             copy = op.clone()
-            _replace_operands(copy, inner)
+            replace_operands(copy, inner)
             func.ReturnOp(list(copy.results))
     read, returned = ([_tensor(value.type, "") for value in values] for values in (outer, op.results))
     return module, tuple(read), tuple(returned)
@@ -206,7 +206,8 @@ def read_from_outside(op: Any) -> list[Any]:
     return list(dict.fromkeys(value for value in read if value not in inside))
 
 
-def _replace_operands(op: Any, values: dict[Any, Any]) -> None:
+def replace_operands(op: Any, values: dict[Any, Any]) -> None:
+    """Let an operation, and those in its regions, read other values, in place."""
     for reader in [op, *nested_operations(op)]:
         for i, value in enumerate(list(reader.operands)):
             if value in values:

@@ -1,4 +1,7 @@
-"""A model's forward pass as one graph: torch.export of a copy on the meta device, which computes nothing."""
+"""A model's forward pass as one graph: torch.export of a copy on the meta device, which computes nothing.
+
+What shall run is exported as it is (`in_place`): its graph reads the model's own parameters and buffers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class Captured:
     """A forward pass that has been exported.
 
     Attributes:
-        model: the copy on the meta device, in training mode; its modules and parameters have the user's names.
+        model: in training mode, the copy on the meta device or the one that runs; its modules and parameters have the
+            user's names.
         graph_module: the graph of ATen operators; parameters and buffers are read through get_attr nodes.
         out_spec: how the graph's flat outputs make up what the model returns.
     """
@@ -45,8 +49,13 @@ class Captured:
         return [node for node in self.graph_module.graph.nodes if node.op not in {"placeholder", "get_attr", "output"}]
 
 
-def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str) -> Captured:
+def capture(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str, in_place: bool = False
+) -> Captured:
     """Export the forward pass of a model in training mode; the user's model is left as it is.
+
+    Args:
+        in_place: the model itself is exported, with its values and on its device; it is put into training mode.
 
     Raises:
         BadInput: no trainable parameter, inputs that forward does not take, shapes or control flow that depend on
@@ -55,11 +64,16 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadInput("has no trainable parameter", where=name, do="a model to be trained needs requires_grad")
     _require_accepted(model, args, kwargs, name)
-    on_meta = copy_model(model, lambda tensor: tensor.to("meta"))
-    meta_args, meta_kwargs = pytree.tree_map_only(Tensor, _shape_of, (args, dict(kwargs)))
+    exporting: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if in_place:
+        exported_model, example = model.train(), (args, dict(kwargs))
+    else:
+        exported_model = copy_model(model, lambda tensor: tensor.to("meta"))
+        example = pytree.tree_map_only(Tensor, _shape_of, (args, dict(kwargs)))
+        exporting = torch.device("meta")  # for tensors that forward makes without naming a device
     try:
-        with torch.device("meta"), _quiet():  # tensors that forward makes without naming a device
-            exported = torch.export.export(on_meta, meta_args, meta_kwargs, strict=False)
+        with exporting, _quiet():
+            exported = torch.export.export(exported_model, *example, strict=False)
     except Exception as error:  # torch.export's errors have no common base class
         raise BadInput(
             f"torch.export refuses its forward pass{_place(error)}: {first_sentence(error)}",
@@ -67,7 +81,7 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], 
             do="control flow and shapes must not depend on data, and outputs must be tensors in tuples, lists or dicts "
             "(Hugging Face: use_cache=False)",
         ) from error
-    captured = Captured(on_meta, exported.module(check_guards=False), exported.call_spec.out_spec)
+    captured = Captured(exported_model, exported.module(check_guards=False), exported.call_spec.out_spec)
     _require_static(captured, name)
     return captured
 

@@ -69,7 +69,7 @@ def choose_cuts(
 
 def _names(calls: Sequence[fx.Node], model: nn.Module) -> dict[int, list[str]]:
     """Operator → names of the cut after it: the modules that end there, then those that begin, outermost first."""
-    frames = _frames(calls)
+    frames = module_frames(calls)
     shared = [_common(here, there) for here, there in pairwise([[], *frames])]
     started = [frame[same:] for frame, same in zip(frames, shared, strict=True)]
     times = Counter(id(model.get_submodule(path)) for frame in started for _, path in frame)
@@ -81,7 +81,7 @@ def _names(calls: Sequence[fx.Node], model: nn.Module) -> dict[int, list[str]]:
     return {i: options for i, options in names.items() if options}
 
 
-def _frames(calls: Sequence[fx.Node]) -> list[Frame]:
+def module_frames(calls: Sequence[fx.Node]) -> list[Frame]:
     """[m] the frame of each operator."""
     frames: list[Frame] = []
     for node in calls:

@@ -60,7 +60,19 @@ ARGUMENTS: Mapping[str, str] = {
     **{
         name: flag(name)
         for name in (
-            *("batch", "beam", "communication", "cpus", "cut_at", "device", "dropout", "dtype", "equal_replicas"),
+            *(
+                "backend",
+                "batch",
+                "beam",
+                "communication",
+                "cpus",
+                "cut_at",
+                "device",
+                "dropout",
+                "dtype",
+                "equal_replicas",
+                "executor",
+            ),
             *("framework", "global_batch", "granularity", "max_stages", "measure", "mesh", "micro_batches"),
             *("microbatch_size", "min_gain", "nodes", "objective", "out", "pieces"),
             *("plan", "planner", "policy", "radius", "rules", "schedule", "sequence", "split_passes", "stages"),
@@ -79,6 +91,7 @@ ARGUMENTS: Mapping[str, str] = {
     "refine_s": "--refine-budget",
     "restart_s": "--restart",
     "ranks": "--pp",
+    "target": "--for",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
     "virtual": "--vp",

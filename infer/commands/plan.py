@@ -37,6 +37,7 @@ from .parsing import (
 )
 from .searching import applies, search_strategies
 from .strategies import add_strategy, strategy_of, strategy_request
+from .targets import add_target, narrow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
-    *("schedule", "min_gain", "equal_replicas", "cut_at"),
+    *("schedule", "min_gain", "equal_replicas", "cut_at", "for"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
@@ -151,6 +152,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a kind of parallelism that is not to be used; may be repeated",
     )
     add_restrictions(limits)
+    add_target(limits)
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
     add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
     how = parser.add_argument_group("how long to look")
@@ -184,6 +186,7 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
     strategy = strategy_request(namespace)
+    narrow(namespace)
     if strategy is None and namespace.schedule is not None:
         require_schedule(namespace.schedule)
     known = namespace.schedule in (None, *WARM_UPS)

@@ -114,6 +114,7 @@ def test_the_document_says_what_was_decided_and_what_it_costs() -> None:
     assert document["provenance"] == {
         **{"automap_version": __version__, "policy": "pp-1"},
         **{"profile_fingerprint": PROFILE.fingerprint, "profile_microbatch_size": None, "seed": 7},
+        "model_fingerprint": PROFILE.model_fingerprint,
     }
 
 

@@ -61,7 +61,7 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_json import read_placement
     from automap_models.formats.placement_plan import read_placement_plan, read_split
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_json import read_plan, read_run_plan
     from automap_models.formats.sharding_json import read_sharding_plan
     from automap_models.workloads.config_json import read_config
 
@@ -76,6 +76,7 @@ def documents() -> dict[str, Target]:
         "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
         "placement": (lambda path: read_placement_plan(path, graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
+        "plan to run": (read_run_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
         "config": (read_config, [samples.as_json(config) for config in samples.CONFIGS]),
         "sharding plan": (read_sharding_plan, [samples.as_json(samples.SHARDING)]),

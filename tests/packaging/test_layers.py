@@ -31,6 +31,7 @@ RANK = {
     "rl": 6,
     "planners": 7,
     "plots": 8,
+    "run": 8,
     "export": 8,
     "api": 9,
     "zoo": 7,

@@ -1,0 +1,121 @@
+"""What shall run, who can run it, and what the cost model predicts of it.
+
+A backend (run.backends) is a class with one method, `run(problem) -> RunRecord`. Everything around it is the same for
+all: reading the plan, the schedule, the prediction, the table, the trace and the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from automap_models.core.run_record import RunPlan, RunRecord
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
+from automap_models.errors import BadInput
+from automap_models.simulate.engine import Timeline, simulate
+from automap_models.workloads.source import Source
+
+DeviceKind = Literal["cpu", "cuda"]
+Executor = Literal["torch", "automap"]
+DEFAULT_STEPS = 3
+TOLERANCE = 1e-5
+"""Relative error that a check allows, fp32."""
+
+
+@dataclass(frozen=True)
+class RunProblem:
+    """A plan to be run for some steps.
+
+    Attributes:
+        plan: what plan.json says.
+        source: the model.
+        schedule: the order of passes; its virtual stages are the plan's stages.
+        steps: that count.
+        warmup: steps before them.
+        device: the kind of devices.
+        executor: who runs the passes; None leaves it to the backend.
+        check: whether losses and gradients are held against one process.
+        seed: of weights and data.
+        say: is told what is being done.
+    """
+
+    plan: RunPlan
+    source: Source
+    schedule: Schedule
+    steps: int = DEFAULT_STEPS
+    warmup: int = 1
+    device: DeviceKind | None = None
+    executor: Executor | None = None
+    check: bool = False
+    seed: int = 0
+    say: Callable[[str], None] = lambda _: None
+
+
+class Backend(Protocol):
+    """A framework that runs plans."""
+
+    def run(self, problem: RunProblem) -> RunRecord | None:
+        """Run it; None in a process that another one reports for, such as the ranks above 0 under torchrun.
+
+        Raises:
+            BadInput: the plan, the model or the machine cannot be used for it.
+            RunFailed: a worker has ended.
+            UserCodeError: the user's own code raised.
+        """
+
+
+def run_schedule(plan: RunPlan, name: str | None, virtual: int | None) -> Schedule:
+    """The schedule that a plan's S stages run under: S / vp ranks of vp virtual stages each.
+
+    Args:
+        name: a key of SCHEDULES; None is the plan's own.
+        virtual: vp; None is what the schedule has, 2 where it may have any and its name is `interleaved`, else 1.
+
+    Raises:
+        BadInput: the schedule is not known, does not run so many stages or micro-batches, or puts stages of different
+            numbers of devices on one rank.
+    """
+    name = name or plan.schedule or DEFAULT_SCHEDULE
+    if name not in SCHEDULES:
+        raise BadInput(f"unknown schedule {name!r}", where="`schedule`", do=f"choose from {', '.join(SCHEDULES)}")
+    stages = len(plan.stages)
+    if virtual is None:
+        virtual = SCHEDULES[name].virtual or (2 if name == "interleaved" else 1)
+    if virtual < 1 or stages % virtual:
+        what = f"{stages} stages do not make ranks of {virtual} virtual stages"
+        raise BadInput(what, where="`virtual`", do="give a divisor of the number of stages, or plan another number")
+    schedule = build_schedule(name, stages // virtual, plan.micro_batches, virtual)
+    for stage, rank in enumerate(schedule.rank_of):
+        here, there = plan.stages[stage].device_count, plan.stages[rank].device_count
+        if here != there:
+            what = f"schedule {name} puts stage {stage} on {here} device(s) and stage {rank} on {there} on one rank"
+            raise BadInput(
+                what, where=plan.where, do="plan with --equal-replicas, or take a schedule without virtual stages"
+            )
+    return schedule
+
+
+def predicted_timeline(plan: RunPlan, schedule: Schedule) -> Timeline:
+    """One step as the plan's own figures predict it, a gradient all-reduce after the last pass of each stage.
+
+    A schedule that splits the backward pass takes half of it for the gradients of the weights: plan.json does not say
+    how much it is.
+    """
+
+    def column(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array([getattr(stage, name) for stage in plan.stages], dtype=np.float64)
+
+    backward_s = column("backward_s")
+    weight_s = backward_s / 2 if schedule.splits_backward else None
+    times = (column("forward_s"), backward_s, column("transfer_s")[:-1], column("all_reduce_s"))
+    return simulate(*times, schedule, weight_s=weight_s)
+
+
+def processes_of(plan: RunPlan, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """[S] the processes of each stage, one a device of its rank, numbered from 0 over the ranks."""
+    counts = [plan.stages[rank].device_count for rank in range(schedule.ranks)]
+    first = np.concatenate([[0], np.cumsum(counts)])
+    return tuple(tuple(range(int(first[rank]), int(first[rank + 1]))) for rank in schedule.rank_of)

@@ -1,0 +1,91 @@
+"""Runs a plan on JAX: this process, or one of its own where it has too few devices, plays all stages.
+
+The number of devices that XLA makes of a host is fixed when JAX starts, and the user's own process may have started it:
+the run therefore has a process of its own. What it is to run goes in as JSON on stdin, what it says, and the record or
+an error, comes out line by line on stdout. It ends when its stdin does, so that none is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import Any
+
+import msgspec
+
+from automap_models.core.run_record import RunRecord
+from automap_models.errors import BadInput, RunFailed
+from automap_models.run.base import RunProblem, processes_of
+from automap_models.run.jax_request import JaxAnswer, JaxRequest, error_of
+
+_LAST_LINES = 20
+"""Of what a process said before it ended."""
+
+
+class JaxBackend:
+    """Plans of any kind on JAX's devices."""
+
+    def run(self, problem: RunProblem) -> RunRecord:
+        """Run it; see run.base.Backend.
+
+        Raises:
+            BadInput, RunFailed, UserCodeError: see run.base.Backend.
+        """
+        if problem.executor is not None:
+            what = f"the executor {problem.executor} is torch's"
+            raise BadInput(what, where="`executor`", do="leave it out: on JAX XLA runs the passes")
+        if problem.source.model is not None:
+            from automap_models.run.jax_run import run_plan
+
+            return run_plan(problem).record(problem)
+        devices = 1 + max(device for stage in processes_of(problem.plan, problem.schedule) for device in stage)
+        return _answered(JaxRequest.of(problem), devices, problem.say).record(problem)
+
+
+def environment(devices: int, device: str | None) -> dict[str, str]:
+    """The environment of a process in which a host has so many devices."""
+    own = dict(os.environ)
+    own["XLA_FLAGS"] = f"{own.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    own["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    if device is not None:
+        own["JAX_PLATFORMS"] = device
+    return own
+
+
+def _answered(request: JaxRequest, devices: int, say: Callable[[str], None]) -> JaxAnswer:
+    """What the process that runs it answers."""
+    command = [sys.executable, "-m", "automap_models.run.jax_run"]
+    with TemporaryFile("w+") as said, _process(command, environment(devices, request.device), said) as process:
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
+        process.stdin.write(msgspec.json.encode(request).decode() + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            answer = json.loads(line)
+            if "say" in answer:
+                say(answer["say"])
+            elif "error" in answer:
+                raise error_of(answer["error"])
+            else:
+                return msgspec.convert(answer["answer"], JaxAnswer)
+        code = process.wait()
+        said.seek(0)
+        details = "".join(said.readlines()[-_LAST_LINES:])
+        raise RunFailed(
+            f"the process that ran it ended with exit code {code}", where=request.plan.where, details=details
+        )
+
+
+@contextmanager
+def _process(command: list[str], environ: Mapping[str, str], said: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, env=dict(environ), text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,238 @@
+"""The programs of a step compiled by XLA, each for the sub-mesh of its stage and with the plan's shardings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.sharding import Collectives
+from automap_models.errors import BadInput
+from automap_models.hlo.graph import rules_of
+from automap_models.hlo.module import MlirModule
+from automap_models.hlo.program import array_dtype, program_function, value_types
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.hlo.sharded_step import communication
+from automap_models.hlo.sharding_classes import NO_CLASS, sharding_classes
+from automap_models.hlo.step_classes import StepClasses
+from automap_models.hlo.step_cut import Program, ProgramKey, StepCut
+from automap_models.run.jax_layout import DATA, MODEL, Layout, StageLayout
+
+_RULES = "shardy"
+_NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "I": "gradients of inputs",
+    "W": "gradients of weights",
+    "U": "update",
+}
+_WIDE = {"bfloat16": "float32", "float16": "float32"}
+"""What sums over micro-batches are kept in."""
+
+
+class StepShardings:
+    """How each value of a step lies on a stage's devices.
+
+    A plan says which dimension of some arguments an axis partitions. By propagation the dimensions of one class are
+    partitioned together (hlo/sharding_classes.py), so it says so of every value. Where an axis does not divide a
+    dimension, the value goes from stage to stage whole, and XLA pads it inside the program.
+    """
+
+    def __init__(self, module: MlirModule, graph: InstructionGraph, layout: Layout, devices: Sequence[Any]) -> None:
+        self.graph, self.layout = graph, layout
+        self.tensors = value_types(module)
+        self.classes = self._classes(module) if any(len(stage.devices) > 1 for stage in layout.stages) else None
+        self.meshes = [_mesh(stage, devices) for stage in layout.stages]
+        self._sharded = [self._axes(stage) for stage in layout.stages]
+
+    def _classes(self, module: MlirModule) -> StepClasses:
+        return StepClasses(module, sharding_classes(module, rules_of(module), read_rule_set(_RULES)), self.graph)
+
+    def _axes(self, stage: StageLayout) -> dict[str, frozenset[int]]:
+        """The classes that each axis of a stage shards."""
+        if self.classes is None:
+            return {}
+        axes = {DATA: (stage.data, self._first_dims), MODEL: (stage.model, stage.dims)}
+        return {axis: self._classes_of(dims) for axis, (size, dims) in axes.items() if size > 1}
+
+    @property
+    def _first_dims(self) -> dict[str, int]:
+        """The first dimension of every input that has the batch's."""
+        size = self.graph.meta.get("microbatch_size")
+        arguments = zip(self.graph.arguments, self.graph.shapes, strict=False)
+        return {a.name: 0 for a, shape in arguments if a.kind == "input" and shape[:1] == (size,)}
+
+    def _classes_of(self, dims: Mapping[str, int]) -> frozenset[int]:
+        assert self.classes is not None
+        variables = self.classes.sharding.classes.variables
+        of_dims = self.classes.of_dims
+        known = {variable.name for variable in variables}
+        unknown = sorted(set(dims) - known)
+        if unknown:
+            what = f"the plan partitions {unknown[0]}, which the model does not have"
+            raise BadInput(what, where=self.layout.where, do="give the model that the plan was made for")
+        chosen = {of_dims[v][dims[own.name]] for v, own in enumerate(variables) if own.name in dims}
+        return frozenset(chosen - {NO_CLASS})
+
+    def of_classes(self, stage: int) -> Mapping[str, frozenset[int]]:
+        """Axis of a stage's mesh → the classes that it shards."""
+        return self._sharded[stage]
+
+    def spec(self, v: int, stage: int, *, uneven: bool = False) -> PartitionSpec:
+        """How a value lies on the devices of a stage.
+
+        Args:
+            uneven: also along dimensions that the axis does not divide.
+        """
+        if self.classes is None:
+            return PartitionSpec()  # type: ignore[no-untyped-call]
+        axes: list[str | None] = []
+        sizes = dict(self.meshes[stage].shape)
+        dims = self.classes.of_dims[v]
+        for size, own in zip(self.graph.shapes[v], dims, strict=False):
+            axis = next((a for a, chosen in self._sharded[stage].items() if own in chosen and a not in axes), None)
+            divides = axis is not None and (size % sizes[axis] == 0 or (uneven and size > 1))
+            axes.append(axis if divides else None)
+        return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+    def sharding(self, v: int, stage: int, *, uneven: bool = False) -> NamedSharding:
+        """`spec` on the stage's devices."""
+        return NamedSharding(self.meshes[stage], self.spec(v, stage, uneven=uneven))
+
+    def moved(self, array: Any, v: int, stage: int) -> Any:
+        """The array of a value on a stage's devices."""
+        return jax.device_put(array, self.sharding(v, stage))
+
+    def shape(self, v: int, stage: int, dtype: str | None = None) -> jax.ShapeDtypeStruct:
+        """The array of a value on a stage."""
+        tensor = self.tensors[v]
+        own = jnp.dtype(dtype or array_dtype(tensor))
+        sharding = self.sharding(v, stage)
+        return jax.ShapeDtypeStruct(tensor.shape, own, sharding=sharding)  # type: ignore[no-untyped-call]
+
+    def sum_dtype(self, v: int) -> str:
+        """What sums of a value over micro-batches are kept in."""
+        own = array_dtype(self.tensors[v])
+        return _WIDE.get(own, own)
+
+
+def _mesh(stage: StageLayout, devices: Sequence[Any]) -> Mesh:
+    own = np.array([devices[i] for i in stage.devices]).reshape(stage.data, stage.model)
+    return Mesh(own, (DATA, MODEL))
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A program compiled for its stage.
+
+    Attributes:
+        program: what it is.
+        passed: its outputs that other programs of the micro-batch read, or that it passes on to the next one; for an
+            update all outputs.
+        summed: its outputs that are added to sums over micro-batches.
+        call: the compiled function of its inputs and these sums, which returns what is passed and the new sums.
+        communication: XLA's word for a collective → how many are in it, and their bytes.
+    """
+
+    program: Program
+    passed: tuple[int, ...]
+    summed: tuple[int, ...]
+    call: Callable[..., Sequence[Any]]
+    communication: Mapping[str, Collectives]
+
+
+class StepPrograms:
+    """All programs of a step, compiled; each distinct one once.
+
+    Args:
+        module: the step, traced as a whole.
+        cut: its programs.
+        shardings: where values lie.
+        micro_batches: M, over which sums are averaged.
+    """
+
+    def __init__(self, module: MlirModule, cut: StepCut, shardings: StepShardings, micro_batches: int) -> None:
+        self.module, self.cut, self.shardings, self.micro_batches = module, cut, shardings, micro_batches
+        self.averaged = frozenset(cut.averaged())
+        self._compiled: dict[ProgramKey, CompiledProgram] = {}
+        self._passed = {v for program in cut.of_kind("FBIW") for v in program.inputs} | set(cut.threaded.values())
+        for v in self.averaged:
+            if array_dtype(shardings.tensors[v]) == "bool":
+                what = "the step returns or updates by a truth value of a micro-batch"
+                raise BadInput(what, where=module.name, do="return numbers, which can be averaged")
+
+    @property
+    def arguments(self) -> int:
+        """How many arguments the step has; they are the first values."""
+        return len(self.module.arguments)
+
+    @property
+    def compiled(self) -> dict[ProgramKey, CompiledProgram]:
+        """Each program, in the order of `StepCut.programs`."""
+        self.compile()
+        return self._compiled
+
+    def compile(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Compile what is not compiled yet.
+
+        Args:
+            say: is told which program is being compiled.
+        """
+        for i, (key, program) in enumerate(self.cut.programs.items()):
+            if key not in self._compiled:
+                say(f"compiling program {i + 1} of {len(self.cut.programs)}: {_NAMES[key.kind]} of stage {key.stage}")
+                self._compiled[key] = self._compile(program)
+
+    def sum_of(self, v: int, stage: int) -> jax.ShapeDtypeStruct:
+        """The array in which a value is summed over micro-batches."""
+        return self.shardings.shape(v, stage, self.shardings.sum_dtype(v))
+
+    def _compile(self, program: Program) -> CompiledProgram:
+        stage, updates = program.key.stage, program.key.kind == "U"
+        summed = () if updates else tuple(v for v in program.outputs if v in self.averaged)
+        given = [self._given(v, program) for v in program.inputs] + [self.sum_of(v, stage) for v in summed]
+        passed = tuple(v for v in program.outputs if updates or v in self._passed)
+        returned = [self.shardings.sharding(v, stage) for v in (*passed, *summed)]
+        jitted = jax.jit(
+            self._function(program, passed, summed),
+            out_shardings=returned,
+            donate_argnums=tuple(range(len(program.inputs), len(given))),
+            keep_unused=True,
+        )
+        compiled = jitted.lower(*given).compile()
+        return CompiledProgram(program, passed, summed, compiled, communication(compiled.as_text() or ""))
+
+    def _given(self, v: int, program: Program) -> jax.ShapeDtypeStruct:
+        averaged = program.key.kind == "U" and v in self.averaged
+        return self.sum_of(v, program.key.stage) if averaged else self.shardings.shape(v, program.key.stage)
+
+    def _function(self, program: Program, passed: tuple[int, ...], summed: tuple[int, ...]) -> Callable[..., list[Any]]:
+        call, stage = program_function(self.module, program), program.key.stage
+        shardings, updates = self.shardings, program.key.kind == "U"
+        inputs = len(program.inputs)
+
+        def run(*arrays: Any) -> list[Any]:
+            values = list(arrays[:inputs])
+            for i, v in enumerate(program.inputs):
+                if updates and v in self.averaged:
+                    values[i] = self.average(v, values[i])
+                if shardings.spec(v, stage) != shardings.spec(v, stage, uneven=True):
+                    uneven = shardings.sharding(v, stage, uneven=True)
+                    values[i] = jax.lax.with_sharding_constraint(values[i], uneven)  # type: ignore[no-untyped-call]
+            results = dict(zip(program.outputs, call(*values), strict=True))
+            sums = zip(summed, arrays[inputs:], strict=True)
+            return [results[v] for v in passed] + [total + results[v].astype(total.dtype) for v, total in sums]
+
+        return run
+
+    def average(self, v: int, total: Any) -> Any:
+        """The mean of a value over micro-batches, given its sum; the sum of a whole number stays."""
+        if not jnp.issubdtype(total.dtype, jnp.inexact):
+            return total
+        return (total / self.micro_batches).astype(jnp.dtype(array_dtype(self.shardings.tensors[v])))

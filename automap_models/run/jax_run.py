@@ -1,0 +1,232 @@
+"""A plan run for some steps on the devices of this process, measured, and held against one device.
+
+As a process, `python -m automap_models.run.jax_run`, it is what jax_backend.py starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from automap_models.core.run_record import Comparison, RunPlan, StepRecord
+from automap_models.errors import AutomapError, BadInput
+from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.step import TrainingStep
+from automap_models.run.base import TOLERANCE, RunProblem
+from automap_models.run.jax_layout import layout_of, on_one_device
+from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
+from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
+from automap_models.run.jax_step import drawn_arguments, drawn_batch
+from automap_models.user_code import user_code
+from automap_models.workloads.registry import step_of
+from automap_models.workloads.source import Source, SourceKind, framework_of, training_step_of
+
+_TINY = float(np.finfo(np.float32).tiny)
+NEGLIGIBLE = 1e-3
+"""A gradient whose norm is below this share of all gradients' is compared on that scale: that of a key's bias, which a
+softmax takes no notice of, is nothing but rounding errors."""
+
+
+def run_plan(problem: RunProblem) -> JaxAnswer:
+    """Run it on the devices of this process.
+
+    Raises:
+        BadInput: see run.base.Backend.
+        UserCodeError: the user's own code raised.
+    """
+    plan, micro_batches = problem.plan, problem.schedule.micro_batches
+    problem.say(f"tracing {problem.source.what}")
+    step = _step(problem.source, plan)
+    with user_code(problem.source.what):
+        traced = TracedStep(step)
+    require_model(plan, traced)
+    layout, devices = layout_of(plan, problem.schedule), _devices(problem)
+    arguments = drawn_arguments(step, problem.seed)
+    pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
+    pipeline.compile(problem.say)
+    largest = _largest(pipeline, step, problem)
+    batches = [
+        drawn_batch(step, problem.seed + 1 + k, micro_batches, largest) for k in range(problem.warmup + problem.steps)
+    ]
+    steps: list[StepRecord] = []
+    gradients: dict[str, np.ndarray] = {}
+    for k, batch in enumerate(batches):
+        problem.say(f"step {k + 1} of {len(batches)}")
+        loss = pipeline.step(*batch, measure=True)
+        steps.append(StepRecord(loss, pipeline.length_s, pipeline.passes))
+        gradients = gradients or pipeline.gradients()
+    comparison = None
+    if problem.check:
+        problem.say("compiling the whole model for one device")
+        whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
+        comparison = compared([step.loss for step in steps], gradients, whole, batches)
+    device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
+    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline)))
+
+
+def _used(pipeline: JaxPipeline) -> list[int]:
+    return [device for stage in pipeline.layout.stages for device in stage.devices]
+
+
+def _step(source: Source, plan: RunPlan) -> TrainingStep:
+    """The step of one micro-batch.
+
+    Raises:
+        BadInput: it is PyTorch's, or of another number of samples than the plan's micro-batches.
+    """
+    samples = plan.microbatch_size
+    step = _traceable(source)
+    if source.batch is None and samples is not None and step.microbatch_size != samples:
+        step = _traceable(replace(source, batch=samples))
+    if samples is not None and step.microbatch_size != samples:
+        what = f"the step has micro-batches of {step.microbatch_size} samples, the plan of {samples}"
+        raise BadInput(what, where=source.what, do=f"give `batch={samples}`, or plan for that number")
+    return step
+
+
+def _traceable(source: Source) -> TrainingStep:
+    if source.kind is not SourceKind.FACTORY:
+        return training_step_of(source)
+    returned = source.returned()
+    if framework_of(returned) == "torch":
+        raise BadInput("is a PyTorch model", where=source.what, do="use `backend='torch'`")
+    return step_of(source.what, returned, source.dtype)
+
+
+def require_model(plan: RunPlan, traced: TracedStep) -> None:
+    """Refuse another model than the plan's.
+
+    Raises:
+        BadInput: its forward instructions or parameters are not those that the plan was made for.
+    """
+    graph = traced.graph
+    profile = profile_from_graph(graph, np.ones(len(graph)), {})
+    known = plan.model_fingerprint
+    same = (
+        profile.model_fingerprint == known
+        if known is not None
+        else len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
+    )
+    if not same:
+        what = f"was made for another model than {traced.step.name}: {plan.instructions} instructions of {plan.model}"
+        raise BadInput(what, where=plan.where, do=f"give that model, or plan again for this one of {len(profile)}")
+
+
+def _names(plan: RunPlan, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names[stage.last] for stage in plan.stages[:-1])
+
+
+def _devices(problem: RunProblem) -> list[Any]:
+    """JAX's devices of the kind that was asked for; where nothing was, CPUs if there are too few others."""
+    try:
+        devices = jax.devices(problem.device)
+        needed = layout_of(problem.plan, problem.schedule).devices
+        return devices if problem.device or len(devices) >= needed else jax.devices("cpu")
+    except RuntimeError as error:
+        what = f"JAX has no device of the kind {problem.device} ({str(error).splitlines()[0]})"
+        raise BadInput(what, where="`device`", do="leave it out") from None
+
+
+def _largest(pipeline: JaxPipeline, step: TrainingStep, problem: RunProblem) -> int:
+    """The largest size of a parameter below which all whole numbers of the inputs can lie: a vocabulary.
+
+    Raises:
+        BadInput: the step gives no finite numbers on any.
+    """
+    sizes = {size for leaf in jax.tree.leaves(step.arguments[step.trainable]) for size in leaf.shape} | {2}
+    for largest in sorted(sizes, reverse=True):
+        batch = drawn_batch(step, problem.seed + 1, problem.schedule.micro_batches, largest)
+        if pipeline.is_finite(*batch):
+            return largest
+    raise BadInput("gives no finite numbers on random data", where=step.name, do="check the model")
+
+
+def compared(
+    losses: Sequence[float], gradients: dict[str, np.ndarray], whole: JaxPipeline, batches: Sequence[Sequence[Any]]
+) -> Comparison:
+    """A run held against the whole model on one device.
+
+    Args:
+        losses: of every step.
+        gradients: of the first one.
+        whole: the model on one device, with the values that the run began with.
+        batches: of every step.
+    """
+    difference: str | None = None
+    loss_error, gradient_error = 0.0, 0.0
+    for k, (loss, batch) in enumerate(zip(losses, batches, strict=True)):
+        expected = whole.step(*batch)
+        error = abs(loss - expected) / max(abs(expected), _TINY)
+        loss_error = max(loss_error, error)
+        if difference is None and not error <= TOLERANCE:
+            difference = f"the loss of step {k + 1} is {loss!r}, on one process {expected!r}"
+        if k == 0:
+            gradient_error, of_tensor = gradient_errors(gradients, whole.gradients())
+            difference = difference or of_tensor
+    return Comparison(loss_error, gradient_error, len(gradients), TOLERANCE, difference)
+
+
+def gradient_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str | None]:
+    """The largest relative error of a gradient (norms, see NEGLIGIBLE), and the first one above the tolerance."""
+    norms = {name: float(np.linalg.norm(value.astype(np.float64))) for name, value in expected.items()}
+    least = NEGLIGIBLE * float(np.sqrt(sum(norm**2 for norm in norms.values())))
+    largest, difference = 0.0, None
+    for name, value in expected.items():
+        distance = float(np.linalg.norm((gradients[name] - value).astype(np.float64)))
+        error = distance / max(norms[name], least, _TINY)
+        largest = max(largest, error)
+        if difference is None and not error <= TOLERANCE:
+            difference = f"the gradient of {name} differs by {error:.1e} of its norm, {norms[name]:.3e}"
+    return largest, difference
+
+
+def _notes(pipeline: JaxPipeline) -> list[str]:
+    notes = [
+        "weights and data are random; each step ran twice, pass by pass for its times and overlapped for its lanes"
+    ]
+    odd = [
+        s
+        for s, stage in enumerate(pipeline.layout.stages)
+        if stage.data > 1 and pipeline._step.microbatch_size % stage.data
+    ]
+    if odd:
+        notes.append(f"replicas of stage {odd[0]} get unequal numbers of samples: XLA pads them inside its programs")
+    return notes
+
+
+def main() -> int:
+    """The process: a request on stdin, what is being done and the answer on stdout."""
+    request = msgspec.json.decode(sys.stdin.readline(), type=JaxRequest)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the user's code prints is none of the answer
+
+    def write(**line: Any) -> None:
+        out.write(json.dumps(line) + "\n")
+
+    try:
+        answer = run_plan(request.problem(lambda what: write(say=what)))
+    except AutomapError as error:
+        write(error=written_error(error))
+        return error.exit_code
+    write(answer=msgspec.to_builtins(answer))
+    return 0
+
+
+def _end_with_stdin() -> None:
+    """End this process when the one that started it does."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

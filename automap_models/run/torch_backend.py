@@ -1,0 +1,371 @@
+"""automap-run on torch: one command starts a process a device, or is one of torchrun's.
+
+Every process builds the model from the same seed, keeps the tensors of its own stages and trains them on data that all
+draw alike: for each step and micro-batch, samples of the factory's example picked at random. Adam updates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
+from automap_models.errors import BadInput
+from automap_models.run.base import TOLERANCE, Executor, RunProblem, processes_of
+from automap_models.run.layout import Layout, run_layout
+from automap_models.run.torch_clock import CLOCKS, Clock
+from automap_models.run.torch_pipeline import Pipeline
+from automap_models.run.torch_reference import Reference, compare, without_dropout
+from automap_models.run.workers import Workers
+from automap_models.torch_export.capture import copy_model
+from automap_models.torch_export.example import Example, read_example
+from automap_models.torch_export.measure import with_values
+from automap_models.torch_export.structure import analyse
+from automap_models.user_code import user_code
+
+PRELOAD = ("automap_models.run.torch_backend", "torch._dynamo", "torch._export")
+NO_ANSWER = timedelta(minutes=5)
+"""After so long a process that waits for another gives up."""
+MOST_PROCESSES = 256
+"""Processes on the CPUs of a machine; more is a slip of the pen."""
+UNDER_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+
+
+class TorchBackend:
+    """Runs plans of torch models."""
+
+    def run(self, problem: RunProblem) -> RunRecord | None:
+        """See `base.Backend.run`."""
+        device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        problem = replace(problem, device=device)
+        quiet = replace(problem, say=_silent)
+        if all(name in os.environ for name in UNDER_TORCHRUN):
+            outcome = run_process(int(os.environ["RANK"]), quiet, None)
+            return outcome.record(problem) if outcome is not None else None
+        example = _example(problem)
+        problem.say(f"reading {problem.source.what}")
+        _require_same_model(problem, example)
+        layout = _layout(problem, example)
+        _require_devices(layout, device)
+        problem.say(f"starting {layout.world} processes")
+        with tempfile.TemporaryDirectory() as folder, Workers(layout.world, PRELOAD, _environment(device)) as workers:
+            problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
+            ended: RunOutcome = workers.run(run_process, quiet, (Path(folder) / "rendezvous").as_uri())[0]
+        return ended.record(problem)
+
+
+def _silent(_: str) -> None:
+    """Workers say nothing."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What the first process knows at the end."""
+
+    executor: Executor
+    device: str
+    processes: int
+    steps: tuple[StepRecord, ...]
+    comparison: Comparison | None
+    notes: tuple[str, ...]
+
+    def record(self, problem: RunProblem) -> RunRecord:
+        """As the command reports it."""
+        return RunRecord(
+            plan=problem.plan,
+            schedule=problem.schedule,
+            backend="torch",
+            executor=self.executor,
+            device=self.device,
+            clock=CLOCKS[problem.device or "cpu"],
+            processes=self.processes,
+            steps=self.steps,
+            warmup=problem.warmup,
+            comparison=self.comparison,
+            notes=self.notes,
+        )
+
+
+def _example(problem: RunProblem) -> Example:
+    """The model and the inputs of one micro-batch, the same in every process."""
+    torch.manual_seed(problem.seed)
+    return read_example(problem.source.returned(), problem.source.what)
+
+
+def _layout(problem: RunProblem, example: Example) -> Layout:
+    processes = processes_of(problem.plan, problem.schedule)
+    samples = problem.plan.microbatch_size or _samples(example)
+    return run_layout(problem.plan, problem.schedule, processes, samples)
+
+
+def _samples(example: Example) -> int:
+    from automap_models.torch_export.profile import first_dimension
+
+    return first_dimension(example.args, example.kwargs, "the inputs")
+
+
+def _require_same_model(problem: RunProblem, example: Example) -> None:
+    """The plan was made for this model.
+
+    Raises:
+        BadInput: its instructions or parameters are others; or torch.export refuses it.
+    """
+    from automap_models.core.profile import Profile
+
+    plan = problem.plan
+    with user_code(problem.source.what):
+        structure = analyse(example.model, example.args, example.kwargs, name=problem.source.what)
+    profile = Profile.create(C=[1.0] * len(structure), A=structure.A, W=structure.W, names=structure.names)
+    same = profile.model_fingerprint == plan.model_fingerprint if plan.model_fingerprint else True
+    if not same or len(profile) != plan.instructions or not {*plan.cut_names} <= {*structure.names}:
+        what = f"was made for another model than {problem.source.what} ({plan.model}, {plan.instructions} instructions)"
+        do = f"profile {problem.source.what} with automap-profile and plan that; or give the plan's own model"
+        raise BadInput(what, where=plan.where, do=do)
+
+
+def _require_devices(layout: Layout, device: str) -> None:
+    if device == "cuda":
+        there = torch.cuda.device_count()
+        if layout.world > there:
+            what = f"the plan runs on {layout.world} GPUs, of which this machine has {there}"
+            raise BadInput(what, where=layout.where, do="use --device cpu, or start it with torchrun on more machines")
+    elif layout.world > MOST_PROCESSES:
+        what = f"the plan runs on {layout.world} processes, more than {MOST_PROCESSES} on one machine"
+        raise BadInput(what, where=layout.where, do="plan for a smaller cluster, or start it with torchrun")
+
+
+def _environment(device: str) -> dict[str, str]:
+    if device == "cuda" or sys.platform != "linux":
+        return {}
+    # one thread a process; a machine's own name need not have an address
+    return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+
+
+def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOutcome | None:
+    """One process: what the first one returns is the run's outcome.
+
+    Args:
+        rendezvous: where processes find each other; None under torchrun, which says so itself.
+    """
+    warnings.filterwarnings("ignore", ".*treespec", FutureWarning)  # torch's own, each time it copies a graph
+    device = _device(problem, rank)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if rendezvous is None:
+        dist.init_process_group(backend, timeout=NO_ANSWER)
+    else:
+        world = len({process for stage in processes_of(problem.plan, problem.schedule) for process in stage})
+        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=NO_ANSWER)
+    try:
+        return _run(rank, problem, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(problem: RunProblem, rank: int) -> torch.device:
+    if problem.device == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+        return device
+    torch.set_num_threads(1)
+    return torch.device("cpu")
+
+
+def _run(rank: int, problem: RunProblem, device: torch.device) -> RunOutcome | None:
+    """The steps of one process."""
+    example = _filled(_example(problem), problem.seed)
+    if rank == 0 and "RANK" in os.environ:  # torchrun: nobody else has looked
+        _require_same_model(problem, example)
+    layout = _layout(problem, example)
+    original = copy_model(example.model, lambda tensor: tensor.clone()) if problem.check and rank == 0 else None
+    comparable = problem.check and _counts(layout) != 1
+    seeds = _Seeds(problem.seed)
+    dropping: list[str] = []
+    with without_dropout() if comparable else nullcontext(dropping) as dropping:
+        pipeline = Pipeline(
+            example.model,
+            problem.plan,
+            (example.args, dict(example.kwargs)),
+            loss=example.loss,
+            schedule=problem.schedule.name,
+            virtual=problem.schedule.virtual,
+            executor=problem.executor,
+            device=device,
+            seeds=lambda s, m: seeds(s, m, layout.replica(rank)),
+            name=problem.source.what,
+        )
+    notes = (_DROPOUT_OFF,) if dropping else ()
+    replicas = _compared_parts(pipeline, problem) if problem.check else 1
+    optimizer = _optimizer(pipeline.parameters())
+    losses: list[float] = []
+    records: list[StepRecord] = []
+    gradients: dict[int, Tensor] = {}
+    for step in range(problem.warmup + problem.steps):
+        seeds.step = step
+        args, kwargs, target = _batch(example, layout, problem.seed, step)
+        loss, record, own = _step(
+            pipeline, optimizer, (args, kwargs), target, keeps_gradients=problem.check and not step
+        )
+        losses.append(loss)
+        records.append(record)
+        gradients = own or gradients
+    comparison = None
+    if problem.check:
+        whole = pipeline.gather(lambda tensor: gradients.get(id(tensor)), pipeline.trainable)
+        if original is not None:
+            reference = Reference(
+                original.to(device),
+                layout,
+                problem.plan.cut_names,
+                example.loss,
+                replicas,
+                seeds if pipeline.cut.random else None,
+            )
+            with without_dropout() if comparable else nullcontext():
+                comparison = _compared(problem, example, layout, reference, seeds, losses, whole)
+    if rank:
+        return None
+    words = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, 1 thread a process"
+    return RunOutcome(pipeline.executor, words, layout.world, tuple(records), comparison, notes)
+
+
+_DROPOUT_OFF = (
+    "dropout was off: replicas draw masks for their own samples, and where stages have different numbers of replicas "
+    "one process cannot draw the same"
+)
+
+
+class _Seeds:
+    """Seeds what is random by where it is: the same in whatever process, after whatever other draws."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.step = seed, 0
+
+    def __call__(self, stage: int, micro_batch: int, replica: int) -> None:
+        place = (self.seed, self.step, stage, micro_batch, replica)
+        digest = hashlib.sha256(json.dumps(place).encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _counts(layout: Layout) -> int:
+    """Different numbers of replicas that stages have."""
+    return len({len(replicas) for replicas in layout.processes})
+
+
+def _compared_parts(pipeline: Pipeline, problem: RunProblem) -> int:
+    """Parts of a micro-batch that one process has to compute apart to do the same as the run.
+
+    Raises:
+        BadInput: no number of parts makes it the same.
+    """
+    counts = [len(replicas) for replicas in pipeline.layout.processes]
+    cut, where = pipeline.cut, problem.source.what
+    if len(set(counts)) == 1:
+        return counts[0] if cut.random or cut.mixing else 1
+    do = "plan with --equal-replicas for the check, or run it without --check"
+    if cut.random:
+        what = (
+            f"{cut.random[0]} draws random numbers, which stages of {counts} replicas draw otherwise than one process"
+        )
+        raise BadInput(what, where=where, do=do)
+    for module, stage in cut.mixing:
+        if counts[stage] > 1:
+            what = f"{module} normalises over the samples of a replica, of which its stage has {counts[stage]}"
+            raise BadInput(f"{what} and others {min(counts)}: one process cannot do the same", where=where, do=do)
+    return 1
+
+
+def _optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.Adam([{"params": list(parameters)}])  # a stage may have none
+
+
+def _step(
+    pipeline: Pipeline, optimizer: torch.optim.Optimizer, batch: Any, target: Any, *, keeps_gradients: bool
+) -> tuple[float, StepRecord, dict[int, Tensor]]:
+    """One step: its loss, its record, and this process's gradients by the identity of their parameters."""
+    clock = Clock(pipeline.device, pipeline.layout.replica(pipeline.process))
+    dist.barrier()
+    start_s = time.perf_counter()
+    loss = pipeline.step(batch, target, clock=clock)
+    kept: dict[int, Tensor] = {}
+    if keeps_gradients:
+        kept = {id(one): one.grad.clone() for one in pipeline.parameters() if one.grad is not None}
+    with clock.timing("U", pipeline.layout.held(pipeline.process)[0]):
+        optimizer.step()
+    own = [replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in clock.read()]
+    all_passes: list[list[Pass]] = [[] for _ in range(pipeline.layout.world)]
+    dist.all_gather_object(all_passes, own)
+    passes = tuple(one for passes in all_passes for one in passes)
+    return loss, StepRecord(loss, max(one.end_s for one in passes), passes), kept
+
+
+def _compared(
+    problem: RunProblem,
+    example: Example,
+    layout: Layout,
+    reference: Reference,
+    seeds: _Seeds,
+    losses: list[float],
+    gradients: dict[str, Tensor],
+) -> Comparison:
+    """The same steps on the whole model in this process."""
+    optimizer = _optimizer(reference.model.parameters())
+    device = next(reference.model.parameters()).device
+    expected, first = [], {}
+    for step in range(len(losses)):
+        seeds.step = step
+        args, kwargs, target = _batch(example, layout, problem.seed, step)
+        on_device = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), (args, kwargs, target))
+        expected.append(reference.step(on_device[:2], on_device[2]))
+        if not step:
+            named = reference.model.named_parameters()
+            first = {name: one.grad.clone() for name, one in named if one.grad is not None}
+        optimizer.step()
+    return compare(losses, expected, gradients, first, TOLERANCE)
+
+
+def _filled(example: Example, seed: int) -> Example:
+    """The example with values where it has none."""
+    torch.manual_seed(seed)
+    tensors = [*example.model.parameters(), *example.model.buffers()]
+    model = example.model
+    if any(tensor.is_meta for tensor in tensors):
+        model = copy_model(model, lambda tensor: with_values(tensor, torch.device("cpu")))
+    given = (example.args, dict(example.kwargs), example.target)
+    args, kwargs, target = pytree.tree_map_only(Tensor, lambda tensor: with_values(tensor, torch.device("cpu")), given)
+    return Example(model, args, kwargs, example.loss, target)
+
+
+def _batch(example: Example, layout: Layout, seed: int, step: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """A batch of the example's samples picked at random, the same everywhere; what is no batch stays as it is."""
+    own = _samples(example)
+    random = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    picked = torch.randint(own, (layout.samples * layout.schedule.micro_batches,), generator=random)
+
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor[picked] if tensor.dim() and tensor.shape[0] == own else tensor
+
+    batch: tuple[tuple[Any, ...], dict[str, Any], Any] = pytree.tree_map_only(
+        Tensor, pick, (example.args, dict(example.kwargs), example.target)
+    )
+    return batch
+
+
+def _processor() -> str:
+    return f"{platform.processor() or platform.machine()} CPU"

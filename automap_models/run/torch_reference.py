@@ -1,0 +1,166 @@
+"""What a run is held against: the model whole, on one process, with the same weights, data and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from automap_models.core.run_record import Comparison
+from automap_models.run.layout import Layout, parts
+from automap_models.run.torch_stages import Loss, loss_of
+from automap_models.torch_export.cuts import BEFORE
+
+LEAST_SHARE = 1e-3
+"""A gradient whose norm is below this share of the largest one's is held against that: it is rounding, such as that of
+the bias of attention keys, which is zero."""
+_PROBABILITIES = {
+    "dropout": (1, "p"),
+    "dropout1d": (1, "p"),
+    "dropout2d": (1, "p"),
+    "dropout3d": (1, "p"),
+    "alpha_dropout": (1, "p"),
+    "feature_alpha_dropout": (1, "p"),
+    "scaled_dot_product_attention": (4, "dropout_p"),
+}
+"""Function of torch.nn.functional → where it takes the probability of dropout."""
+
+
+@contextmanager
+def without_dropout() -> Iterator[list[str]]:
+    """Functions of torch.nn.functional drop nothing inside; the list names those that would have."""
+    before = {name: getattr(nn.functional, name) for name in _PROBABILITIES}
+    dropping: list[str] = []
+    try:
+        for name, function in before.items():
+            setattr(nn.functional, name, _undropping(name, function, dropping))
+        yield dropping
+    finally:
+        for name, function in before.items():
+            setattr(nn.functional, name, function)
+
+
+def _undropping(function_name: str, function: Callable[..., Any], dropping: list[str]) -> Callable[..., Any]:
+    position, name = _PROBABILITIES[function_name]
+    default = 0.0 if name == "dropout_p" else 0.5
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = args[position] if len(args) > position else kwargs.get(name, default)
+        if given:
+            dropping.append(function_name)
+        if len(args) > position:
+            return function(*args[:position], 0.0, *args[position + 1 :], **kwargs)
+        return function(*args, **{**kwargs, name: 0.0})
+
+    return run
+
+
+class Reference:
+    """The whole model; a step does what all processes together do.
+
+    Args:
+        model: in the values that the run begins with.
+        layout: of the run.
+        cut_names: [S-1] where its stages end; random numbers are seeded anew there.
+        loss: see `Pipeline`.
+        replicas: parts of a micro-batch that the model computes one by one, as each replica of the run does; 1 where
+            nothing depends on which samples are together.
+        seeds: is called with (stage, micro-batch, replica) when a stage begins; None where nothing is random.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        cut_names: Sequence[str],
+        loss: Loss | None,
+        replicas: int,
+        seeds: Callable[[int, int, int], None] | None,
+    ) -> None:
+        self.model, self.layout, self.loss, self.replicas, self.seeds = model, layout, loss, replicas, seeds
+        self.cut_names = cut_names
+        self.place = (0, 0)
+
+    def step(self, batch: tuple[tuple[Any, ...], dict[str, Any]], target: Any) -> float:
+        """Forward and backward of a whole batch; `grad` of the model's parameters holds the gradients."""
+        self.model.zero_grad(set_to_none=True)
+        samples, micro_batches = self.layout.samples, self.layout.schedule.micro_batches
+        total = 0.0
+        with self._seeded():
+            for m in range(micro_batches):
+                for replica, (begin, end) in enumerate(parts(samples, self.replicas)):
+                    self.place = m, replica
+                    if self.seeds is not None:
+                        self.seeds(0, m, replica)
+                    at = m * samples
+                    rows = slice(at + begin, at + end), samples * micro_batches
+                    args, kwargs = _rows(batch, *rows)
+                    loss = loss_of(self.model(*args, **kwargs), self.loss, _rows(target, *rows), end - begin)
+                    part = loss * ((end - begin) / (samples * micro_batches))
+                    part.backward()  # type: ignore[no-untyped-call]
+                    total += float(part.detach())
+        return total
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Every stage begins with its own seed."""
+        handles = []
+        seeds = self.seeds
+        if seeds is not None:
+            for s, name in enumerate(self.cut_names):
+                module = self.model.get_submodule(name.removeprefix(BEFORE))
+                add = module.register_forward_pre_hook if name.startswith(BEFORE) else module.register_forward_hook
+                handles.append(add(lambda *_, s=s: seeds(s + 1, *self.place)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _rows(tree: Any, rows: slice, whole: int) -> Any:
+    def some(tensor: Tensor) -> Tensor:
+        return tensor[rows] if tensor.dim() and tensor.shape[0] == whole else tensor
+
+    return pytree.tree_map_only(Tensor, some, tree)
+
+
+def compare(
+    losses: Sequence[float],
+    expected_losses: Sequence[float],
+    gradients: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    tolerance: float,
+) -> Comparison:
+    """A run held against the reference.
+
+    Args:
+        losses, expected_losses: of each step.
+        gradients, expected: of the first step, by name, in the order of the model.
+    """
+    loss_error, first = 0.0, None
+    for step, (loss, right) in enumerate(zip(losses, expected_losses, strict=True)):
+        error = _relative(abs(loss - right), abs(right))
+        loss_error = max(loss_error, error)
+        if not error <= tolerance and first is None:
+            first = f"loss of step {step}: {loss:.8g} instead of {right:.8g}"
+    largest = max((float(gradient.norm()) for gradient in expected.values()), default=0.0)
+    worst = 0.0
+    for name, right_gradient in expected.items():
+        difference = float((gradients[name].cpu() - right_gradient.cpu()).norm())
+        error = _relative(difference, max(float(right_gradient.norm()), LEAST_SHARE * largest))
+        worst = max(worst, error)
+        if not error <= tolerance and first is None:
+            norms = f"norm {float(gradients[name].norm()):.6g} instead of {float(right_gradient.norm()):.6g}"
+            first = f"gradient of {name}: {norms}, relative error {error:.1e}"
+    return Comparison(loss_error, worst, len(expected), tolerance, first)
+
+
+def _relative(difference: float, size: float) -> float:
+    """Difference over size; 0 where both are 0, NaN where the difference is."""
+    if difference == 0.0:
+        return 0.0
+    return difference / size if size else float("inf")

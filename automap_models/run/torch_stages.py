@@ -1,0 +1,324 @@
+"""A torch model cut into the stages of a plan: what each receives, computes and hands on.
+
+The model is exported as one graph of operators (torch_export.capture) and cut after the operators that the plan's
+cuts name, as torch.distributed.pipelining cuts where its split_spec says:
+
+    inputs ──┬──────────────┬──────────────┐                 every stage gets the model's inputs that it reads
+             ▼              ▼              ▼
+          stage 0 ──a──► stage 1 ──a,b──► stage 2 ──► outputs, loss
+             b is made by stage 1; a, which stage 2 reads, too, is handed on by stage 1
+
+A stage is a module whose parameters and buffers are the model's own and have its names. What crosses a boundary goes
+from stage to stage, as the profile's A counts it, and keeps its layout in memory: a stage gets it as the operators
+before made it, on which kernels and the masks of dropout depend. Shapes are those of the samples that were exported; a
+stage whose replicas have fewer is exported with as many.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from automap_models.errors import BadInput
+from automap_models.torch_export.capture import Captured, capture, training_outputs
+from automap_models.torch_export.cuts import BEFORE, module_frames
+
+Loss = Callable[[Any, Any], Tensor]
+WITHOUT_GRADIENT = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
+RANDOM = {"dropout", "native_dropout", "bernoulli", "bernoulli_", "feature_dropout", "alpha_dropout", "rand_like"}
+MIXING = {"batch_norm", "native_batch_norm", "_native_batch_norm_legit"}
+"""Operators that compute with several samples at once."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that crosses a boundary between stages.
+
+    Attributes:
+        name: of its node in the graph.
+        shape: for the samples that were exported, dimensions in the order of memory.
+        dtype: of its elements.
+        differentiable: whether a gradient comes back for it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    differentiable: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a cut model.
+
+    Attributes:
+        module: called with the received values in order and the inputs by name; returns the sent values, or the last
+            stage the model's flat outputs.
+        received, sent: what crosses the boundaries before and after it.
+        inputs: names of the model's inputs that it reads.
+        parameters: names of the trainable ones that it reads.
+        buffers: names of the buffers that it reads.
+    """
+
+    module: fx.GraphModule
+    received: tuple[Value, ...]
+    sent: tuple[Value, ...]
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """A model cut into stages, for a number of samples.
+
+    Attributes:
+        stages: in order.
+        out_spec: how flat outputs make up what the model returns.
+        inputs: names of all inputs in the order of the flattened arguments.
+        random: modules that draw random numbers.
+        mixing: modules that compute with several samples at once, with the stage of each.
+    """
+
+    stages: tuple[Stage, ...]
+    out_spec: Any
+    inputs: tuple[str, ...]
+    random: tuple[str, ...]
+    mixing: tuple[tuple[str, int], ...]
+
+    def holders(self) -> dict[str, tuple[int, ...]]:
+        """A name of each trainable parameter → the stages that read it, tied ones being the same."""
+        names: dict[int, str] = {}
+        stages: dict[str, list[int]] = {}
+        for s, stage in enumerate(self.stages):
+            for name, parameter in stage.module.named_parameters():
+                if parameter.requires_grad:
+                    stages.setdefault(names.setdefault(id(parameter), name), []).append(s)
+        return {name: tuple(holding) for name, holding in stages.items()}
+
+
+def cut_model(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], cut_names: Sequence[str], *, name: str
+) -> CutModel:
+    """Export a model for these inputs and cut it; it is put into training mode and its tensors are used as they are.
+
+    Args:
+        cut_names: [S-1] names of the cuts, as in a profile.
+
+    Raises:
+        BadInput: torch.export refuses the model, or it has no such cuts in that order.
+    """
+    captured = capture(model, args, kwargs, name=name, in_place=True)
+    calls = captured.calls
+    after = _cut_calls(calls, model, cut_names, name)
+    stage_of = _stages_of_nodes(captured.graph_module.graph, calls, after)
+    crossing = _crossing(captured.graph_module.graph, stage_of, len(after) + 1)
+    depends = _differentiable(captured)
+    values = {
+        node: Value(
+            node.name,
+            tuple(node.meta["val"].shape[dim] for dim in _memory_order(node)),
+            node.meta["val"].dtype,
+            node in depends,
+        )
+        for nodes in crossing
+        for node in nodes
+    }
+    stages = tuple(_stage(captured, stage_of, crossing, values, s) for s in range(len(after) + 1))
+    return CutModel(
+        stages=stages,
+        out_spec=captured.out_spec,
+        inputs=tuple(str(node.target) for node in captured.graph_module.graph.nodes if node.op == "placeholder"),
+        random=tuple(dict.fromkeys(_module(node) for node in calls if _draws(node))),
+        mixing=tuple(dict.fromkeys((_module(node), stage_of[node]) for node in calls if _base(node) in MIXING)),
+    )
+
+
+def _cut_calls(calls: Sequence[fx.Node], model: nn.Module, cut_names: Sequence[str], name: str) -> list[int]:
+    """The operator after which each cut is.
+
+    A module's end is the last of its operators, its beginning the operator before its first one.
+    """
+    frames = [[path for _, path in frame] for frame in module_frames(calls)]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, frame in enumerate(frames):
+        for path in frame:
+            first.setdefault(path, i)
+            last[path] = i
+    after: list[int] = []
+    for cut in cut_names:
+        path = cut.removeprefix(BEFORE)
+        at = first.get(path, 0) - 1 if cut.startswith(BEFORE) else last.get(path, -1)
+        previous = after[-1] if after else -1
+        if not previous < at < len(calls) - 1:
+            what = f"has no place to cut called {cut!r} after that of the stage before"
+            raise BadInput(what, where=name, do="give the model that the plan was made for, or plan again")
+        after.append(at)
+    return after
+
+
+def _stages_of_nodes(graph: fx.Graph, calls: Sequence[fx.Node], after: Sequence[int]) -> dict[fx.Node, int]:
+    """The stage of each operator; what takes a part of a tuple goes with the operator that returns it."""
+    stage_of: dict[fx.Node, int] = {}
+    for i, node in enumerate(calls):
+        own = sum(cut < i for cut in after)
+        picks = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+        stage_of[node] = stage_of[node.args[0]] if picks else own  # type: ignore[index]
+    stage_of[next(node for node in graph.nodes if node.op == "output")] = len(after)
+    return stage_of
+
+
+def _crossing(graph: fx.Graph, stage_of: Mapping[fx.Node, int], stages: int) -> list[list[fx.Node]]:
+    """[S-1] values made by a stage up to that boundary and read behind it, in the order of the graph."""
+    crossing: list[list[fx.Node]] = [[] for _ in range(stages - 1)]
+    for node in graph.nodes:
+        if node in stage_of and node.op != "output":
+            readers = [stage_of[user] for user in node.users]
+            for boundary in range(stage_of[node], max(readers, default=0)):
+                crossing[boundary].append(node)
+    return crossing
+
+
+def _differentiable(captured: Captured) -> set[fx.Node]:
+    """Operators whose result may depend on a trainable parameter; a gradient that is none then comes as zeros."""
+    trainable = {
+        path for path, parameter in captured.model.named_parameters(remove_duplicate=False) if parameter.requires_grad
+    }
+    depends: set[fx.Node] = set()
+    for node in captured.graph_module.graph.nodes:
+        if node.op == "get_attr":
+            if str(node.target) in trainable:
+                depends.add(node)
+        elif any(source in depends for source in node.all_input_nodes) and node.target not in WITHOUT_GRADIENT:
+            value = node.meta.get("val")
+            if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+                depends.add(node)
+    return depends
+
+
+def _stage(
+    captured: Captured,
+    stage_of: Mapping[fx.Node, int],
+    crossing: Sequence[Sequence[fx.Node]],
+    values: Mapping[fx.Node, Value],
+    s: int,
+) -> Stage:
+    """Copy the operators of a stage into a graph of their own."""
+    nodes = list(captured.graph_module.graph.nodes)
+    own = [node for node in nodes if stage_of.get(node) == s]
+    read = {source for node in own for source in node.all_input_nodes}
+    received = list(crossing[s - 1]) if s else []
+    sent = list(crossing[s]) if s < len(crossing) else []
+    graph, copies = fx.Graph(), {}
+    arriving = [graph.placeholder(node.name) for node in received]
+    inputs = [node for node in nodes if node.op == "placeholder" and node in read]
+    for node in inputs:
+        copies[node] = graph.placeholder(f"input_{node.name}")
+    for node, arrived in zip(received, arriving, strict=True):
+        copies[node] = _permuted(graph, arrived, _inverse(_memory_order(node)))
+        if any(_writes_to(user, node) for user in node.users if stage_of.get(user) == s):
+            copies[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
+    for node in nodes:
+        if node.op == "get_attr" and node in read:
+            copies[node] = graph.node_copy(node)
+    for node in own:
+        if node.op != "output":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    if s < len(crossing):
+        graph.output(tuple(_packed(graph, copies[node], _memory_order(node)) for node in sent))
+    else:
+        output = next(node for node in own if node.op == "output")
+        flat = pytree.tree_leaves(output.args[0])
+        graph.output(tuple(copies.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf for leaf in flat))
+    module = fx.GraphModule(captured.graph_module, graph)
+    trainable = [path for path, parameter in module.named_parameters() if parameter.requires_grad]
+    return Stage(
+        module,
+        tuple(values[node] for node in received),
+        tuple(values[node] for node in sent),
+        tuple(str(node.target) for node in inputs),
+        tuple(trainable),
+        tuple(path for path, _ in module.named_buffers()),
+    )
+
+
+def _memory_order(node: fx.Node) -> tuple[int, ...]:
+    """Its dimensions from the one with the largest stride to the one whose elements are neighbours."""
+    strides = node.meta["val"].stride()
+    return tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _permuted(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    if order == tuple(range(len(order))):
+        return node
+    return graph.call_function(torch.ops.aten.permute.default, (node, list(order)))
+
+
+def _packed(graph: fx.Graph, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    """In the order of memory and without gaps, as messages are."""
+    return graph.call_function(torch.ops.aten.contiguous.default, (_permuted(graph, node, order),))
+
+
+def _writes_to(user: fx.Node, value: fx.Node) -> bool:
+    """Whether an operator changes the value in place: one that was received is a leaf of autograd, which it cannot."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None:
+        return False
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write and given is value
+        for argument, given in zip(schema.arguments, user.args, strict=False)
+    )
+
+
+def _base(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether an operator draws random numbers."""
+    if _base(node) == "scaled_dot_product_attention":
+        return (len(node.args) > 4 and bool(node.args[4])) or bool(node.kwargs.get("dropout_p"))
+    if _base(node) in {"dropout", "feature_dropout", "alpha_dropout", "native_dropout"}:
+        return bool(node.args[1]) and node.args[2] is not False
+    return _base(node) in RANDOM
+
+
+def _module(node: fx.Node) -> str:
+    frames = list(node.meta.get("nn_module_stack", {}).values())
+    return str(frames[-1][0]) if frames else ""
+
+
+def flat_inputs(cut: CutModel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's inputs by the names that stages know them by."""
+    return dict(zip(cut.inputs, pytree.tree_leaves((args, dict(kwargs))), strict=True))
+
+
+def loss_of(returned: Any, loss: Loss | None, target: Any, samples: int) -> Tensor:
+    """The loss of a forward pass as a mean over its samples.
+
+    Without a loss of the user's it is the one that the model returns (`training_outputs`): a scalar as it is; of
+    several outputs the sum of all their elements over the number of samples.
+    """
+    if loss is not None:
+        return loss(returned, target)
+    outputs = training_outputs(returned)
+    if len(outputs) == 1 and outputs[0].numel() == 1:
+        return outputs[0].reshape(())
+    return torch.stack([output.sum() for output in outputs]).sum() / samples
+
+
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers under all their names, tied ones included."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

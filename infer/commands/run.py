@@ -1,0 +1,183 @@
+"""`automap run`: a plan on real processes, held against one process and against its prediction (docs/how-to/run.md)."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from automap_models.core.schedules import SCHEDULES
+from automap_models.errors import BadInput
+from automap_models.workloads.source import MODELS, SourceKind
+
+from ..requests import RunRequest
+from ..runner import Command, Output, Report
+from .parsing import add_seed, add_step_arguments, at_least, file_argument, filled, name_argument, source_of
+
+if TYPE_CHECKING:
+    from automap_models.core.run_record import RunRecord
+    from automap_models.simulate.engine import Timeline
+
+BACKENDS = ("torch", "jax")
+DISAGREES = 1
+"""Exit code of a check that found a difference."""
+EPILOG = """MODEL is what the plan's profile was made of, most often a factory such as my_models:make_model.
+
+One command starts all processes on this machine, one a device of the plan (gloo on CPUs, nccl on GPUs). Under torchrun
+it is one of them, and the same line runs on a cluster:
+  torchrun --nproc-per-node 4 --no-python automap-run plan.json my_models:make_model
+
+examples:
+  automap-run plan.json my_models:make_model                     three steps: table of predicted and measured times
+  automap-run plan.json my_models:make_model --check             … and losses and gradients against one process
+  automap-run plan.json my_models:make_model --schedule gpipe --trace run.trace.json
+  automap-run plan.json my_models:make_model -o times.json       measured times, which automap-infer --observed reads
+
+exit codes: 0 done, 1 the check found a difference, or a process ended early, 2 the input or the arguments are bad,
+130 interrupted, 141 the output's reader went away
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which plan of which model, and how it runs."""
+    parser.add_argument("plan", metavar="PLAN", type=file_argument, help="plan.json")
+    parser.add_argument("what", metavar="MODEL", type=name_argument, help="the model that it was made for")
+    step = parser.add_argument_group("which training step")
+    add_step_arguments(step)
+    how = parser.add_argument_group("how it runs")
+    how.add_argument(
+        "--backend", choices=BACKENDS, help="framework that runs it (default: what the model is written in)"
+    )
+    how.add_argument("--device", choices=("cpu", "cuda"), help="kind of devices (default: cuda where there is one)")
+    how.add_argument(
+        "--schedule", metavar="NAME", choices=SCHEDULES, help=f"{', '.join(SCHEDULES)} (default: the plan's own)"
+    )
+    how.add_argument(
+        "--vp",
+        metavar="N",
+        dest="virtual",
+        type=at_least(1),
+        help="stages of the plan that share a rank's devices (default: what the schedule has; 2 for interleaved)",
+    )
+    how.add_argument(
+        "--executor",
+        choices=("torch", "automap"),
+        help="who runs the passes on torch: its own schedule classes (default where they can) or automap's executor",
+    )
+    how.add_argument("--steps", metavar="K", type=at_least(1), default=3, help="steps that are measured (default 3)")
+    how.add_argument("--warmup", metavar="N", type=at_least(0), default=1, help="steps before them (default 1)")
+    add_seed(how, "of weights and data (default 0)")
+    how.add_argument(
+        "--check",
+        action="store_true",
+        help="run the model whole on one process, too: compare the loss of every step and the gradients of the first",
+    )
+
+
+def request(namespace: argparse.Namespace) -> RunRequest:
+    """What is asked for.
+
+    Raises:
+        BadInput: an option means nothing for that model.
+    """
+    options = {**vars(namespace), "device": None}  # which device runs it is nothing of the model's
+    source = source_of(options)
+    if source.kind not in MODELS:
+        raise BadInput(source.kind.value, where=source.what, do="give a model that can run, such as a factory")
+    return filled(RunRequest, namespace, source=source, seed=namespace.seed or 0)
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutcome:
+    """What a run came to; `predicted` is one step by the plan's own figures."""
+
+    record: RunRecord
+    predicted: Timeline
+
+
+def run(request: RunRequest) -> RunOutcome:
+    """Read the plan and run it.
+
+    Raises:
+        BadInput: the plan, the model or the machine cannot be used for it.
+        RunFailed: one of its processes ended.
+        SystemExit: this process is one of several, another one of which reports.
+    """
+    from automap_models.formats.plan_json import read_run_plan
+    from automap_models.run.backends import make_backend
+    from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
+
+    from ..reports.text import Steps
+
+    plan = read_run_plan(request.plan)
+    schedule = run_schedule(plan, request.schedule, request.virtual)
+    with Steps() as steps:
+        steps.begin(f"building {request.source.what}")
+        backend = make_backend(request.backend or _framework(request))
+        record = backend.run(
+            RunProblem(
+                plan=plan,
+                source=request.source,
+                schedule=schedule,
+                steps=request.steps,
+                warmup=request.warmup,
+                device=request.device,
+                executor=request.executor,
+                check=request.check,
+                seed=request.seed,
+                say=steps.begin,
+            )
+        )
+    if record is None:
+        raise SystemExit(0)
+    return RunOutcome(record, predicted_timeline(plan, schedule))
+
+
+def _framework(request: RunRequest) -> str:
+    """What the model is written in."""
+    from automap_models.workloads.source import framework_of
+
+    if request.source.kind is not SourceKind.FACTORY:
+        return "jax"
+    return framework_of(request.source.returned())
+
+
+def report(request: RunRequest, outcome: RunOutcome) -> Report:
+    """A table of stages, and what the check says."""
+    from automap_models.formats.run_json import run_document
+
+    from ..reports.run import print_run
+
+    record, predicted = outcome.record, outcome.predicted
+    disagrees = record.comparison is not None and not record.comparison.agrees
+
+    def trace(path: Path) -> None:
+        from automap_models.formats.run_trace import write_run_trace
+
+        write_run_trace(path, record, predicted)
+
+    return Report(
+        lambda: print_run(record, predicted),
+        lambda: run_document(record, predicted),
+        {"trace": trace},
+        exit_code=DISAGREES if disagrees else 0,
+    )
+
+
+COMMAND = Command(
+    summary="run a plan on this machine or under torchrun, and hold it against its prediction",
+    description="Run a plan of a model for some steps, one process a device, and say what each stage took beside what "
+    "was predicted.",
+    epilog=EPILOG,
+    add_arguments=add_arguments,
+    outputs=(
+        Output("times", ("-o", "--out"), "times.json to write, which automap-infer --observed reads"),
+        Output("trace", ("--trace",), "Chrome trace to write: predicted and measured passes side by side"),
+    ),
+    json="print what --out writes and nothing else",
+    inputs=("plan",),
+    request=request,
+    run=run,
+    report=report,
+)

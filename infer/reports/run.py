@@ -1,0 +1,82 @@
+"""A run for people: predicted beside measured for every stage, and what the check says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from automap_models.core.run_record import RunRecord
+from automap_models.core.units import counted, rounds, seconds
+from automap_models.formats.run_json import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    idle_shares,
+    measured_shares,
+    predicted_idle_shares,
+    predicted_shares,
+)
+from automap_models.simulate.engine import Timeline
+
+from .text import Column, console, fact_table, table
+
+
+def print_run(record: RunRecord, predicted: Timeline) -> None:
+    """The table of the stages, facts below it."""
+    screen = console()
+    screen.print(table(screen.width, _columns(record, predicted)))
+    screen.print()
+    screen.print(fact_table(_facts(record, predicted), _notes(record)))
+
+
+def _columns(record: RunRecord, predicted: Timeline) -> list[Column]:
+    """Seconds of a step: what was predicted above what was measured."""
+    stages, passes = record.plan.stages, record.plan.micro_batches
+    ranks = record.schedule.rank_of
+    idle = [
+        np.asarray(shares)[list(ranks)] for shares in (predicted_idle_shares(record, predicted), idle_shares(record))
+    ]
+
+    def pairs(kinds: str, expected: list[float]) -> list[str]:
+        measured = [record.per_step(s, kinds) for s in range(len(stages))]
+        return [f"{seconds(a)}\n{seconds(b)}" for a, b in zip(expected, measured, strict=True)]
+
+    shares = zip(predicted_shares(record), measured_shares(record), strict=True)
+    return [
+        Column("stage", [f"{s}\n" for s in range(len(stages))]),
+        Column("devices", [f"{stage.device_count}\n" for stage in stages]),
+        Column("", ["predicted\nmeasured" for _ in stages], left=True),
+        Column("forward", pairs(FORWARD, [passes * stage.forward_s for stage in stages])),
+        Column("backward", pairs(BACKWARD, [passes * stage.backward_s for stage in stages])),
+        Column("update", [f"–\n{seconds(record.per_step(s, UPDATE))}" for s in range(len(stages))]),
+        Column("share", [f"{a:.1%}\n{b:.1%}" for a, b in shares]),
+        Column("idle", [f"{a:.0%}\n{b:.0%}" for a, b in zip(*idle, strict=True)]),
+    ]
+
+
+def _facts(record: RunRecord, predicted: Timeline) -> Iterator[tuple[str, str]]:
+    plan, losses = record.plan, [step.loss for step in record.steps]
+    shape = f"{counted(len(plan.stages), 'stage')}, {rounds(plan.micro_batches)}"
+    yield "run", f"{plan.model}: {shape}, schedule {record.schedule.name}, by {record.backend} ({record.executor})"
+    yield "device", f"{record.device}, {record.processes} process{'es' if record.processes > 1 else ''}"
+    yield "step", f"{seconds(predicted.length_s)} predicted, {seconds(record.step_s)} measured on the wall"
+    yield "loss", " → ".join(f"{loss:.6g}" for loss in ([losses[0], losses[-1]] if len(losses) > 1 else losses))
+    if record.comparison is not None:
+        yield "check", _check(record)
+
+
+def _check(record: RunRecord) -> str:
+    comparison = record.comparison
+    assert comparison is not None  # asked by the caller
+    if comparison.difference is not None:
+        return f"differs from one process: {comparison.difference}"
+    return (
+        f"as on one process: losses within {comparison.loss_error:.1e}, "
+        f"{counted(comparison.tensors, 'gradient')} within {comparison.gradient_error:.1e}"
+    )
+
+
+def _notes(record: RunRecord) -> Iterator[str]:
+    yield f"forward, backward and update are the {record.clock} of a stage's slowest replica in a step, medians"
+    yield from record.notes

@@ -1,0 +1,82 @@
+"""Stages one after the other compute what the whole model does, wherever it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+
+from automap_models.errors import BadInput  # noqa: E402
+from automap_models.run.torch_stages import CutModel, cut_model, flat_inputs  # noqa: E402
+
+
+class Net(nn.Module):
+    """Two inputs, one read by two stages; a skip connection; in-place operators; buffers; dropout; a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.relu = nn.ReLU(inplace=True)
+        self.drop = nn.Dropout(0.3)
+        self.second = nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(6, 3)
+        self.register_buffer("scale", torch.full((6,), 0.5), persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        a = self.norm(self.first(x)).t().contiguous().t()
+        b = self.drop(self.relu(a * mask))
+        c = self.second(b) * self.scale + x
+        return {"scores": self.last(c + a * mask), "hidden": c}
+
+
+CUTS = ["first", "norm", "before drop", "before last"]
+
+
+def run(cut: CutModel, inputs: dict[str, Any]) -> list[Tensor]:
+    """All stages in turn."""
+    values: tuple[Tensor, ...] = ()
+    for stage in cut.stages:
+        values = stage.module(*values, *(inputs[name] for name in stage.inputs))
+    return list(values)
+
+
+@pytest.mark.parametrize("names", [[], ["first"], ["norm", "before last"], CUTS])
+def test_stages_in_turn_are_the_model(names: list[str]) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    x, mask = torch.randn(5, 6), torch.randn(5, 6)
+    cut = cut_model(model, (x,), {"mask": mask}, names, name="net")
+    torch.manual_seed(1)
+    expected = model(x, mask)
+    for buffer in (model.norm.running_mean, model.norm.running_var):
+        assert buffer is not None
+    torch.manual_seed(1)
+    scores, hidden = run(cut, flat_inputs(cut, (x,), {"mask": mask}))
+    torch.testing.assert_close(scores, expected["scores"], rtol=0, atol=0)
+    torch.testing.assert_close(hidden, expected["hidden"], rtol=0, atol=0)
+    assert int(model.norm.num_batches_tracked) == 2  # once as a whole, once in stages
+
+
+def test_a_cut_model_says_what_its_stages_hold() -> None:
+    x, mask = torch.randn(5, 6), torch.randn(5, 6)
+    cut = cut_model(Net(), (x, mask), {}, ["norm", "before last"], name="net")
+    assert [stage.inputs for stage in cut.stages] == [("x",), ("x", "mask"), ()]
+    holders = cut.holders()
+    assert sorted(holders.values()) == [(0,)] * 3 + [(0, 1)] + [(1,)] * 1 + [(2,)] * 2
+    assert next(name for name, stages in holders.items() if stages == (0, 1)) in {"first.weight", "second.weight"}
+    assert cut.random == ("drop",)
+    assert cut.mixing == (("norm", 0),)
+    assert [len(stage.sent) for stage in cut.stages] == [1, 2, 0]
+    assert all(value.differentiable for value in cut.stages[0].sent)
+
+
+@pytest.mark.parametrize("names", [["nowhere"], ["norm", "first"], ["last"]])
+def test_cuts_that_are_none_are_refused(names: list[str]) -> None:
+    x, mask = torch.randn(5, 6), torch.randn(5, 6)
+    with pytest.raises(BadInput, match="no place to cut called"):
+        cut_model(Net(), (x, mask), {}, names, name="net")
