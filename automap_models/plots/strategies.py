@@ -37,7 +37,7 @@ def draw_strategies(best: Estimate, choices: Sequence[tuple[str, Estimate | None
     points = [("best", best), *((name, of) for name, of in choices if of is not None)]
     for name, of in points:
         star = {"marker": "*", "markersize": 14} if of is best else {"marker": "o", "markersize": 8}
-        right.plot(of.step_s, of.peak_memory / GB, linestyle="", label=f"{name}: {seconds(of.step_s)}", **star)  # type: ignore[arg-type]
+        right.plot(of.step_s, of.peak_memory / GB, linestyle="", label=f"{name}: {seconds(of.step_s)}", **star)
     right.set(xlabel="step, seconds", ylabel="GB of the fullest device", title="what each choice buys")
     right.margins(0.1)
     right.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))

@@ -59,7 +59,8 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
     source = replace(request.source, dtype=dtype)
     transformer(source).shape()
-    config = StrategiesConfig(**({} if request.options.budget_s is None else {"budget_s": request.options.budget_s}))
+    usual = StrategiesConfig()
+    config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         problem = StrategyProblem(
             work=work_once(source, cache, steps.begin),
