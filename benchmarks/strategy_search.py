@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/strategy_search.py [--budget 20] [--only NAME]
 
-Each model is searched over the whole space on the devices given, from its traced work on: processor time of this process,
-the step and the strategy that were found, and the gap of the certificate.
+Each model is searched over the whole space on the devices given, from its traced work on: processor time of this
+process, the step and the strategy that were found, and the gap of the certificate.
 """
 
 from __future__ import annotations
