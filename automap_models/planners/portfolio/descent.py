@@ -130,6 +130,7 @@ def _climb(
         if not few:
             ask([contender])
         look_around(contender, one_s, deadline)
+        contender.own = contender.plan
         if last is not None and last.plan is not None:
             halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan))[:SPLITS]
             improve(contender, halved, deadline.part(one_s, time.process_time))
