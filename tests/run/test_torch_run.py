@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pipelines  # noqa: E402
+import workers_duties  # noqa: E402
 
 from automap_models.core.run_record import RunPlan  # noqa: E402
 from automap_models.run.base import RunProblem, processes_of, run_schedule  # noqa: E402
@@ -55,6 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
             used = {process for stage in processes_of(plan, problem.schedule) for process in stage}
             return workers.run(run_process, problem, rendezvous, ranks=len(used))[0]
 
+        run.workers = workers  # type: ignore[attr-defined]
         yield run
 
 
@@ -113,3 +115,32 @@ def test_one_replica_two_and_one_give_the_losses_and_gradients_of_one_process(ru
     require_agreement(outcome, trainable("decoder"))
     kinds = {(one.kind, one.stage, one.replica) for step in outcome.steps for one in step.passes}
     assert {("F", 1, 0), ("F", 1, 1), ("B", 2, 0), ("U", 0, 0)} <= kinds
+
+
+@pytest.mark.slow
+def test_a_state_is_the_whole_models_and_goes_on_under_another_plan(
+    runs: Runner, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Two steps, the second by a plan of other stages and replicas, are two steps of the whole model."""
+    workers: Workers = runs.workers  # type: ignore[attr-defined]
+    losses, state = [], None
+    for plan in (plan_of("decoder", "1-2-1", 2), plan_of("decoder", "1-1", 2)):
+        rendezvous = (tmp_path_factory.mktemp("state") / "rendezvous").as_uri()
+        arguments = (workers_duties.train_and_hand_over, plan, state, rendezvous)
+        loss, state = workers.run(*arguments, ranks=plan.devices)[0]
+        losses.append(loss)
+    torch.manual_seed(0)
+    model, inputs = pipelines.decoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(**inputs)["loss"]
+        loss.backward()
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert state is not None
+    assert list(state) == list(model.state_dict())
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(torch.tensor(state[name]), tensor, rtol=1e-5, atol=1e-6)
