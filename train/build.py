@@ -28,6 +28,7 @@ from automap_models.rl.networks.pipeline import NetworkSize
 
 from .console import progress
 from .data import PipelineData
+from .distillation import DistillationConfig, DistillationModule
 from .imitation import ImitationConfig, ImitationModule
 from .rainbow import NETWORKS, OfflineLearnerConfig, RainbowModule, require_processes
 
@@ -95,12 +96,13 @@ def require_resumable(path: Path, module: RainbowModule, data: PipelineData, pro
     checkpoint = read_checkpoint(path, "ckpt_path")
     _require_same_network(checkpoint, module, path)
     _require_weights(checkpoint, module, path)
-    if ("imitation" in checkpoint["hyper_parameters"]) != isinstance(module, ImitationModule):
-        raise BadInput(
-            "was learned another way: one from episodes, the other from exact plans",
-            where=str(path),
-            do="go on as it began (experiment=imitation or not), or take the weights only with init_from=",
-        )
+    for way, kind in (("imitation", ImitationModule), ("distillation", DistillationModule)):
+        if (way in checkpoint["hyper_parameters"]) != isinstance(module, kind):
+            raise BadInput(
+                "was learned another way (from episodes, from exact plans or from a teacher)",
+                where=str(path),
+                do="go on as it began (the same experiment=), or take the weights only with init_from=",
+            )
     for name in ("replay", "branches"):
         saved, wanted = checkpoint["hyper_parameters"]["learner"].get(name), getattr(module.settings, name)
         if saved != wanted:
@@ -128,7 +130,7 @@ def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> N
         BadInput: the file is no checkpoint of such a network.
     """
     checkpoint = read_checkpoint(path, key)
-    shared = checkpoint["hyper_parameters"].get("network") == "look_ahead"
+    shared = checkpoint["hyper_parameters"].get("network") in ("look_ahead", "one_step")
     _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
     _require_weights(checkpoint, module, path)
     module.load_state_dict(checkpoint["state_dict"])
@@ -264,7 +266,17 @@ def build_module(config: DictConfig) -> RainbowModule:
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
     if config.imitation is not None and not isinstance(config.imitation, DictConfig):
         raise BadInput(f"is {config.imitation!r}", where="imitation", do="set null, or take experiment=imitation")
+    if config.distillation is not None and not isinstance(config.distillation, DictConfig):
+        raise BadInput(f"is {config.distillation!r}", where="distillation", do="set null, or take experiment=learned")
+    if config.distillation is not None:
+        if config.imitation is not None:
+            raise BadInput("is set beside imitation", where="distillation", do="set one of them to null")
+        if network != "one_step":
+            raise BadInput(f"is {network!r}", where="agent.network", do="distil with agent=one_step")
     with _enough_memory():
+        if config.distillation is not None:
+            distillation = _checked(DistillationConfig, "distillation", config.distillation)
+            return DistillationModule(network, size, agent, learner, config.seed, distillation)
         if config.imitation is None:
             return RainbowModule(network, size, agent, learner, config.seed)
         imitation = _checked(ImitationConfig, "imitation", config.imitation)

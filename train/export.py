@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnxscript.optimizer
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_a
 from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
+from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.version import __version__
 
@@ -232,12 +235,13 @@ def planner_model(module: RainbowModule, problems: Problems) -> onnx.ModelProto:
     """
     examples = example_tensors(module, problems)
     tables = isinstance(module.online, LookAheadQNetwork)
+    convert = _traced if isinstance(module.online, OneStepQNetwork) else _export
     model: onnx.ModelProto = planner_graph(
         Pieces(
-            first_cut=_export(FirstCut(module), examples),
-            stage=_export(Stage(module), examples),
-            device_cut=_export(DeviceCut(module), examples),
-            end=_export(End(module), examples),
+            first_cut=convert(FirstCut(module), examples),
+            stage=convert(Stage(module), examples),
+            device_cut=convert(DeviceCut(module), examples),
+            end=convert(End(module), examples),
             begin=_export(Begin(module), examples) if tables else None,
             level=_export(Level(module), examples) if tables else None,
         ),
@@ -282,6 +286,31 @@ def _export(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:
             verbose=False,
         )
     return converted.model_proto  # type: ignore[union-attr]
+
+
+def _traced(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:
+    """The same from one run of the piece, by the older exporter.
+
+    For the thousand small operators of one_step's features torch.export was not through after ten minutes; this takes
+    seconds. It turns a `squeeze` of an axis of unknown length into a branch, which planner_graph cannot put together:
+    pieces take `select` instead. What it fixes by mistake the comparison with torch finds, at other batch sizes.
+    """
+    buffer: Any = io.BytesIO()  # which the signature does not name, but the older exporter takes
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            piece.eval(),
+            tuple(examples[name] for name in piece.inputs),
+            buffer,
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=list(piece.inputs),
+            output_names=list(piece.outputs),
+            dynamic_axes={name: dict(BATCH_AXES[name]) for name in piece.inputs if name in BATCH_AXES},
+        )
+    model = onnx.load_from_string(buffer.getvalue())
+    optimised: onnx.ModelProto = onnxscript.optimizer.optimize(model, onnx_shape_inference=False)
+    return optimised
 
 
 def policy_metadata(module: RainbowModule, problems: Problems, config: Any) -> dict[str, str]:

@@ -36,7 +36,7 @@ from automap_models.envs.pipeline.env import (
     legal_device_cuts,
 )
 from automap_models.rl import targets
-from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, SplitQNetwork
 
 from .rainbow import RainbowModule
 
@@ -61,7 +61,7 @@ class Piece(nn.Module):
         super().__init__()
         if not isinstance(module.online, LookAheadQNetwork):  # reads no tables
             self.inputs = tuple(name for name in self.inputs if name not in (*TABLES, *ROW_TABLES))
-        self.network: LookAheadQNetwork | FlatQNetwork = module.online
+        self.network: SplitQNetwork | FlatQNetwork = module.online
         self.agent, self.size = module.agent, module.size
 
     def problems(self, tensors: tuple[Tensor, ...]) -> Problems:
@@ -72,7 +72,7 @@ class Piece(nn.Module):
 
     def cut_values(self, problems: Problems, partial: Partial) -> Tensor:
         """[B, P] masked action values of states that cut instructions."""
-        if isinstance(self.network, LookAheadQNetwork):
+        if isinstance(self.network, SplitQNetwork):
             described = self.network.describe_cuts(problems, partial)
             return targets.masked(self.agent.expected(self.network.cut(*described)), described.legal)
         q = self.agent.q(self.network, problems, partial)
@@ -80,7 +80,7 @@ class Piece(nn.Module):
 
     def device_values(self, problems: Problems, partial: Partial, first: Tensor) -> Tensor:
         """[B, a] masked action values of states that cut devices: of the devices 1, 2, …, [a]."""
-        if isinstance(self.network, LookAheadQNetwork):
+        if isinstance(self.network, SplitQNetwork):
             described = self.network.describe_device_cuts(problems, partial, first)
             return targets.masked(self.agent.expected(self.network.device_cut(*described)), described.legal)
         q = self.agent.q(self.network, problems, partial)

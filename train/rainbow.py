@@ -20,7 +20,8 @@ from automap_models.envs.pipeline.env import PipelineEnv, Problems, complete_cos
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import Learner, LearnerConfig
-from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize
+from automap_models.rl.networks.one_step import OneStepQNetwork
+from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork, NetworkSize, SplitQNetwork
 from automap_models.rl.offline import (
     PipelineAgent,
     branch,
@@ -33,8 +34,9 @@ from automap_models.rl.offline import (
 )
 from automap_models.rl.replay import Items, PrioritisedReplay
 
-NETWORKS: dict[str, type[LookAheadQNetwork] | type[FlatQNetwork]] = {
+NETWORKS: dict[str, type[SplitQNetwork] | type[FlatQNetwork]] = {
     "look_ahead": LookAheadQNetwork,
+    "one_step": OneStepQNetwork,
     "flat": FlatQNetwork,
 }
 
@@ -61,7 +63,7 @@ class RainbowModule(L.LightningModule):
     """Rainbow on the pipeline environment.
 
     Args:
-        network: "look_ahead" or "flat".
+        network: one of NETWORKS.
         size, agent, learner: plain mappings of NetworkSize, AgentConfig and OfflineLearnerConfig.
         seed: of exploration, of the replay's draws and of the weights; ranks add their number.
     """
@@ -79,13 +81,11 @@ class RainbowModule(L.LightningModule):
         self.automatic_optimization = False  # a step has several learner iterations
         self.size, self.settings, self.seed = NetworkSize(**size), OfflineLearnerConfig(**learner), seed
         torch.manual_seed(seed)
-        self.online: LookAheadQNetwork | FlatQNetwork = NETWORKS[network](self.size)
+        self.online: SplitQNetwork | FlatQNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward)
         self.agent = PipelineAgent(env, self.online, self.target, AgentConfig(**agent))
-        branches, max_stages = self.settings.branches, self.size.max_stages
-        row = empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
-        derived = self._empty_tables()
+        row, derived = self._empty_row(), self._empty_derived()
         self.replay = PrioritisedReplay(
             self.settings.replay, {**row, **derived}, self.settings.alpha, self.settings.beta, derived
         )
@@ -105,7 +105,7 @@ class RainbowModule(L.LightningModule):
     @property
     def exact_decisions(self) -> int:
         """The last decisions of an episode that the look-ahead makes exactly, with nothing to learn."""
-        return 0 if self.size.residual == "none" else self.online.exact_last
+        return self.online.exact_last
 
     @property
     def problems(self) -> Problems:
@@ -142,9 +142,11 @@ class RainbowModule(L.LightningModule):
         """Episodes into the replay; rewards [B]."""
         problems = self._pick(index)
         items, reward = self._episodes(index, problems, epsilon)
-        place = {number: row for row, number in enumerate(index.tolist())}
-        rows = torch.tensor([place[number] for number in items["problem"].tolist()], dtype=torch.int64)
-        self.replay.add(items | self._tables(problems.take(rows), items))
+        if not self.replay.derived <= items.keys():
+            place = {number: row for row, number in enumerate(index.tolist())}
+            rows = torch.tensor([place[number] for number in items["problem"].tolist()], dtype=torch.int64)
+            items = items | self._derive(problems.take(rows), items)
+        self.replay.add(items)
         return reward
 
     def _episodes(self, index: Tensor, problems: Problems, epsilon: float) -> tuple[Items, Tensor]:
@@ -155,11 +157,16 @@ class RainbowModule(L.LightningModule):
         episodes = rollout(self.agent, problems, epsilon, self.generator)
         return transitions(index, episodes, skip_last=exact), episodes.reward
 
+    def _empty_row(self) -> Items:
+        """One row of `_episodes` as the replay wants to know it."""
+        branches, max_stages = self.settings.branches, self.size.max_stages
+        return empty_transition(max_stages) if branches == 1 else empty_branches(max_stages, branches)
+
     def _pick(self, index: Tensor) -> Problems:
         """Problems of the training set with what the network derives once for all their states."""
         return self.online.prepare(self.problems.take(index).to(self.device))
 
-    def _empty_tables(self) -> Items:
+    def _empty_derived(self) -> Items:
         """One problem's cost-to-go tables as the replay wants to know them; none for a network that has none."""
         if not isinstance(self.online, LookAheadQNetwork):
             return {}
@@ -168,7 +175,7 @@ class RainbowModule(L.LightningModule):
         table = np.zeros((depth, points, UNITS), dtype=np.float32)
         return dict.fromkeys(CostToGo._fields, table) | {"points": np.zeros(points, dtype=np.int64)}
 
-    def _tables(self, problems: Problems, items: Items) -> Items:
+    def _derive(self, problems: Problems, items: Items) -> Items:
         """The tables of the rows' problems; of one that holds a single state only what this state looks up."""
         tables = problems.cost_to_go
         if tables is None:
@@ -257,11 +264,11 @@ class RainbowModule(L.LightningModule):
             torch.distributed.all_gather_object(states, mine)
         checkpoint["rainbow"] = {"episodes": self.episodes, "processes": states}
 
-    def _remember_tables(self) -> None:
+    def _remember_derived(self) -> None:
         """Fill in what a checkpoint leaves out of the replay."""
         for rows in np.array_split(np.arange(len(self.replay)), -(-len(self.replay) // 256)):
             items = {name: column[rows] for name, column in self.replay.items.items()}
-            for name, table in self._tables(self._pick(torch.from_numpy(items["problem"])), items).items():
+            for name, table in self._derive(self._pick(torch.from_numpy(items["problem"])), items).items():
                 self.replay.items[name][rows] = table
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -279,7 +286,7 @@ class RainbowModule(L.LightningModule):
         self.learner.load_state_dict(mine)
         self.learner.iteration = int(checkpoint["global_step"])
         if self.replay.derived:
-            self._remember_tables()
+            self._remember_derived()
         self.generator.set_state(mine["generator"].cpu())
 
 

@@ -140,7 +140,7 @@ def pipeline_cost_batch(
     samples = None if samples is None else samples.unsqueeze(1)
     padded = torch.nn.functional.pad(arrays, (1, 0))
     at = padded.gather(2, (points + 1).unsqueeze(1).expand(-1, 5, -1))
-    compute, _, weights, forward, stash = at.diff(dim=2).unbind(1)
+    compute, _, weights, forward, stash = (at[:, :, 1:] - at[:, :, :-1]).unbind(1)
     activation = at[:, 1, 1:-1]
     first, stop = devices[:, :-1], devices[:, 1:]
     used = stop > first

@@ -93,11 +93,11 @@ def write(source: Source, path: Path) -> Written:
     notes = []
     if s.pp == 1:
         body = _WHOLE
-        if s.recompute == "full":
+        if layout.recompute(NAME) == "full":
             notes.append("without a pipeline the model has to checkpoint its blocks itself")
     else:
         numbers = {"pp": s.pp, "tp": s.tp, "dp": s.dp, "blocks": sum(layout.layers)}
-        body = _PIPELINE.format(parts=parts(layout.layers), interval=int(s.recompute == "full"), **numbers)
+        body = _PIPELINE.format(parts=parts(layout.layers), interval=int(layout.recompute(NAME) == "full"), **numbers)
     if s.tp > 1:
         notes.append(f"the {s.tp} devices of a replica share operators as its layers do: DeepSpeed divides none itself")
     header = _HEADER.format(model=layout.model, imports=_IMPORTS if s.pp > 1 else "", config=repr(config(s)))
@@ -126,7 +126,7 @@ def _layout(source: Source) -> Layout:
     if s.pp > 1 and s.zero > MOST_ZERO:
         what = f"DeepSpeed runs no pipeline with ZeRO-{s.zero}"
         raise Inexpressible(what, where=where, do=f"take zero {MOST_ZERO}, or one stage")
-    if s.recompute == "selective":
+    if layout.recompute(NAME) == "selective":
         raise Inexpressible("DeepSpeed recomputes whole layers", where=where, do="take recompute full or none")
     if s.cp * s.ep > 1:
         what = "context and expert parallelism are the model's own in DeepSpeed"

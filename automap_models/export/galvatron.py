@@ -54,7 +54,7 @@ def document(layout: Layout) -> dict[str, Any]:
         "tp_consecutive_flags": alike(1),
         "dp_types_enc": alike(int(s.zero == 3)),
         "use_sp": alike(0),
-        "checkpoint": alike(int(s.recompute == "full")),
+        "checkpoint": _text(recomputed_layers(layout)),
         "global_bsz": s.global_batch,
         "chunks": s.micro_batches,
         "pp_division": _text(layers),
@@ -64,6 +64,12 @@ def document(layout: Layout) -> dict[str, Any]:
         "vsp": 0,
         "embed_sdp": int(s.zero == 3),
     }
+
+
+def recomputed_layers(layout: Layout) -> list[int]:
+    """[layers] 1 for each that is recomputed: the first ones of a stage."""
+    stages = zip(layout.recomputed, layout.layers, strict=True)
+    return [int(kind == "full" and i < blocks) for (kind, blocks), count in stages for i in range(count)]
 
 
 def _text(numbers: Any) -> str:
@@ -76,7 +82,7 @@ def _layout(source: Source) -> Layout:
     s, where = layout.strategy, f"plan of {layout.model}"
     if s.zero == 1:
         raise Inexpressible("Galvatron has no ZeRO-1", where=where, do="take zero 2: the same bytes move")
-    if s.recompute == "selective":
+    if any(kind == "selective" for kind, _ in layout.recomputed):
         raise Inexpressible("Galvatron recomputes whole layers", where=where, do="take recompute full or none")
     if s.cp * s.ep > 1:
         what = "Galvatron has neither context nor expert parallelism"

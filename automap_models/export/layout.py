@@ -53,10 +53,29 @@ class Layout:
         return self.strategy.layers
 
     @property
-    def recompute(self) -> Recompute:
-        """What all stages recompute."""
-        assert isinstance(self.strategy.recompute, str)
-        return self.strategy.recompute
+    def recomputed(self) -> tuple[tuple[Recompute, int], ...]:
+        """[pp·vp] what each virtual stage recomputes, and of how many of its blocks, the first ones."""
+        s = self.strategy
+        kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,) * s.stages
+        return tuple(zip(kinds, s.recompute_blocks or self.layers, strict=True))
+
+    def recompute(self, target: str) -> Recompute:
+        """What all stages recompute in all of their blocks.
+
+        Raises:
+            Inexpressible: they differ, for which the target has no words.
+        """
+        counts = zip(self.recomputed, self.layers, strict=True)
+        kinds = {
+            kind if blocks == count else "none" if not blocks else "part" for (kind, blocks), count in counts if count
+        }
+        if len(kinds) > 1 or kinds == {"part"}:
+            what = f"{target} recomputes alike in all stages, and the strategy does not"
+            raise Inexpressible(
+                what, where=f"plan of {self.model}", do="give one `recompute`, or export it to galvatron"
+            )
+        (kind,) = kinds or {"none"}
+        return kind  # type: ignore[return-value]
 
 
 def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:
@@ -70,9 +89,6 @@ def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits
         layout = staged_layout(source.require_result(target), target, limits)
     else:
         strategy = source.written.strategy
-        if isinstance(strategy.recompute, tuple) or strategy.recompute_blocks is not None:
-            what = f"its stages recompute otherwise than each other, which {target} is not told yet"
-            raise Inexpressible(what, where=f"strategy of {source.name}", do="plan with one `recompute` for all")
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
     where = f"plan of {layout.model}"
     require_schedule(layout.strategy.schedule, target, limits, where)

@@ -56,9 +56,10 @@ def arguments(layout: Layout) -> Iterator[tuple[str, ...]]:
         yield "--pipeline-model-parallel-layout", layout_text(layout.layers)
     if s.sequence_parallel and s.tp > 1:
         yield ("--sequence-parallel",)
-    if s.recompute == "selective":
+    recompute = layout.recompute(NAME)
+    if recompute == "selective":
         yield "--recompute-granularity", "selective"
-    elif s.recompute == "full":
+    elif recompute == "full":
         yield "--recompute-granularity", "full"
         yield "--recompute-method", "uniform"
         yield "--recompute-num-layers", "1"

@@ -40,7 +40,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import SplitPoint, pipeline
 from torch.distributed.pipelining.schedules import {schedule_class}
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 SPLIT_SPEC = {split_spec}
@@ -74,7 +73,7 @@ def batch(tensor):
 
 
 def build(made):
-    """The stage of this rank and its schedule; the arguments of one step."""
+    """The stage of this rank and its schedule, the arguments of one step, and the replicas of the stage."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -85,17 +84,23 @@ def build(made):
     args, kwargs = pytree.tree_map(lambda value: share(value, own), (args, kwargs))
     cut = pipeline(model, args, kwargs, split_spec=SPLIT_SPEC)
     stage = cut.build_stage(mesh.get_local_rank("pp"), device, mesh.get_group("pp"))
-    if REPLICAS > 1 and any(parameter.requires_grad for parameter in stage.submod.parameters()):
-        stage.submod = DistributedDataParallel(stage.submod, process_group=mesh.get_group("dp"))
     args, kwargs = pytree.tree_map(
         lambda value: batch(value).to(device) if torch.is_tensor(value) else value, (args, kwargs)
     )
-    return stage, {schedule}, args, kwargs
+    return stage, {schedule}, args, kwargs, mesh.get_group("dp")
+
+
+def average(parameters, replicas):
+    """The mean of the replicas' gradients, in place of each one's own."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad, group=replicas)
+            parameter.grad /= REPLICAS
 
 
 def train(made, steps=1):
     """Steps of training; the losses of the last stage's micro-batches, none on the others."""
-    stage, schedule, args, kwargs = build(made)
+    stage, schedule, args, kwargs, replicas = build(made)
     parameters = [parameter for parameter in stage.submod.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam([{{"params": parameters}}])
     losses = []
@@ -104,6 +109,7 @@ def train(made, steps=1):
         target = torch.zeros(MICRO_BATCHES * (SAMPLES // REPLICAS)) if stage.is_last else None
         given = (args, kwargs) if stage.is_first else ((), {{}})
         schedule.step(*given[0], **given[1], target=target, losses=losses if stage.is_last else None)
+        average(parameters, replicas)
         optimizer.step()
         optimizer.zero_grad()
     return losses

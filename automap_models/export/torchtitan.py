@@ -74,7 +74,7 @@ def write(source: Source, path: Path) -> Written:
         lines += ["    ],"]
     lines += [")", "training = TrainingConfig("]
     lines += [f"    {key}={value!r}," for key, value in training(layout.strategy).items()]
-    lines += [")", f"activation_checkpoint = {_RECOMPUTE[layout.recompute]}", ""]
+    lines += [")", f"activation_checkpoint = {_RECOMPUTE[layout.recompute(NAME)]}", ""]
     beside = {}
     if layout.strategy.stages > 1 and LIMITS.schedules[layout.strategy.schedule] == BY_ROWS:
         beside[_ROWS_ENDING] = torch_csv.rows(schedule)

@@ -53,7 +53,7 @@ def support(low: float, high: float, atoms: int, like: Tensor) -> Tensor:
 def expectation(values: Tensor, atoms: Tensor) -> Tensor:
     """[B, A, Z] logits → [B, A] expected returns; a scalar head (Z = 1) is its own expectation."""
     if values.shape[-1] == 1:
-        return values.squeeze(-1)
+        return values.select(-1, 0)
     return (values.softmax(-1) * atoms).sum(-1)
 
 

@@ -18,10 +18,12 @@ import msgspec
 import numpy as np
 
 from automap_models.core.run_record import Comparison, RunPlan, StepRecord
+from automap_models.core.units import size
 from automap_models.errors import AutomapError, BadInput
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import TOLERANCE, RunProblem
+from automap_models.run.jax_collectives import program_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
@@ -70,7 +72,7 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         comparison = compared([step.loss for step in steps], gradients, whole, batches)
     device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
-    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline)))
+    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline, step.microbatch_size)))
 
 
 def _used(pipeline: JaxPipeline) -> list[int]:
@@ -189,17 +191,23 @@ def gradient_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.nda
     return largest, difference
 
 
-def _notes(pipeline: JaxPipeline) -> list[str]:
+def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
+    """Sentences for people; `samples` are those of a micro-batch."""
     notes = [
         "weights and data are random; each step ran twice, pass by pass for its times and overlapped for its lanes"
     ]
-    odd = [
-        s
-        for s, stage in enumerate(pipeline.layout.stages)
-        if stage.data > 1 and pipeline._step.microbatch_size % stage.data
-    ]
-    if odd:
-        notes.append(f"replicas of stage {odd[0]} get unequal numbers of samples: XLA pads them inside its programs")
+    for s, stage in enumerate(pipeline.layout.stages):
+        if samples % stage.data:
+            what = f"{samples} samples are not equal parts for the {stage.data} replicas of stage {s}"
+            notes.append(f"{what}: XLA pads them inside its programs, and exchanges them whole")
+    collectives = program_collectives(pipeline.programs)
+    if collectives:
+        reduced, planned = (sum(getattr(c, name) for c in collectives.values()) for name in ("all_reduced", "planned"))
+        others = sum(sum(c.others.values()) for c in collectives.values())
+        what = f"in a micro-batch, stages of several devices all-reduce {size(reduced)} a device"
+        notes.append(f"{what}, gradients included; by the plan it is {size(planned)}")
+        if others:
+            notes.append(f"beside that, XLA exchanges {size(others)} a device")
     return notes
 
 

@@ -34,6 +34,7 @@ from .parsing import (
     whole_number,
 )
 from .replan import replan_request, replanned
+from .targets import add_target, narrow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ exit codes: 0 done, 2 the input or the arguments are bad, 3 no plan fits the mem
 
 OF_PLANNING = (
     *("stages", "micro_batches", "global_batch", "microbatch_size", "state_factor", "granularity"),
-    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "equal_replicas", "cut_at"),
+    *("beam", "policy", "certify_budget", "refine_budget", "min_gain", "equal_replicas", "cut_at", "for"),
 )
 """Options that a plan made before has no use for."""
 NOT_OF_SWEEPS = ("plan", "trace", "min_gain", "observed", "attribute", "restart", "corrected")
@@ -116,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--granularity", metavar="N", type=whole_number, help="points at which the model may be cut (default 128)"
     )
     add_restrictions(problem)
+    add_target(problem)
     how = parser.add_argument_group("how to plan")
     add_objective(how)
     how.add_argument(
@@ -209,6 +211,7 @@ def _plan_options(namespace: argparse.Namespace) -> PlanOptions:
     """What is asked of a plan, by the arguments of the same names and by those in milliseconds."""
     if namespace.no_refine:
         refuse(namespace, ("refine_budget",), "--no-refine refines nothing")
+    narrow(namespace)
     names = {field.name for field in fields(PlanOptions)} & vars(namespace).keys()
     return PlanOptions(
         **{name: getattr(namespace, name) for name in names},

@@ -91,6 +91,7 @@ ARGUMENTS: Mapping[str, str] = {
     "refine_s": "--refine-budget",
     "restart_s": "--restart",
     "ranks": "--pp",
+    "target": "--for",
     "time_limit_s": "--time-limit",
     "together": "--keep-together",
     "virtual": "--vp",

@@ -36,6 +36,7 @@ from .parsing import (
     source_of,
 )
 from .strategies import add_strategy, strategy_of, strategy_request
+from .targets import add_target, narrow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
 OF_SEARCHING = (
-    *("schedule", "min_gain", "equal_replicas", "cut_at"),
+    *("schedule", "min_gain", "equal_replicas", "cut_at", "for"),
     *("global_batch", "state_factor", "pin", "keep_together", "max_stages", "memory", "forbid"),
     *("budget", "thorough", "seed", "out", "plot"),
 )
@@ -138,6 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a kind of parallelism that is not to be used; may be repeated",
     )
     add_restrictions(limits)
+    add_target(limits)
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
     add_strategy(parser.add_argument_group("a strategy to price; with any of these nothing is searched"))
     how = parser.add_argument_group("how long to look")
@@ -171,6 +173,7 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     strategy = strategy_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
+    narrow(namespace)
     if strategy is None and namespace.schedule is not None:
         require_schedule(namespace.schedule)
     return filled(

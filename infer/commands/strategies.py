@@ -31,8 +31,8 @@ FIELDS = (*DEGREES, "micro_batch", "recompute", "zero", "sequence_parallel", "pr
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
 OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain")
 OF_SEARCHES = (
-    *("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at"),
-    *("budget", "thorough", "seed", "out", "plot"),
+    *("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "for"),
+    *("budget", "thorough", "seed", "plot"),
 )
 
 

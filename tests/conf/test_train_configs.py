@@ -16,8 +16,10 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import FlatQNetwork, LookAheadQNetwork
 from automap_models.train.build import build_data, build_loggers, build_module, build_trainer, require_settings
+from automap_models.train.distillation import DistillationModule
 from automap_models.train.imitation import ImitationModule
 from automap_models.train.rainbow import RainbowModule
 
@@ -43,7 +45,8 @@ def build(config: DictConfig) -> RainbowModule:
 def test_every_agent_builds_its_module(name: str) -> None:
     config = compose(f"agent={name}")
     module = build(config)
-    assert isinstance(module.online, FlatQNetwork if name == "paper" else LookAheadQNetwork)
+    kinds = {"paper": FlatQNetwork, "one_step": OneStepQNetwork}
+    assert isinstance(module.online, kinds.get(name, LookAheadQNetwork))
     for part, settings in (("agent", module.agent.config), ("learner", module.settings)):
         for key, value in OmegaConf.to_container(config.agent[part]).items():  # type: ignore[union-attr]
             assert getattr(settings, str(key)) == value
@@ -86,6 +89,13 @@ def test_imitation_trains_the_default_network_on_one_plan_a_problem() -> None:
     assert (module.settings.branches, module.settings.alpha, module.agent.config.epsilon(0)) == (1, 0, 0)
     assert module.hparams["imitation"]["temperature"] == module.imitation.temperature
     assert not isinstance(default, ImitationModule)
+
+
+def test_a_teacher_trains_the_network_that_sees_one_step() -> None:
+    module = build(compose("experiment=learned"))
+    assert isinstance(module, DistillationModule)
+    assert isinstance(module.online, OneStepQNetwork)
+    assert module.hparams["distillation"]["temperatures"] == module.distillation.temperatures
 
 
 @pytest.mark.parametrize("name", shipped("trainer"))
@@ -142,7 +152,7 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("agent.network=deep", "agent.network: is 'deep'; choose from look_ahead, flat"),
+        ("agent.network=deep", "agent.network: is 'deep'; choose from look_ahead, one_step, flat"),
         ("agent.size.residual=square", "agent.size.residual"),
         ("agent.size.hidden=0", "agent.size.hidden: is 0"),
         ("+agent.agent.momentum=0.5", "agent.agent.momentum: .*not in"),
@@ -163,6 +173,8 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("seed=-1", "seed: is -1"),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
         ("imitation=true", "imitation: is True; set null, or take experiment=imitation"),
+        ("distillation=true", "distillation: is True; set null, or take experiment=learned"),
+        ("+distillation={temperatures: []}", "agent.network: is 'look_ahead'; distil with agent=one_step"),
         ("+imitation={temperature: 0}", "imitation.temperature: is 0"),
         ("+imitation={temperature: 1}", r"agent.learner.branches: is 8; set 1"),
         ("+imitation={teacher: exact}", "imitation.teacher"),
@@ -179,3 +191,17 @@ def test_a_wrong_setting_is_named(override: str, named: str) -> None:
 def test_a_wrong_trainer_option_is_refused(override: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="trainer: "):
         build_trainer(compose(override, f"out={tmp_path}"), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("distillation.temperatures=[]", r"distillation.temperatures: is \[\]; give numbers above 0"),
+        ("distillation.temperatures=[0.02,0]", "distillation.temperatures: is"),
+        ("agent.size.atoms=11", "agent.size.atoms: is 11; set 1"),
+        ("+imitation={temperature: 1}", "distillation: is set beside imitation"),
+    ],
+)
+def test_a_wrong_setting_of_a_teacher_is_named(override: str, named: str) -> None:
+    with pytest.raises(BadInput, match=named):
+        build(compose("experiment=learned", override))

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from automap_models.envs.pipeline.env import REWARDS, Partial, PipelineEnv, Problems
+from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import (
     HOPELESS,
     CandidateNetwork,
     FlatQNetwork,
     LookAheadQNetwork,
     NetworkSize,
+    SplitQNetwork,
     dueling,
     masked_pool,
 )
@@ -25,7 +27,9 @@ from automap_models.rl.targets import expectation, masked, support
 
 FEATURES, GLOBAL_FEATURES, CANDIDATES, BATCH = 7, 4, 9, 5
 NETWORKS = (LookAheadQNetwork, FlatQNetwork)
-KINDS = list(product(NETWORKS, (1, 11)))
+SCALAR = (*NETWORKS, OneStepQNetwork)
+"""Those that have a scalar head; the first two can have a categorical one, too."""
+KINDS = [*product(NETWORKS, (1, 11)), (OneStepQNetwork, 1)]
 
 
 def size(**changes: object) -> NetworkSize:
@@ -132,7 +136,7 @@ def test_estimates_hopelessly_below_the_best_are_not_told_apart() -> None:
 
 @pytest.mark.parametrize(("kind", "atoms"), KINDS)
 def test_action_values_are_finite_and_every_action_has_one(
-    kind: type[LookAheadQNetwork | FlatQNetwork], atoms: int, problems: Problems, states: Partial
+    kind: type[SplitQNetwork | FlatQNetwork], atoms: int, problems: Problems, states: Partial
 ) -> None:
     net = kind(size(atoms=atoms))
     values = net(net.describe(problems, states))
@@ -140,9 +144,9 @@ def test_action_values_are_finite_and_every_action_has_one(
     assert values.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", SCALAR)
 def test_problems_are_prepared_once_for_all_their_states(
-    kind: type[LookAheadQNetwork | FlatQNetwork], problems: Problems, states: Partial
+    kind: type[SplitQNetwork | FlatQNetwork], problems: Problems, states: Partial
 ) -> None:
     """With the cost-to-go tables where a network reads any; a state is worth the same without."""
     net = kind(size())
@@ -155,7 +159,7 @@ def test_problems_are_prepared_once_for_all_their_states(
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_categorical_head_gives_distributions_over_its_support(
-    kind: type[LookAheadQNetwork | FlatQNetwork], problems: Problems, states: Partial
+    kind: type[SplitQNetwork | FlatQNetwork], problems: Problems, states: Partial
 ) -> None:
     net = kind(size(atoms=11))
     values = net(net.describe(problems, states))
@@ -167,7 +171,7 @@ def test_a_categorical_head_gives_distributions_over_its_support(
 
 @pytest.mark.parametrize(("kind", "atoms"), KINDS)
 def test_a_state_is_worth_the_same_in_any_batch(
-    kind: type[LookAheadQNetwork | FlatQNetwork],
+    kind: type[SplitQNetwork | FlatQNetwork],
     atoms: int,
     env: PipelineEnv,
     problems: Problems,
@@ -184,14 +188,14 @@ def test_a_state_is_worth_the_same_in_any_batch(
         torch.testing.assert_close(alone[0, legal[i]], together[i, legal[i]], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", SCALAR)
 def test_the_legal_actions_values_average_to_the_states_value(
-    kind: type[LookAheadQNetwork | FlatQNetwork], env: PipelineEnv, problems: Problems, states: Partial
+    kind: type[SplitQNetwork | FlatQNetwork], env: PipelineEnv, problems: Problems, states: Partial
 ) -> None:
     """Dueling in the whole network: a head whose advantages are shifted as one gives the same values."""
     net = kind(size(residual="none"))
     before = net(net.describe(problems, states))
-    heads = (net.cut.advantage, net.device_cut.advantage) if isinstance(net, LookAheadQNetwork) else (net.advantage,)
+    heads = (net.cut.advantage, net.device_cut.advantage) if isinstance(net, SplitQNetwork) else (net.advantage,)
     with torch.no_grad():
         for head in heads:
             head.bias += 3.0

@@ -255,7 +255,7 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     done = progress(scaled, partial)
     all_seen, first = look_at_cuts(problems, scaled, done)
     possible = (first > done.first) & (first <= scaled.devices - done.left)
-    best = _first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
+    best = first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
     seen, first = all_seen.at(best), best * devices_per_unit(scaled)
     # Where stages are as many as devices, none of those left may be the first of a unit: nothing is promised then.
     seen = seen._replace(reward=torch.where(possible.any(2, keepdim=True), seen.reward, OUT_OF_MEMORY_REWARD))
@@ -268,7 +268,7 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     )
 
 
-def _first_best(reward: Tensor) -> Tensor:
+def first_best(reward: Tensor) -> Tensor:
     """int64 [B, P, 1] the first unit whose reward is the best but for rounding.
 
     Many device cuts tie exactly where something else sets the length; the tolerance keeps every runtime's choice equal.

@@ -15,10 +15,10 @@ begins at nothing. All parts of the time are parts of one deadline."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,8 @@ RAISES = 1
 """So many times the time of a proof is what raising the bounds of all problems together may take afterwards."""
 OTHERS = 24
 """So many times the time of a proof is what looking at other numbers of micro-batches may take (portfolio.descent)."""
-REGROUP = 8
-"""So many times the time of a refinement is what merging and splitting stages of the best plan may take."""
+REGROUP = 16
+"""So many times the time of a refinement is what merging and splitting stages of the best plans may take."""
 BLOCKS = 4
 """So many times the time of a refinement is what finding a plan between blocks may take."""
 
@@ -359,31 +359,51 @@ def _refined(contenders: Sequence[Contender], refine_s: float, deadline: Deadlin
 def _with_other_stages(
     rated: Sequence[Rated], contenders: Sequence[Contender], refine_s: float, deadline: Deadline
 ) -> Iterator[Rated]:
-    """Where merging two stages of the shortest plan or splitting one, and refining, leads, while it gets shorter.
+    """Where merging two stages of a plan or splitting one, and refining, leads, while it gets shorter.
 
-    Cuts off the grid may be good for numbers of stages whose own plans on the grid are not.
+    Cuts off the grid may be good for numbers of stages whose own plans on the grid are not. The shortest plan comes
+    first. Those that numbers of stages had of their own, before their neighbours' were split, come after it: they may
+    be a little longer, and lead further.
     """
     of_stages = {(contender.problem.stages, contender.problem.micro_batches): contender for contender in contenders}
-    step_s, origin, plan = min(rated, key=lambda entry: entry[0])
-    shorter = True
-    while shorter and not deadline.passed and not any(plan.shardings):
-        shorter, starts = False, list[Rated]()
-        for stages, regrouped in (
-            (plan.stages - 1, merges),
-            (plan.stages, merges_and_splits),
-            (plan.stages + 1, partial(splits, uneven=True)),
-        ):
-            contender = of_stages.get((stages, plan.micro_batches))
-            if contender is not None and stages > 1:
-                plans = shortest_first(contender, regrouped(contender.problem, origin.problem, plan))
-                starts += [(contender.costs(start).step_s, contender, start) for start in plans[:SPLITS]]
-        for _, contender, start in sorted(starts, key=lambda entry: entry[0])[:SPLITS]:
-            part = deadline.part(refine_s, time.process_time)
-            moved = refine(contender.problem, start, part, costs=contender.costs)
-            moved_s = contender.costs(moved).step_s
-            if moved_s < step_s * (1.0 - LENGTH_ROUNDING) and moved.check_valid(contender.problem)[0]:
-                step_s, origin, plan, shorter = moved_s, contender, moved, True
-                yield moved_s, contender, moved
+    best = min(rated, key=lambda entry: entry[0])
+    own = [(c.costs(c.own).step_s, c, c.own) for c in contenders if c.own is not None and c.own is not c.plan]
+    near = [entry for entry in sorted(own, key=lambda entry: entry[0]) if entry[0] <= best[0] * (1.0 + CLOSE)]
+    for begin in (best, *near):
+        step_s, origin, plan = begin
+        shorter = True
+        while shorter and not deadline.passed and not any(plan.shardings):
+            shorter = False
+            for start in _regrouped(of_stages, origin, plan):
+                part = deadline.part(refine_s, time.process_time)
+                moved = refine(start.contender.problem, start.plan, part, costs=start.contender.costs)
+                moved_s = start.contender.costs(moved).step_s
+                if moved_s < step_s * (1.0 - LENGTH_ROUNDING) and moved.check_valid(start.contender.problem)[0]:
+                    step_s, origin, plan, shorter = moved_s, start.contender, moved, True
+                    yield moved_s, start.contender, moved
+
+
+class _Start(NamedTuple):
+    """A plan to be refined."""
+
+    step_s: float
+    contender: Contender
+    plan: StagedPlan
+
+
+def _regrouped(of_stages: Mapping[tuple[int, int], Contender], origin: Contender, plan: StagedPlan) -> list[_Start]:
+    """The shortest of the plans with two stages of a plan merged, with one split, and with both."""
+    starts = list[_Start]()
+    for stages, regroup in (
+        (plan.stages - 1, merges),
+        (plan.stages, merges_and_splits),
+        (plan.stages + 1, partial(splits, uneven=True)),
+    ):
+        contender = of_stages.get((stages, plan.micro_batches))
+        if contender is not None and stages > 1:
+            plans = shortest_first(contender, regroup(contender.problem, origin.problem, plan))
+            starts += [_Start(contender.costs(start).step_s, contender, start) for start in plans[:SPLITS]]
+    return sorted(starts, key=lambda start: start.step_s)[:SPLITS]
 
 
 def fewest_stages(rated: Sequence[Rated], min_gain: float) -> tuple[Contender, StagedPlan]:

@@ -23,6 +23,7 @@ class Contender:
         problem: one of those that compete.
         first: the best plan before the exact search looked at it; None where none fits.
         plan: the best plan; None where none fits.
+        own: the best plan before those of neighbouring problems were tried; None where there were none to try.
         step_s: what its step takes; inf without one.
         bound_s: no plan of the problem on the grid is shorter.
         outcome: see core.staged.SearchLogEntry.
@@ -33,6 +34,7 @@ class Contender:
     problem: StagedProblem
     first: StagedPlan | None = None
     plan: StagedPlan | None = None
+    own: StagedPlan | None = None
     step_s: float = np.inf
     bound_s: float = 0.0
     outcome: Outcome = "planned"

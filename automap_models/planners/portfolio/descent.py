@@ -130,6 +130,7 @@ def _climb(
         if not few:
             ask([contender])
         look_around(contender, one_s, deadline)
+        contender.own = contender.plan
         if last is not None and last.plan is not None:
             halved = shortest_first(contender, splits(contender.problem, last.problem, last.plan))[:SPLITS]
             improve(contender, halved, deadline.part(one_s, time.process_time))
@@ -252,12 +253,14 @@ def merges(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> I
 
 
 def merges_and_splits(problem: StagedProblem, former: StagedProblem, plan: StagedPlan) -> Iterator[StagedPlan]:
-    """The plans of as many stages with two of them merged and one split.
+    """The plans of as many stages with two of them merged and one split; none of stages of equally many devices.
 
     Args:
         problem, former: that the plan is of.
         plan: of two stages or more.
     """
+    if problem.constraints.equal_replicas:
+        return
     fewer = replace(problem, stages=problem.stages - 1)
     for merged in merges(fewer, former, plan):
         yield from splits(problem, fewer, merged, uneven=True)

@@ -152,26 +152,27 @@ class Description(NamedTuple):
     device: Described
 
 
-class LookAheadQNetwork(nn.Module):
-    """Action values from look-ahead features (envs.pipeline.features); the same weights for every cluster size.
+class SplitQNetwork(nn.Module):
+    """Action values of candidates from their features; the same weights for every cluster size.
 
     Only the half of the action space that a step can choose from is computed; the other half is zero.
     """
 
-    exact_last = 2
-    """Decisions at the end of an episode whose look-ahead is the whole plan."""
+    cut: nn.Module
+    device_cut: nn.Module
 
     def __init__(self, size: NetworkSize) -> None:
         super().__init__()
         self.size = size
-        globally = pipeline_features.GLOBAL_FEATURES
-        self.cut = CandidateNetwork(pipeline_features.INSTRUCTION_FEATURES, globally, size)
-        self.device_cut = CandidateNetwork(pipeline_features.DEVICE_FEATURES, globally, size)
 
-    @torch.no_grad()
+    @property
+    def exact_last(self) -> int:
+        """Decisions at the end of an episode that are taken, not learned: the look-ahead is the whole plan."""
+        return 2
+
     def prepare(self, problems: Problems) -> Problems:
-        """The problems with what serves all their states: the cost-to-go tables."""
-        return problems.with_cost_to_go(self.size.max_stages)
+        """Nothing serves all states of a problem."""
+        return problems
 
     @torch.no_grad()
     def describe(self, problems: Problems, partial: Partial) -> Description:
@@ -187,30 +188,31 @@ class LookAheadQNetwork(nn.Module):
             self.describe_device_cuts(problems.take(device_rows), partial.take(device_rows), first),
         )
 
+    def instruction_features(self, problems: Problems, partial: Partial) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of ending the current stage at each point, of the state, and the estimated rewards."""
+        raise NotImplementedError
+
+    def device_features(self, problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of starting the next stage at each of some devices, [a]."""
+        raise NotImplementedError
+
     def describe_cuts(self, problems: Problems, partial: Partial) -> Described:
         """Candidates of states that cut instructions."""
         legal = pipeline.legal_cuts(problems, partial)
-        features, globally, estimate = pipeline_features.instruction_features(problems, partial)
+        features, globally, estimate = self.instruction_features(problems, partial)
         estimate = _as_paid(problems, estimate, self.size.reward)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
         """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
         legal = pipeline.legal_device_cuts(problems, partial, first)
-        features, globally, estimate = pipeline_features.device_features(problems, partial, first)
+        features, globally, estimate = self.device_features(problems, partial, first)
         estimate = _as_paid(problems, estimate, self.size.reward)
         return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
 
     def floor(self, described: Description) -> Tensor:
         """[B] values below this need not be told apart (HOPELESS); -∞ for a network that does without estimates."""
-        if self.size.residual == "none":
-            return described.cut.estimate.new_full((len(described.cut_rows) + len(described.device_rows),), -torch.inf)
-        floors = [
-            best_legal(half.base(part.legal, part.estimate), part.legal).squeeze(1) - HOPELESS
-            for half, part in ((self.cut, described.cut), (self.device_cut, described.device))
-        ]
-        rows = torch.cat([described.cut_rows, described.device_rows])
-        return torch.cat(floors).index_select(0, rows.argsort())
+        return described.cut.estimate.new_full((len(described.cut_rows) + len(described.device_rows),), -torch.inf)
 
     def forward(self, described: Description) -> Tensor:
         """[B, P + max_devices - 1, Z] action values."""
@@ -220,6 +222,48 @@ class LookAheadQNetwork(nn.Module):
         device = functional.pad(device, (0, 0, points, others - device.shape[1]))
         rows = torch.cat([described.cut_rows, described.device_rows])
         return torch.cat([cut, device]).index_select(0, rows.argsort())
+
+
+class LookAheadQNetwork(SplitQNetwork):
+    """Action values from features that look ahead by cost-to-go tables (envs.pipeline.features)."""
+
+    cut: CandidateNetwork
+    device_cut: CandidateNetwork
+
+    def __init__(self, size: NetworkSize) -> None:
+        super().__init__(size)
+        globally = pipeline_features.GLOBAL_FEATURES
+        self.cut = CandidateNetwork(pipeline_features.INSTRUCTION_FEATURES, globally, size)
+        self.device_cut = CandidateNetwork(pipeline_features.DEVICE_FEATURES, globally, size)
+
+    @property
+    def exact_last(self) -> int:
+        """None where the look-ahead is but a feature."""
+        return 0 if self.size.residual == "none" else super().exact_last
+
+    @torch.no_grad()
+    def prepare(self, problems: Problems) -> Problems:
+        """The problems with what serves all their states: the cost-to-go tables."""
+        return problems.with_cost_to_go(self.size.max_stages)
+
+    def instruction_features(self, problems: Problems, partial: Partial) -> tuple[Tensor, Tensor, Tensor]:
+        """See envs.pipeline.features."""
+        return pipeline_features.instruction_features(problems, partial)
+
+    def device_features(self, problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See envs.pipeline.features."""
+        return pipeline_features.device_features(problems, partial, first)
+
+    def floor(self, described: Description) -> Tensor:
+        """[B] values below this need not be told apart (HOPELESS); -∞ for a network that does without estimates."""
+        if self.size.residual == "none":
+            return super().floor(described)
+        floors = [
+            best_legal(half.base(part.legal, part.estimate), part.legal).squeeze(1) - HOPELESS
+            for half, part in ((self.cut, described.cut), (self.device_cut, described.device))
+        ]
+        rows = torch.cat([described.cut_rows, described.device_rows])
+        return torch.cat(floors).index_select(0, rows.argsort())
 
 
 class FlatQNetwork(nn.Module):

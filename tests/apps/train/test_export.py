@@ -81,6 +81,19 @@ def look_ahead(compose_tiny: MakeConfig, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
+def one_step(compose_tiny: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The network without tables, which the older exporter traces, with weights as large as trained ones."""
+    config = compose_tiny("agent=one_step", "agent.size.hidden=16", f"env.max_devices={MAX_DEVICES}")
+    module, data, path = build_module(config), build_data(config), tmp_path_factory.mktemp("p") / "policy.onnx"
+    torch.manual_seed(1)
+    for weight in module.online.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    data.setup()
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return Exported(path, module, plain, export.export_policy(module, data, path, plain, STATES))
+
+
+@pytest.fixture(scope="module")
 def records(random_problems: Callable[..., list[StagedProblem]]) -> list[StagedProblem]:
     """Problems of two to four stages on 1 … 16 devices, of which some have no plan that fits."""
     return random_problems(7, 120, POINTS, stages=(2, MAX_STAGES), memory=(0.5, 20.0))
@@ -302,3 +315,13 @@ def test_a_file_that_decides_otherwise_is_refused_and_does_not_stay(
         export.export_policy(exported.module, data, tmp_path / "policy.onnx", exported.config, STATES)
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     assert (tmp_path / "policy.onnx").read_bytes() == b"an older one"
+
+
+@pytest.mark.slow
+def test_a_policy_without_tables_is_exported_whole(one_step: Exported, records: list[StagedProblem]) -> None:
+    """It agrees with torch, in batches of any size, and pays what the environment pays."""
+    assert_agrees(one_step, records)
+    assert_plans_in_batches_of_any_size_and_beams_of_any_width(one_step, records)
+    assert_rewards_are_earned(one_step, records)
+    assert_only_legal_states_are_compared(one_step, records)
+    assert_tells_nothing_of_the_machine(one_step)

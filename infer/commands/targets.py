@@ -1,0 +1,52 @@
+"""`--for TARGET`: plans that automap-export can write for a framework, from the start.
+
+Nothing here imports numpy: help is to be fast."""
+
+from __future__ import annotations
+
+import argparse
+
+from automap_models.errors import BadInput
+
+PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
+"""Targets that restrict where a model is cut or how devices are shared out."""
+BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
+
+
+def add_target(group: argparse._ArgumentGroup) -> None:
+    """--for: within what a framework can express."""
+    group.add_argument(
+        "--for",
+        metavar="TARGET",
+        choices=PLANNED_FOR,
+        help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where "
+        "blocks end, under a schedule that it runs",
+    )
+
+
+def narrow(namespace: argparse.Namespace) -> None:
+    """Ask of plans what the target asks of them; `--equal-replicas`, `--cut-at` and `--forbid` are set accordingly.
+
+    Stages that divide operators, each by its own number of devices, are left out where the target has one number.
+
+    Raises:
+        BadInput: another option asks for what the target cannot express.
+    """
+    name = getattr(namespace, "for")
+    if name is None:
+        return
+    from automap_models.export.targets import target_by_name
+
+    limits = target_by_name(name).limits
+    assert limits is not None
+    if namespace.schedule is not None and namespace.schedule not in limits.schedules:
+        do = f"choose from {', '.join(limits.schedules)}"
+        raise BadInput(f"{name} does not run schedule {namespace.schedule}", where="`schedule`", do=do)
+    namespace.equal_replicas = namespace.equal_replicas or limits.equal_replicas
+    if limits.cuts != "anywhere":
+        if namespace.cut_at not in (None, BLOCKS):
+            raise BadInput(f"{name} cuts where blocks end", where="`cut_at`", do="leave it out")
+        namespace.cut_at = BLOCKS
+    forbidden = getattr(namespace, "forbid", None)
+    if limits.sharding != "by stage" and forbidden is not None and "operator" not in forbidden:
+        namespace.forbid = [*forbidden, "operator"]

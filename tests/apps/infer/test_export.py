@@ -1,0 +1,196 @@
+"""automap-export: what it prints and writes, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from drawn_plans import block_end, costed, cut_plan, profile
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.result import PlanReport
+from automap_models.formats.npz import write_npz
+from automap_models.formats.plan_json import write_plan
+from automap_models.infer.app import export as main
+from automap_models.infer.app import infer
+
+CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12, "pair")
+STRATEGY = {
+    "schema": 1,
+    "kind": "strategy",
+    "model": "small",
+    "strategy": {"micro_batch": 1, "global_batch": 8, "pp": 2, "dp": 1, "micro_batches": 8, "recompute": "full"},
+    "stage_layers": [2, 3],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile of six blocks, a plan between them, one inside one, and a strategy."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    whole = profile(6)
+    write_npz("profile.npz", whole)
+    for name, cut, first in (("plan", block_end(2), 4), ("inside", block_end(2) + 1, 4), ("unequal", block_end(2), 3)):
+        problem, plan = cut_plan(whole, CLUSTER, (cut,), (first,))
+        write_plan(f"{name}.json", PlanReport(costed(problem, plan), {}, 1.0, None, None))
+    Path("strategy.json").write_text(json.dumps(STRATEGY), encoding="utf-8")
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Callable[[str, int], str]:
+    """Runs a command that fails with that code, and returns its one line on standard error."""
+
+    def run(command: str, code: int = 2) -> str:
+        assert main(command.split()) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert re.fullmatch(r"automap-export: error: [^\n]+\n", err)
+        return err
+
+    return run
+
+
+def test_a_schedule_is_printed_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """1F1B of two stages and eight micro-batches, as the docstring of core.schedules draws it."""
+    assert main(["plan.json", "--to", "torch-csv"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0F4,0B3,0F5,0B4,0F6,0B5,0F7,0B6,0B7"
+    assert second == ",".join(f"1{kind}{m}" for m in range(8) for kind in "FB")
+
+
+def test_a_file_is_written_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan.json", "profile.npz", "--to", "megatron", "--out", "plan.args"]) == 0
+    assert "2 stages, 8 micro-batches, 1f1b" in capsys.readouterr().out
+    assert "--pipeline-model-parallel-layout 'Et*3|t*3L'" in Path("plan.args").read_text("utf-8").splitlines()
+
+
+def test_a_snapped_plan_says_what_changed_and_what_it_loses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inside.json", "profile.npz", "--to", "megatron", "--snap", "--out", "plan.args"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "stage 0 ends after layers.2 (instruction 13 instead of 14)" in printed
+    assert re.search(r"loses a step of \S+ m?s instead of \S+ m?s, \S+ % (longer|shorter)", printed)
+
+
+def test_the_document_holds_the_files_and_the_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inside.json", "profile.npz", "--to", "galvatron", "--snap", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert json.loads(document["files"][""])["pp_division"] == "3,3"
+    assert len(document["changes"]) == 1
+    assert document["step_s"]["after"] > 0
+
+
+def test_a_schedule_without_a_class_is_written_beside_torchtitans_config() -> None:
+    strategy = {**STRATEGY, "strategy": {**STRATEGY["strategy"], "schedule": "zb-h1"}}  # type: ignore[dict-item]
+    Path("zb.json").write_text(json.dumps(strategy), encoding="utf-8")
+    assert main(["zb.json", "--to", "torchtitan", "--out", "titan.py"]) == 0
+    assert "pipeline_parallel_schedule_csv='titan.csv'" in Path("titan.py").read_text("utf-8")
+    assert len(Path("titan.csv").read_text("utf-8").splitlines()) == 2
+
+
+def test_a_target_of_two_files_asks_for_a_name(fails: Callable[[str], str]) -> None:
+    strategy = {**STRATEGY, "strategy": {**STRATEGY["strategy"], "schedule": "zb-h1"}}  # type: ignore[dict-item]
+    Path("zb.json").write_text(json.dumps(strategy), encoding="utf-8")
+    assert "--out: torchtitan takes 2 files" in fails("zb.json --to torchtitan")
+
+
+def test_the_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["torch-csv", "torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron", "jax", "hf"]
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("plan.json --to megatron", "only the model tells where the plan cuts it"),
+        ("inside.json profile.npz --to megatron", "stage 0 ends inside layers.3 (instruction 14)"),
+        ("inside.json profile.npz --to megatron", "--snap writes the nearest plan: stage 0 ends after layers.2"),
+        ("unequal.json profile.npz --to torchtitan", "equally many devices, and the plan gives them 3 and 5"),
+        ("plan.json profile.npz --to torch-split-spec", "its instructions are no modules of torch"),
+        ("strategy.json --to jax", "a strategy has no words in jax"),
+        ("strategy.json --to megatron --snap", "--snap: moves the cuts of a plan of stages"),
+        ("missing.json --to megatron", "missing.json: cannot be read"),
+        ("profile.npz --to megatron", "profile.npz"),
+        ("plan.json --to tensorflow", "invalid choice: 'tensorflow'"),
+        ("plan.json", "the following arguments are required: --to"),
+        ("plan.json --to torch-csv --device a100", "--device: is for a model, and none is given"),
+        ("plan.json --to torch-csv --out plan.json", "is an input, too"),
+    ],
+)
+def test_a_mistake_costs_one_sentence(command: str, sentence: str, fails: Callable[[str], str]) -> None:
+    assert sentence in fails(command)
+
+
+def test_nothing_is_written_where_a_plan_is_refused(fails: Callable[[str], str]) -> None:
+    fails("inside.json profile.npz --to megatron --out plan.args")
+    assert not Path("plan.args").exists()
+
+
+def test_a_plan_of_another_model_is_refused(fails: Callable[[str], str]) -> None:
+    write_npz("other.npz", profile(6, seed=1))
+    assert "belongs to another profile" in fails("plan.json other.npz --to megatron")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"stage_layers": [2, 2, 1]}, "3 numbers of layers for 2 × 1 stages"),
+        ({"stage_layers": ["two", 3]}, "$.stage_layers[0]"),
+        ({"strategy": {"micro_batch": 1, "global_batch": 8, "dp": 3}}, "do not divide 8"),
+        ({"strategy": {"micro_batch": 1, "global_batch": 8, "pp": 2, "micro_batches": 4}}, "micro_batches is 4, not 8"),
+        ({"strategy": {"micro_batch": 1, "global_batch": 8, "speed": 2}}, "unknown key 'speed'"),
+        ({"strategy": {"micro_batch": 1}}, "global_batch"),
+        ({"strategy": {"micro_batch": 1, "global_batch": 8, "tp": "two"}}, "tp"),
+        ({"kind": "tactic"}, "$.kind is 'tactic'"),
+        ({"schema": 2}, "$.schema"),
+    ],
+)
+def test_a_strategys_file_that_contradicts_itself_is_refused(
+    change: dict[str, object], sentence: str, fails: Callable[[str], str]
+) -> None:
+    Path("bad.json").write_text(json.dumps({**STRATEGY, **change}), encoding="utf-8")
+    assert sentence in fails("bad.json --to megatron")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed", "galvatron"])
+@pytest.mark.parametrize("stages", ["4", "auto"])
+def test_a_plan_made_for_a_target_is_written_without_snapping(
+    stages: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With four stages planning ended: merging two of them left three, which cannot have equally many devices."""
+    made = ["profile.npz", "--topo", "A", "--stages", stages, "--micro-batches", "8", "--for", target]
+    assert infer([*made, "--out", "made.json", "--certify-budget", "100", "--refine-budget", "100"]) == 0
+    assert main(["made.json", "profile.npz", "--to", target]) == 0
+    assert capsys.readouterr().err in (
+        "",
+        "note: run Galvatron with --mixed_precision bf16, which its file does not hold\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--for", "megatron", "--schedule", "gpipe"], "--schedule: megatron does not run schedule gpipe"),
+        (["--for", "megatron", "--cut-at", "layers.0"], "--cut-at: megatron cuts where blocks end; leave it out"),
+        (["--for", "jax"], "invalid choice: 'jax'"),
+        (["--for", "megatron", "--plan", "plan.json"], "--for: the plan read has its own; leave it out"),
+    ],
+)
+def test_options_beside_a_target_that_contradict_it_are_refused(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert infer(["profile.npz", "--topo", "A", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_target_that_is_not_installed_cannot_check(
+    fails: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "megatron", None)
+    sentence = fails("strategy.json --to megatron --check")
+    assert "--check: megatron.core" in sentence
+    assert "pip install megatron-core, or leave it out" in sentence
