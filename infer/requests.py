@@ -95,6 +95,7 @@ class PlaceRequest:
         time_limit_s: after which it returns its best plan; None for its own limit.
         plan: a placement.json to cost, instead of making one.
         nodes, accelerator, host, link_bytes_per_s: how a model becomes a graph.
+        cluster: of the objective step, by name or file; None: as many equal devices as `overrides` says.
     """
 
     source: Source
@@ -108,6 +109,7 @@ class PlaceRequest:
     accelerator: str | None
     host: str | None
     link_bytes_per_s: float | None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from automap_models.errors import AutomapError, BadInput
 from automap_models.export.layout import Inexpressible
-from automap_models.export.snap import Snapped, snapped
+from automap_models.export.snap import Snapped, again, snapped
 from automap_models.export.sources import Source, StagedSource
 from automap_models.export.target import Target, Written
 from automap_models.formats.atomic import write_text
@@ -84,7 +84,7 @@ def _with_nearest(error: Inexpressible, source: StagedSource, target: Target, pa
         moved = snapped(source, target.name, target.limits)
         target.write(moved.source, path)
     except AutomapError:
-        return error
+        return Inexpressible(error.what, where=error.where, do=error.do or again(target.name))
     do = f"`snap` writes the nearest plan: {', '.join(moved.changes)}, with {moved.loss}"
     return Inexpressible(error.what, where=error.where, do=do)
 

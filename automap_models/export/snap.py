@@ -74,15 +74,20 @@ def snapped(source: StagedSource, target: str, limits: Limits) -> Snapped:
     valid, objection = moved.check_valid(problem)
     if not valid:
         what = f"cannot be snapped to {target}: {objection}"
-        raise BadInput(what, where=f"plan of {source.name}", do="plan again within its limits, with `target`")
+        raise BadInput(what, where=f"plan of {source.name}", do=again(target))
     cost = step_cost(problem, moved)
     if not cost.feasible:
         stage = cost.fullest
         what = f"stage {stage} of the plan snapped to {target} needs {cost.memory_bytes[stage] / 1e9:.1f} GB a device"
-        do = "plan again within its limits, with `target`"
+        do = again(target)
         raise Infeasible(f"{what}, which has {cost.limit_bytes[stage] / 1e9:.1f} GB", where=source.name, do=do)
     after = replace(source, result=Result(problem, moved, cost, "feasible"))
     return Snapped(after, tuple(changes), result.cost.step_s, cost.step_s)
+
+
+def again(target: str) -> str:
+    """What to do about a plan of which there is none near that the target can express."""
+    return f"plan again within its limits, with `target='{target}'`"
 
 
 def nearest(time_s: FloatArray, cuts: Sequence[int], allowed: Sequence[int]) -> tuple[int, ...] | None:
@@ -153,7 +158,7 @@ def _snapped_devices(
     count, rest = divmod(devices, stages)
     if rest:
         what = f"{devices} devices do not make {stages} stages of equally many, as {target} has them"
-        raise BadInput(what, where=f"plan of {problem.profile.model}", do="plan again within its limits, with `target`")
+        raise BadInput(what, where=f"plan of {problem.profile.model}", do=again(target))
     equal = tuple(range(count, devices, count))
     if equal != plan.device_cuts:
         changes.append(f"{count} devices for every stage")

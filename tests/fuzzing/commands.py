@@ -33,6 +33,13 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["step.mlir", "--topo", "topo.yaml", "--plan", "hybrid.json"],
         ["good.npz", "--topo", "topo.yaml", "--keep-together", "op1*", "--forbid", "data", "--budget", "0.1"],
     ],
+    "export": [
+        ["plan.json", "--to", "torch-csv"],
+        ["plan.json", "good.npz", "--to", "galvatron", "--snap"],
+        ["strategy.json", "--to", "megatron", "--out", "out.json"],
+        ["shardings.json", "--to", "jax"],
+        ["hybrid.json", "step.mlir", "--to", "jax", "--json"],
+    ],
     "place": [
         ["graph.json", "--planner", "greedy"],
         ["graph.json", "--plan", "placement.json"],
@@ -56,7 +63,7 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["opp", "step.mlir", "--topo", "A", "--objective", "count", "--agent", "agent.yaml", "--episodes", "5"],
     ],
 }
-SLOW_OPTIONS = frozenset({"--measure", "--thorough", "--plot", "--verify"})
+SLOW_OPTIONS = frozenset({"--measure", "--thorough", "--plot", "--verify", "--check"})
 """Options that begin work of their own: a device's clock, a picture, a training, another process."""
 
 
@@ -96,6 +103,7 @@ def _files() -> dict[str, bytes]:
     plan, placed = plans()
     files = {
         **(infer_files() | place_files() | _step_files()),
+        "strategy.json": samples.as_json(samples.STRATEGY),
         **{"plan.json": plan, "placement.json": placed, "policy.onnx": samples.tiny_policy()},
     }
     step = ["step.mlir", "--topo", "topo.yaml"]

@@ -63,6 +63,7 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_json import read_plan, read_run_plan
     from automap_models.formats.sharding_json import read_sharding_plan
+    from automap_models.formats.strategy_json import read_strategy
     from automap_models.workloads.config_json import read_config
 
     layers, (plan, placed) = samples.model(), plans()
@@ -78,6 +79,7 @@ def documents() -> dict[str, Target]:
         "plan": (lambda path: read_plan(path, whole), [plan]),
         "plan to run": (read_run_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
+        "strategy": (read_strategy, [samples.as_json(samples.STRATEGY)]),
         "config": (read_config, [samples.as_json(config) for config in samples.CONFIGS]),
         "sharding plan": (read_sharding_plan, [samples.as_json(samples.SHARDING)]),
     }

@@ -83,6 +83,20 @@ PIPER = {
     ],
 }
 _VARIABLE = {"shape": [6, 8], "dtype": "f32", "bytes": 192.0, "dim": 1}
+STRATEGY = {
+    "schema": 1,
+    "kind": "strategy",
+    "model": "small",
+    "strategy": {
+        "micro_batch": 1,
+        "global_batch": 8,
+        "pp": 2,
+        "tp": 2,
+        "micro_batches": 8,
+        "recompute": ["full", "none"],
+    },
+    "stage_layers": [2, 3],
+}
 SHARDING = {
     **{"schema": 1, "kind": "operator", "model": "m", "planner": "milp", "objective": "count", "rules": "paper"},
     **{"cluster": TOPO, "devices": 2},

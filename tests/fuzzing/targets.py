@@ -12,7 +12,17 @@ from .readers import descriptions, documents, modules, policies, profiles, store
 TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
     profiles: ("npz", "graph.txt", "piper", "placement graph as profile"),
     descriptions: ("cluster", "device", "sweep", "rules", "search agent", "online agent"),
-    documents: ("times", "placement graph", "split", "placement", "plan", "hybrid plan", "config", "sharding plan"),
+    documents: (
+        "times",
+        "placement graph",
+        "split",
+        "placement",
+        "plan",
+        "hybrid plan",
+        "config",
+        "sharding plan",
+        "strategy",
+    ),
     stored: ("manifest", "shard", "cached model", "cached exploration"),
     policies: ("policy",),
     modules: ("HLO text", "StableHLO text", "StableHLO bytecode"),
