@@ -119,10 +119,13 @@ def require_model(plan: RunPlan, traced: TracedStep, source: Source) -> None:
     profile = _profile(traced.graph)
     same = _is_model(plan, profile)
     if not same and source.kind is not SourceKind.FACTORY and len(profile) == plan.instructions:
-        same = _is_model(plan, _profile(instruction_graph(module_of(source))))
+        profiled = replace(source, batch=traced.step.microbatch_size)
+        same = _is_model(plan, _profile(instruction_graph(module_of(profiled))))
     if not same:
-        what = f"was made for another model than {traced.step.name}: {plan.instructions} instructions of {plan.model}"
-        raise BadInput(what, where=plan.where, do=f"give that model, or plan again for this one of {len(profile)}")
+        what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"
+        what += f": {plan.instructions} forward instructions of {plan.model}, not {len(profile)}"
+        do = f"give that model, or profile this one with `batch={traced.step.microbatch_size}` and plan again"
+        raise BadInput(what, where=plan.where, do=do)
 
 
 def _profile(graph: InstructionGraph) -> Profile:
