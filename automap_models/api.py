@@ -293,7 +293,7 @@ def search_strategies(
     placed, chips = _cluster(cluster), _device(device)
     kinds = read_kinds(placed)
     if not isinstance(model, ModelWork):
-        precision = fixed.get("precision") or usual_precision(kinds.values() or (chips,))
+        precision = fixed.get("precision") or usual_precision([*kinds.values()] or [chips])
         dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=dtype)
     problem = StrategyProblem(

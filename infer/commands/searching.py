@@ -55,7 +55,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
 
     assert request.options.global_batch is not None
     device, kinds = read_device(request.device or DEFAULT_DEVICE), read_kinds(cluster)
-    precision = wanted.fields.get("precision") or usual_precision(kinds.values() or (device,))
+    precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device])
     dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
     source = replace(request.source, dtype=dtype)
     transformer(source).shape()

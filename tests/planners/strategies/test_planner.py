@@ -20,7 +20,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -209,3 +209,11 @@ def test_the_python_function_is_the_planner_and_its_bound_is_one() -> None:
     problem = StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed={"pp": 2, "zero": 1})
     best = best_of_all(replace(problem, fixed={**problem.fixed, "recompute": "none"}))
     assert best is not None and result.bound.value <= best
+
+
+def test_the_usual_precision_is_the_faster_one_of_16_bits() -> None:
+    rates = {"float32": 1e12, "bfloat16": 2e12, "float16": 8e12}
+    old, new = replace(DEVICE, matrix=rates), replace(DEVICE, matrix={**rates, "bfloat16": 8e12})
+    assert usual_precision([old]) == usual_precision([old, new]) == "fp16"
+    assert usual_precision([new]) == "bf16"
+    assert usual_precision([replace(DEVICE, matrix={"float32": 1e12})]) == "fp32"
