@@ -17,18 +17,23 @@ import jax
 import msgspec
 import numpy as np
 
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.profile import Profile
 from automap_models.core.run_record import Comparison, RunPlan, StepRecord
+from automap_models.core.units import size
 from automap_models.errors import AutomapError, BadInput
+from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import TOLERANCE, RunProblem
+from automap_models.run.jax_collectives import program_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
-from automap_models.workloads.source import Source, SourceKind, framework_of, training_step_of
+from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
 _TINY = float(np.finfo(np.float32).tiny)
 NEGLIGIBLE = 1e-3
@@ -48,7 +53,7 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
     step = _step(problem.source, plan)
     with user_code(problem.source.what):
         traced = TracedStep(step)
-    require_model(plan, traced)
+    require_model(plan, traced, problem.source)
     layout, devices = layout_of(plan, problem.schedule), _devices(problem)
     arguments = drawn_arguments(step, problem.seed)
     pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
@@ -70,7 +75,7 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
         whole = JaxPipeline(traced, on_one_device(micro_batches), arguments, devices=devices)
         comparison = compared([step.loss for step in steps], gradients, whole, batches)
     device = f"{len(set(_used(pipeline)))} × {devices[0].device_kind}"
-    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline)))
+    return JaxAnswer(device, pipeline.clock, tuple(steps), comparison, tuple(_notes(pipeline, step.microbatch_size)))
 
 
 def _used(pipeline: JaxPipeline) -> list[int]:
@@ -102,23 +107,35 @@ def _traceable(source: Source) -> TrainingStep:
     return step_of(source.what, returned, source.dtype)
 
 
-def require_model(plan: RunPlan, traced: TracedStep) -> None:
+def require_model(plan: RunPlan, traced: TracedStep, source: Source) -> None:
     """Refuse another model than the plan's.
+
+    A profile of a built-in model with many blocks has other names than the whole trace, in the same places: it was made
+    of a few blocks, repeated. Such a model is told by a trace of that sort.
 
     Raises:
         BadInput: its forward instructions or parameters are not those that the plan was made for.
     """
-    graph = traced.graph
-    profile = profile_from_graph(graph, np.ones(len(graph)), {})
-    known = plan.model_fingerprint
-    same = (
-        profile.model_fingerprint == known
-        if known is not None
-        else len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
-    )
+    profile = _profile(traced.graph)
+    same = _is_model(plan, profile)
+    if not same and source.kind is not SourceKind.FACTORY and len(profile) == plan.instructions:
+        profiled = replace(source, batch=traced.step.microbatch_size)
+        same = _is_model(plan, _profile(instruction_graph(module_of(profiled))))
     if not same:
-        what = f"was made for another model than {traced.step.name}: {plan.instructions} instructions of {plan.model}"
-        raise BadInput(what, where=plan.where, do=f"give that model, or plan again for this one of {len(profile)}")
+        what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"
+        what += f": {plan.instructions} forward instructions of {plan.model}, not {len(profile)}"
+        do = f"give that model, or profile this one with `batch={traced.step.microbatch_size}` and plan again"
+        raise BadInput(what, where=plan.where, do=do)
+
+
+def _profile(graph: InstructionGraph) -> Profile:
+    return profile_from_graph(graph, np.ones(len(graph)), {})
+
+
+def _is_model(plan: RunPlan, profile: Profile) -> bool:
+    if plan.model_fingerprint is not None:
+        return profile.model_fingerprint == plan.model_fingerprint
+    return len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
 
 
 def _names(plan: RunPlan, names: Sequence[str]) -> tuple[str, ...]:
@@ -189,17 +206,23 @@ def gradient_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.nda
     return largest, difference
 
 
-def _notes(pipeline: JaxPipeline) -> list[str]:
+def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
+    """Sentences for people; `samples` are those of a micro-batch."""
     notes = [
         "weights and data are random; each step ran twice, pass by pass for its times and overlapped for its lanes"
     ]
-    odd = [
-        s
-        for s, stage in enumerate(pipeline.layout.stages)
-        if stage.data > 1 and pipeline._step.microbatch_size % stage.data
-    ]
-    if odd:
-        notes.append(f"replicas of stage {odd[0]} get unequal numbers of samples: XLA pads them inside its programs")
+    for s, stage in enumerate(pipeline.layout.stages):
+        if samples % stage.data:
+            what = f"{samples} samples are not equal parts for the {stage.data} replicas of stage {s}"
+            notes.append(f"{what}: XLA pads them inside its programs, and exchanges them whole")
+    collectives = program_collectives(pipeline.programs)
+    if collectives:
+        reduced, planned = (sum(getattr(c, name) for c in collectives.values()) for name in ("all_reduced", "planned"))
+        others = sum(sum(c.others.values()) for c in collectives.values())
+        what = f"in a micro-batch, stages of several devices all-reduce {size(reduced)} a device"
+        notes.append(f"{what}, gradients included; by the plan it is {size(planned)}")
+        if others:
+            notes.append(f"beside that, XLA exchanges {size(others)} a device")
     return notes
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap_models.errors import BadInput
+from automap_models.hlo.sharded_step import STATE
 from automap_models.hlo.step import TrainingStep
 
 _WANTED = "let it return the updated parameters and state in the order of its arguments, and the loss"
@@ -133,7 +134,8 @@ def drawn_arguments(step: TrainingStep, seed: int) -> list[Any]:
     """First values of the arguments that are no inputs.
 
     Kernels are normal with variance 1/fan-in, scales (vectors of that name) normal around 1, other vectors around 0,
-    with deviation 0.1; state is zero, but for random keys, which are the seed's.
+    with deviation 0.1. Floating-point state is sharded_step.STATE: Adam's first update is then a smooth function of the
+    gradient, where from zero it is its sign, which rounding errors turn. Random keys are the seed's, other state is 0.
 
     Returns:
         A tree for each argument, None for inputs.
@@ -150,7 +152,7 @@ def drawn_arguments(step: TrainingStep, seed: int) -> list[Any]:
     def state(path: Any, leaf: Any) -> Any:
         if is_key(leaf):
             return jax.random.key(seed) if _is_typed_key(leaf) else np.asarray(jax.random.PRNGKey(seed))
-        return np.zeros(leaf.shape, leaf.dtype)
+        return np.full(leaf.shape, STATE if jnp.issubdtype(leaf.dtype, jnp.floating) else 0, leaf.dtype)
 
     return [
         None

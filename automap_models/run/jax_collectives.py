@@ -1,0 +1,60 @@
+"""What XLA exchanges between the devices of a stage, beside what the plan says.
+
+A result that is summed over a partitioned dimension is all-reduced; nothing else is exchanged where a plan needs no
+resharding (hlo/step_classes.py). Bytes are compared, not numbers: XLA puts several all-reduces into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from automap_models.hlo.step_cut import ProgramKey
+from automap_models.run.jax_programs import StepPrograms
+
+_ALL_REDUCE = "all-reduce"
+
+
+@dataclass(frozen=True)
+class ProgramCollectives:
+    """The collectives of a program, bytes of their results on one device.
+
+    Attributes:
+        planned: sums over partitioned dimensions in what it computes.
+        all_reduced: what XLA all-reduces.
+        others: XLA's word for every other collective → its bytes.
+    """
+
+    planned: float
+    all_reduced: float
+    others: Mapping[str, float]
+
+
+def program_collectives(programs: StepPrograms) -> dict[ProgramKey, ProgramCollectives]:
+    """Those of every program of a stage of several devices."""
+    planned = _planned(programs)
+    collectives: dict[ProgramKey, ProgramCollectives] = {}
+    for key, compiled in programs.compiled.items():
+        if programs.shardings.of_classes(key.stage):
+            nbytes = {kind: numbers.nbytes for kind, numbers in compiled.communication.items()}
+            all_reduced = nbytes.pop(_ALL_REDUCE, 0.0)
+            collectives[key] = ProgramCollectives(planned.get(key, 0.0), all_reduced, nbytes)
+    return collectives
+
+
+def _planned(programs: StepPrograms) -> dict[ProgramKey, float]:
+    """Program → bytes of the results that are summed over a partitioned class."""
+    shardings, planned = programs.shardings, dict[ProgramKey, float]()
+    if shardings.classes is None:
+        return planned
+    for key, program in programs.cut.programs.items():
+        axes, sizes = shardings.of_classes(key.stage), dict(shardings.meshes[key.stage].shape)
+        inside = set(program.operations)
+        for total in shardings.classes.separate_sums if axes else ():
+            if total.operation in inside and any(total.over in chosen for chosen in axes.values()):
+                parts = [sizes[axis] for axis, chosen in axes.items() if chosen.intersection(total.classes)]
+                share = total.nbytes
+                for size in parts:
+                    share /= size
+                planned[key] = planned.get(key, 0.0) + share
+    return planned

@@ -1,0 +1,235 @@
+"""Plans of every kind that run on JAX's devices, held against the training step as it is.
+
+For each of three models eight plans run two steps of four micro-batches. The loss of both steps and the gradients of
+the first are held against the step itself, `jax.jit(step)`, on one device: it runs once a micro-batch from the same
+values, the first moment of Adam's first update shows the gradient, and their averages are what a plan has to come to.
+The collectives in the compiled programs are held against those that the plan implies.
+
+    OMP_NUM_THREADS=1 python benchmarks/jax_plans.py [MODEL …] [--plans NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from automap_models.core.schedules import build_schedule
+from automap_models.core.sharding_classes import REPLICATED
+from automap_models.hlo.graph import rules_of
+from automap_models.hlo.rule_sets import read_rule_set
+from automap_models.hlo.sharding_classes import sharding_classes
+from automap_models.hlo.step import TrainingStep
+from automap_models.run.jax_collectives import program_collectives
+from automap_models.run.jax_layout import Layout, StageLayout
+from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
+from automap_models.run.jax_run import gradient_errors
+from automap_models.run.jax_step import drawn_arguments, drawn_batch, micro_batches
+from automap_models.workloads.decoder import DecoderConfig
+from automap_models.workloads.resnet import ResNetConfig
+from automap_models.workloads.t5 import T5Config
+from automap_models.workloads.training import OPTIMIZER, training_step
+
+FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",  # compilation is what takes time
+    "--xla_llvm_disable_expensive_passes=true",
+)
+SAMPLES, MICRO_BATCHES, LENGTH, VOCABULARY = 4, 4, 6, 24
+TOLERANCE = 1e-5
+_DECAY = 0.9
+"""Adam's, of the first moment."""
+
+
+def gpt() -> TrainingStep:
+    """A decoder whose word embedding is its output matrix, with dropout."""
+    config = DecoderConfig(8, 2, 3, VOCABULARY, positions=LENGTH, tied=True, attention_bias=False, residual_dropout=0.1)
+    return training_step("gpt", config, (SAMPLES, LENGTH), "float32")
+
+
+def resnet() -> TrainingStep:
+    """Convolutions whose batch statistics are state."""
+    return training_step("resnet", ResNetConfig((1, 1), width=4, classes=4, image=16), (SAMPLES,), "float32")
+
+
+def t5() -> TrainingStep:
+    """An encoder and a decoder that reads it from all its blocks; one embedding for three uses."""
+    config = T5Config(8, 2, 4, 16, 1, VOCABULARY)
+    return training_step("t5", config, (SAMPLES, LENGTH), "float32")
+
+
+MODELS: dict[str, Callable[[], TrainingStep]] = {"gpt": gpt, "resnet": resnet, "t5": t5}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan: (d, t) of each stage, its schedule, and virtual stages a rank."""
+
+    shapes: tuple[tuple[int, int], ...]
+    schedule: str
+    virtual: int = 1
+
+
+PLANS = {
+    "gpipe": Case(((1, 1), (1, 1)), "gpipe"),
+    "1f1b": Case(((1, 1), (1, 1), (1, 1)), "1f1b"),
+    "interleaved": Case(((1, 1),) * 4, "interleaved", 2),
+    "zb-h1": Case(((1, 1), (1, 1), (1, 1)), "zb-h1"),
+    "1-2-1": Case(((1, 1), (2, 1), (1, 1)), "1f1b"),
+    "3-1": Case(((3, 1), (1, 1)), "1f1b"),
+    "hybrid 2x2": Case(((2, 2), (2, 2)), "1f1b"),
+    "operators": Case(((1, 4),), "1f1b"),
+}
+"""Name → plan; of 4 samples, three replicas get 2, 2 and 0."""
+
+
+def layout(traced: TracedStep, case: Case) -> Layout:
+    """Stages of equally many instructions; what is sharded along the model axis is all that can be."""
+    forward = int((traced.graph.phases == 0).sum())
+    stages, first = len(case.shapes), 0
+    cuts = tuple(forward * (s + 1) // stages - 1 for s in range(stages - 1))
+    schedule = build_schedule(case.schedule, stages // case.virtual, MICRO_BATCHES, case.virtual)
+    first_devices: list[int] = []
+    layouts: list[StageLayout] = []
+    for s, (d, t) in enumerate(case.shapes):
+        rank = schedule.rank_of[s]
+        if rank == len(first_devices):
+            first_devices.append(first)
+            first += d * t
+        devices = tuple(range(first_devices[rank], first_devices[rank] + d * t))
+        layouts.append(StageLayout(devices, d, t, sharded_dims(traced, t) if t > 1 else {}))
+    return Layout(cuts, tuple(layouts), schedule)
+
+
+def sharded_dims(traced: TracedStep, degree: int) -> dict[str, int]:
+    """Dimensions of parameters that do not conflict, classes of many parameters first."""
+    module = traced.module
+    classes = sharding_classes(module, rules_of(module), read_rule_set("shardy")).classes
+    parameters = [v for v, own in enumerate(classes.variables) if own.kind == "parameter"]
+    weight = np.zeros(len(classes))
+    inputs: set[int] = set()
+    for v, own in enumerate(classes.variables):
+        of_dims = classes.dim_classes[classes.dim_offsets[v] : classes.dim_offsets[v + 1]]
+        if v in parameters:
+            np.add.at(weight, of_dims, 1)
+        elif own.kind == "input":
+            inputs |= set(of_dims.tolist())
+    chosen: list[int] = []
+    for c in np.argsort(-weight, kind="stable").tolist():
+        clash = classes.adjacency[c, chosen].any() if chosen else False
+        if weight[c] and c not in inputs and classes.divisors[c] % degree == 0 and not clash:
+            chosen.append(c)
+    dims = zip(classes.variables, classes.dims(chosen), strict=True)
+    return {own.name: int(dim) for own, dim in dims if dim != REPLICATED}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the step itself makes: the losses of two steps, the gradients of the first."""
+
+    losses: tuple[float, float]
+    gradients: dict[str, np.ndarray]
+
+
+def expected(traced: TracedStep, arguments: Sequence[Any], batches: Sequence[Sequence[Any]]) -> Expected:
+    """The step micro-batch by micro-batch on one device, and an update by the averaged gradients."""
+    step = traced.step
+    call = jax.jit(step.function)
+    params, optimizer, state = arguments[0], arguments[1], arguments[2]
+    start = jax.tree.map(np.zeros_like, optimizer)  # so that the first moment is nothing but the gradient
+    losses: list[float] = []
+    first: Any = None
+    for batch in batches:
+        gradients, loss = [], []
+        for part in micro_batches(step, batch, MICRO_BATCHES):
+            given = jax.tree.unflatten(jax.tree.structure(step.arguments[3]), _typed(part, step.arguments[3]))
+            _, moments, state, value = call(params, start, state, given)
+            gradients.append(jax.tree.map(lambda moment: moment / (1 - _DECAY), moments[0].mu))
+            loss.append(float(value))
+        mean = jax.tree.map(lambda *own: sum(own) / MICRO_BATCHES, *gradients)
+        first = mean if first is None else first
+        updates, optimizer = OPTIMIZER.update(mean, optimizer, params)
+        params = optax.apply_updates(params, updates)
+        losses.append(float(np.mean(loss)))
+    names = [argument.name for argument in traced.graph.arguments if argument.kind == "parameter"]
+    return Expected((losses[0], losses[1]), dict(zip(names, map(np.asarray, jax.tree.leaves(first)), strict=True)))
+
+
+def _typed(part: Sequence[Any], shapes: Any) -> Iterator[Any]:
+    for value, shape in zip(part, jax.tree.leaves(shapes), strict=True):
+        is_key = jax.numpy.issubdtype(shape.dtype, jax.dtypes.prng_key)
+        yield jax.random.wrap_key_data(value) if is_key else value
+
+
+class Ran(NamedTuple):
+    """A plan that ran.
+
+    Attributes:
+        plan: its name.
+        loss, gradient: the largest relative error of a loss and of a gradient.
+        all_reduced, planned, others: bytes of a micro-batch's collectives on one device of each stage, all stages: what
+            XLA all-reduces, what the plan says, and what else XLA exchanges.
+        taken_s: seconds, most of them to compile.
+    """
+
+    plan: str
+    loss: float
+    gradient: float
+    all_reduced: float
+    planned: float
+    others: float
+    taken_s: float
+
+
+def run(model: str, plans: Sequence[str]) -> Iterator[Ran]:
+    """Each plan of a model."""
+    traced = TracedStep(MODELS[model]())
+    arguments = drawn_arguments(traced.step, 0)
+    batches = [drawn_batch(traced.step, 1 + k, MICRO_BATCHES, 4 if model == "resnet" else VOCABULARY) for k in (0, 1)]
+    right = expected(traced, arguments, batches)
+    for name in plans:
+        began = time.perf_counter()
+        pipeline = JaxPipeline(traced, layout(traced, PLANS[name]), arguments)
+        losses = [pipeline.step(*batches[0])]
+        gradient = gradient_errors(pipeline.gradients(), right.gradients)[0]
+        losses.append(pipeline.step(*batches[1], measure=True))
+        loss = max(abs(own - other) / abs(other) for own, other in zip(losses, right.losses, strict=True))
+        collectives = program_collectives(pipeline.programs).values()
+        all_reduced, planned = sum(c.all_reduced for c in collectives), sum(c.planned for c in collectives)
+        others = sum(sum(c.others.values()) for c in collectives)
+        yield Ran(name, loss, gradient, all_reduced, planned, others, time.perf_counter() - began)
+
+
+def main() -> int:
+    """Print the table; 1 where anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=[], help=", ".join(MODELS))
+    parser.add_argument("--plans", nargs="+", default=list(PLANS), choices=PLANS, metavar="NAME")
+    options = parser.parse_args()
+    os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))  # before JAX looks for devices
+    table = Table("model", "plan", "schedule", "loss", "gradient", "all-reduced", "planned", "others", "seconds")
+    worst = 0.0
+    for model in options.models or MODELS:
+        for ran in run(model, options.plans):
+            worst = max(worst, ran.loss, ran.gradient)
+            exchanged = [f"{nbytes:,.0f}" for nbytes in (ran.all_reduced, ran.planned, ran.others)]
+            errors = [f"{ran.loss:.1e}", f"{ran.gradient:.1e}"]
+            row = (model, ran.plan, PLANS[ran.plan].schedule, *errors, *exchanged, f"{ran.taken_s:.1f}")
+            table.add_row(*row)
+            print(*row, file=sys.stderr, flush=True)
+    Console(width=110).print(table)
+    return int(not worst <= TOLERANCE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
