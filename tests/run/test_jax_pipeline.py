@@ -124,11 +124,11 @@ def layout(traced: TracedStep, stages: int, schedule: str, virtual: int = 1) -> 
 @pytest.mark.parametrize(
     ("stages", "schedule", "virtual", "measure"),
     [
-        (1, "1f1b", 1, False),
-        (3, "gpipe", 1, True),
-        (2, "1f1b", 1, False),
         (2, "zb-h1", 1, True),
-        (3, "interleaved", 3, False),
+        pytest.param(1, "1f1b", 1, False, marks=pytest.mark.slow),
+        pytest.param(3, "gpipe", 1, True, marks=pytest.mark.slow),
+        pytest.param(2, "1f1b", 1, False, marks=pytest.mark.slow),
+        pytest.param(3, "interleaved", 3, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_plan_trains_as_the_step_itself(
@@ -176,6 +176,7 @@ def test_a_measured_step_has_every_pass_of_the_schedule_once(
             assert ends["B", 1, one.micro_batch] <= one.start_s
 
 
+@pytest.mark.slow
 def test_training_goes_on_under_another_plan(
     traced: TracedStep, arguments: list[Any], batches: list[list[Any]], right: Right
 ) -> None:
