@@ -45,6 +45,10 @@ def train(config: DictConfig) -> L.Trainer:
     Raises:
         BadInput: a setting or a file cannot be used; nothing is written then, except the optima beside the data set.
     """
+    if config.placement is not None:
+        from .placer import train_placer
+
+        return train_placer(config)
     require_settings(config)
     L.seed_everything(config.seed, verbose=False)
     data, module = build_data(config), build_module(config)

@@ -4,6 +4,8 @@ Times are in seconds, `value`, `bound` and `seconds` (how long planning took) am
 each node in the graph's file to a device: accelerators 0 … `accelerators`-1, then the CPUs; `pieces` likewise to a
 subgraph of its accelerator where the problem lets one hold several, and is null otherwise.
 
+`network` describes unequal devices and their links where a step was planned for some, and is null otherwise.
+
 A split of dnn-partitioning (Tarnawski et al., NeurIPS 2020) says which nodes an expert or a program put on which
 device: `{"maxLoad", "fpgas": [{"load", "nodes": [ids]}, …], "cpus": [{…}, …]}`. Loads are what their writer thought and
 are not read. A node that is not listed goes where its colour class is, so that a split of an inference graph is one of
@@ -30,6 +32,7 @@ from automap_models.core.placement import (
     model_name,
 )
 from automap_models.core.result import Bound, Result
+from automap_models.core.step_devices import StepDevices
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
 from automap_models.formats.schema import (
@@ -66,6 +69,50 @@ class Provenance(Document):
     time_limit_s: Amount | None
 
 
+class NetworkDocument(Document):
+    """Devices and channels of a step (core.step_devices); null stands for infinite."""
+
+    names: list[str]
+    kinds: list[str]
+    slowdown: list[float]
+    memory_bytes: list[float | None]
+    channel: list[list[int]]
+    bytes_per_s: list[float | None]
+    latency_s: list[float]
+
+    @classmethod
+    def of(cls, network: StepDevices) -> NetworkDocument:
+        """The document that describes them."""
+        memory, rate = (
+            [value if math.isfinite(value) else None for value in values.tolist()]
+            for values in (network.memory_bytes, network.bytes_per_s)
+        )
+        return cls(
+            *(list(network.names), list(network.kinds), network.slowdown.tolist(), memory),
+            *(network.channel.tolist(), rate, network.latency_s.tolist()),
+        )
+
+    def network(self, where: str) -> StepDevices:
+        """The devices.
+
+        Raises:
+            BadInput: numbers that do not belong together.
+        """
+        count, channels = len(self.names), len(self.bytes_per_s)
+        shapes = (len(self.kinds), len(self.slowdown), len(self.memory_bytes), len(self.channel))
+        square = all(len(row) == count and all(-1 <= c < channels for c in row) for row in self.channel)
+        if any(shape != count for shape in shapes) or not square or len(self.latency_s) != channels:
+            raise BadInput("$.network has lists of different lengths", where=where, do=_STALE)
+        memory, rate = (
+            np.array([math.inf if value is None else value for value in values], dtype=np.float64)
+            for values in (self.memory_bytes, self.bytes_per_s)
+        )
+        return StepDevices(
+            *(tuple(self.names), tuple(self.kinds), np.array(self.slowdown, dtype=np.float64), memory),
+            *(np.array(self.channel, dtype=np.int64), rate, np.array(self.latency_s, dtype=np.float64)),
+        )
+
+
 class PlacementDocument(Document):
     """The whole file."""
 
@@ -94,6 +141,7 @@ class PlacementDocument(Document):
     seconds: Amount
     notes: list[str]
     provenance: Provenance
+    network: NetworkDocument | None = None
 
 
 def placement_document(result: PlacementResult) -> dict[str, Any]:
@@ -133,6 +181,7 @@ def placement_document(result: PlacementResult) -> dict[str, Any]:
         seconds=float(result.taken_s),
         notes=list(result.notes),
         provenance=Provenance(__version__, problem.graph.fingerprint, facts.get("seed", 0), facts.get("time_limit_s")),
+        network=None if problem.network is None else NetworkDocument.of(problem.network),
     )
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins
@@ -172,6 +221,20 @@ def read_placement_plan(path: str | os.PathLike[str], graph: PlacementGraph) -> 
     return Result(problem, plan, cost, document.status, bound)
 
 
+def step_kinds(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """The kinds of devices of a placement of the objective step; None where it is of another.
+
+    Raises:
+        BadInput: the file is no placement.
+    """
+    content, where = read_bytes(path), str(path)
+    require_kind(content, ("placement",), where, _STALE)
+    document = decode_json(content, PlacementDocument, where=where, do=_STALE)
+    if document.objective != "step":
+        return None
+    return () if document.network is None else tuple(document.network.kinds)
+
+
 def _by_id(graph: PlacementGraph, values: IntArray) -> dict[str, int]:
     return {str(number): value for number, value in zip(graph.ids, values.tolist(), strict=True)}
 
@@ -199,6 +262,7 @@ def _problem(document: PlacementDocument, graph: PlacementGraph, where: str) -> 
             communication=document.communication,
             split_passes=document.split_passes,
             pieces=document.pieces_per_accelerator,
+            network=None if document.network is None else document.network.network(where),
         )
     except BadInput as error:
         raise BadInput(error.what, where=where, do=_STALE) from None

@@ -42,6 +42,7 @@ PLANNERS: dict[str, dict[str, str]] = {
         "heft": "automap_models.planners.placement.list_scheduling:HeftPlanner",
         "m-etf": "automap_models.planners.placement.list_scheduling:EtfPlanner",
         "random": "automap_models.planners.placement.step_search:RandomPlanner",
+        "learned": "automap_models.planners.placement.learned:LearnedPlanner",
     },
     "sharding": {
         "agent": "automap_models.planners.sharding.agent:ShardingAgentPlanner",

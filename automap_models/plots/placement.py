@@ -21,6 +21,8 @@ def draw_placement(report: PlacementResult) -> Figure:
     """The figure; a notebook can show it as it is."""
     from matplotlib.figure import Figure
 
+    if report.problem.objective == "step":
+        return _draw_step(report)
     width = float(np.clip(5.0 + 0.55 * report.problem.devices, 8.0, 20.0))
     figure = Figure(figsize=(width, 6.5), layout="constrained")
     loads, memory = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.4))
@@ -28,6 +30,53 @@ def draw_placement(report: PlacementResult) -> Figure:
     _draw_loads(loads, report)
     _draw_memory(memory, report)
     return figure
+
+
+def _draw_step(report: PlacementResult) -> Figure:
+    """What every device and every receiving side does when, and which device has which part of the graph."""
+    from matplotlib.figure import Figure
+
+    problem, line, assignment = report.problem, report.cost.timeline, report.required_plan().assignment
+    rows = problem.devices
+    figure = Figure(figsize=(13.0, float(np.clip(3.5 + 0.5 * rows, 5.0, 14.0))), layout="constrained")
+    gantt, order = figure.subplots(2, 1, height_ratios=(3, 1))
+    figure.suptitle(placement_title(report), fontsize=12, parse_math=False)
+    unit, name = time_unit(float(line.makespan_s))
+    backward = problem.graph.backward
+    for device in range(rows):
+        own = assignment == device
+        for chosen, colour in ((own & ~backward, COMPUTE_COLOUR), (own & backward, ACTIVATION_COLOUR)):
+            spans = np.stack([line.start_s, line.finish_s - line.start_s], axis=1)[chosen] / unit
+            gantt.broken_barh(spans.tolist(), (device - 0.1, 0.45), facecolors=colour, linewidth=0)
+        to = line.target == device
+        spans = np.stack([line.sent_s, line.received_s - line.sent_s], axis=1)[to] / unit
+        gantt.broken_barh(spans.tolist(), (device - 0.4, 0.25), facecolors=WEIGHTS_COLOUR, linewidth=0)
+    if report.bound is not None:
+        gantt.axvline(report.bound.value / unit, color="black", linestyle="--", linewidth=1.0)
+    handles = [("forward", COMPUTE_COLOUR), ("backward and update", ACTIVATION_COLOUR), ("received", WEIGHTS_COLOUR)]
+    for label, colour in handles:
+        gantt.bar(0, 0, color=colour, label=label)
+    gantt.plot([], [], color="black", linestyle="--", label="proven lower bound")
+    gantt.set_yticks(range(rows), [device_name(problem, device) for device in range(rows)])
+    gantt.invert_yaxis()
+    gantt.set_ylabel("device")
+    gantt.set_xlabel(f"time, {name}")
+    gantt.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+    _draw_order(order, report)
+    return figure
+
+
+def _draw_order(axes: Axes, report: PlacementResult) -> None:
+    """A dot an operation: its device over its place in topological order."""
+    from automap_models.core.dag import topological_order
+
+    problem = report.problem
+    placed = report.required_plan().assignment[topological_order(problem.graph.successors())]
+    axes.scatter(np.arange(placed.size), placed, c=placed, cmap="tab20", s=4, linewidths=0)
+    axes.set_yticks(range(problem.devices), [device_name(problem, d) for d in range(problem.devices)], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_ylabel("device")
+    axes.set_xlabel("operation in topological order")
 
 
 def placement_title(report: PlacementResult) -> str:

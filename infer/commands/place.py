@@ -8,7 +8,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import BYTES, BYTES_PER_S, SECONDS
 from automap_models.errors import BadInput
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from automap_models.core.placement import PlacementGraph, PlacementResult
+    from automap_models.core.step_devices import StepDevices
 
 DEFAULT_NODES = 200
 DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
 DEFAULT_MEMORY_BYTES = 32e9
-DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "local-search"}
+DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
 FIELDS = {
     "devices": "accelerators",
@@ -47,7 +48,7 @@ FIELDS = {
     "pieces": "pieces",
 }
 """Argument → field of the problem that it replaces."""
-OF_PLACING = (*FIELDS, "planner", "time_limit", "seed", "split", "split_passes")
+OF_PLACING = (*FIELDS, "finetune", "policy", "planner", "time_limit", "seed", "split", "split_passes")
 """Options that a placement made before has no use for."""
 EPILOG = """GRAPH is one of
   device-placement JSON   of dnn-partitioning, which brings its own devices and memory
@@ -60,6 +61,8 @@ examples:
   automap-place bert24.json                                     the optimal contiguous placement, printed
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
   automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
+  automap-place rnnlm_4 --objective step --devices 4            every operation placed; who made the plan is said
+  automap-place gnmt_2 --objective step --devices p4d-p3dn --finetune 60
   automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
@@ -78,8 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search (default for step), expert, single; for steps heft, m-etf, random, too",
+        "metis, greedy, local-search, expert, single; for steps learned (default), heft, m-etf, random, too",
     )
+    how.add_argument(
+        "--finetune",
+        metavar="TIME",
+        type=quantity(SECONDS),
+        help="for learned: go on searching from its placement for so long",
+    )
+    how.add_argument("--policy", metavar="FILE", type=file_argument, help="for learned: another policy (.onnx)")
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
         "--time-limit", metavar="TIME", type=quantity(SECONDS), help="after which a solver returns its best plan"
@@ -92,7 +102,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_problem(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--devices", metavar="K", type=at_least(0), help="accelerators (default: the graph's)")
+    group.add_argument(
+        "--devices",
+        metavar="K|CLUSTER",
+        type=name_argument,
+        help="accelerators (default: the graph's); for --objective step also a cluster, by name or file",
+    )
     group.add_argument("--cpus", metavar="L", type=at_least(0), help="CPUs (default: the graph's; 0 for models)")
     group.add_argument(
         "--memory", metavar="SIZE", type=quantity(BYTES), help="memory of one accelerator (default: the graph's; 32 GB)"
@@ -144,22 +159,50 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
+    for option in ("finetune", "policy"):
+        if getattr(namespace, option) is not None and namespace.planner not in (None, "learned"):
+            raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
+    devices, cluster = _devices(namespace)
     source = source_of(vars(namespace))
     if source.kind is not SourceKind.PROFILE and namespace.devices is None and namespace.plan is None:
         raise BadInput("a model brings no devices", where="--devices", do="say how many accelerators there are")
     return PlaceRequest(
         source,
-        {FIELDS[name]: value for name, value in given(namespace, *FIELDS).items()},
+        {FIELDS[name]: value for name, value in given(namespace, *FIELDS).items() if name != "devices"} | devices,
         namespace.split_passes,
         namespace.planner,
-        given(namespace, "seed", "split"),
+        _config(namespace),
         limit_s,
         namespace.plan,
         namespace.nodes,
         namespace.accelerator,
         namespace.host,
         namespace.link,
+        cluster,
     )
+
+
+def _devices(namespace: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
+    """The number of accelerators, or the cluster that is named."""
+    text = namespace.devices
+    if text is None:
+        return {}, None
+    if text.isascii() and text.isdigit():
+        return {"accelerators": at_least(0)(text)}, None
+    if namespace.objective != "step":
+        raise BadInput(f"{text!r} is no whole number", where="--devices", do="a cluster is for --objective step")
+    for option in ("cpus", "memory"):
+        if getattr(namespace, option) is not None:
+            raise BadInput("is the cluster's", where=f"--{option}", do="leave it out, or give --devices a number")
+    return {}, str(text)
+
+
+def _config(namespace: argparse.Namespace) -> dict[str, Any]:
+    """Options of the planner that were given."""
+    config = given(namespace, "seed", "split", "policy")
+    if namespace.finetune is not None:
+        config["finetune_s"] = namespace.finetune
+    return {name: str(value) if name == "policy" else value for name, value in config.items()}
 
 
 def run(request: PlaceRequest) -> PlacementResult:
@@ -183,7 +226,11 @@ def _placed(request: PlaceRequest) -> PlacementResult:
 
     name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
     planner = make_planner(name, kind="placement", **request.config)
-    problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
+    if request.cluster is None:
+        problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
+    else:
+        network = _network(request)
+        problem = PlacementProblem.of_step(_graph(request, network.kinds), network)
     limit_s = request.time_limit_s
     with Steps() as steps:
         steps.begin(f"placing {len(problem.graph):,} nodes by {planner.name}")
@@ -192,25 +239,36 @@ def _placed(request: PlaceRequest) -> PlacementResult:
     return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
 
 
+def _network(request: PlaceRequest) -> StepDevices:
+    """The devices of the cluster; kinds of which it gives the speed count as that much faster accelerators."""
+    from automap_models.core.step_devices import StepDevices
+    from automap_models.formats.hardware_yaml import read_cluster
+
+    return StepDevices.of_cluster(read_cluster(str(request.cluster)))
+
+
 def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:
     from automap_models.cost.placement import one_device_s
-    from automap_models.formats.placement_plan import read_placement_plan
+    from automap_models.formats.placement_plan import read_placement_plan, step_kinds
 
-    result = read_placement_plan(path, _graph(request))
+    kinds = step_kinds(path)
+    if kinds is not None:
+        request = replace(request, overrides={**request.overrides, "objective": "step"})
+    result = read_placement_plan(path, _graph(request, kinds or ()))
     note = f"read from {path}, costed again"
     return replace(result, notes=(note,), facts={"one_device_s": one_device_s(result.problem)})
 
 
-def _graph(request: PlaceRequest) -> PlacementGraph:
-    """The graph in a file, or that of a model's instructions."""
+def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph:
+    """The graph in a file, or that of a model's instructions, with times on further kinds of devices."""
     if request.source.kind is SourceKind.PROFILE:
         from automap_models.formats.placement_json import read_placement
 
         return read_placement(request.source.what, do="give device-placement JSON, an HLO file or a model")
-    return _graph_of_model(request)
+    return _graph_of_model(request, kinds)
 
 
-def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
+def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
     from automap_models.formats.hardware_yaml import read_device
 
@@ -220,8 +278,25 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
     link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S if request.link_bytes_per_s is None else request.link_bytes_per_s
     with contextlib.redirect_stdout(sys.stderr), Steps() as steps:
         _, graph = traced(request.source, steps.begin)
-        steps.begin(f"contracting {len(graph):,} instructions")
         from automap_models.cost.kernels import roofline_times
+
+        times = {"accelerator": accelerator.name, "host": host.name, "times": "roofline, not measured"}
+        if request.overrides.get("objective") == "step":
+            from automap_models.core.step_devices import ACCELERATOR, CPU
+            from automap_models.hlo.step_graph import step_graph
+
+            others = {kind: read_device(kind) for kind in dict.fromkeys(kinds) if kind not in (ACCELERATOR, CPU)}
+            return step_graph(
+                graph,
+                roofline_times(graph, accelerator),
+                roofline_times(graph, host),
+                {kind: roofline_times(graph, device) for kind, device in others.items()},
+                link_bytes_per_s=link_bytes_per_s,
+                accelerators=int(request.overrides.get("accelerators", 0)),
+                accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
+                meta=times,
+            )
+        steps.begin(f"contracting {len(graph):,} instructions")
         from automap_models.hlo.placement import placement_from_graph
 
         return placement_from_graph(
@@ -233,7 +308,7 @@ def _graph_of_model(request: PlaceRequest) -> PlacementGraph:
             accelerators=int(request.overrides.get("accelerators", 0)),  # a placement read back brings its own
             cpus=int(request.overrides.get("cpus", 0)),
             accelerator_bytes=float(request.overrides.get("memory_bytes", DEFAULT_MEMORY_BYTES)),
-            meta={"times": "roofline, not measured", "accelerator": accelerator.name, "host": host.name},
+            meta=times,
         )
 
 

@@ -41,6 +41,9 @@ def print_placement(report: PlacementResult) -> None:
 
 def describe_devices(problem: PlacementProblem) -> str:
     """`6 accelerators with 17.2 GB and 1 CPU`."""
+    if problem.network is not None:
+        kinds = [f"{problem.network.kinds.count(kind)} {kind}" for kind in dict.fromkeys(problem.network.kinds)]
+        return f"{counted(problem.devices, 'device')}: {', '.join(kinds)}"
     accelerators = f"{counted(problem.accelerators, 'accelerator')} with {size(problem.memory_bytes)}"
     return " and ".join(
         text

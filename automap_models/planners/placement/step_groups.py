@@ -106,6 +106,8 @@ def grouped(units: StepUnits, most: int, seed: int) -> IntArray:
     """
     if len(units) <= most:
         return np.arange(len(units))
+    if len(units) < 2 * most:  # METIS leaves parts empty then
+        return np.arange(len(units)) * most // len(units)
     return numbered_along(units, partition(units, most, seed), most)
 
 
@@ -128,11 +130,13 @@ def partition(units: StepUnits, parts: int, seed: int, *, recursive: bool = Fals
         raise BadInput(
             "pymetis is not installed", where="planner of steps", do="pip install 'automap-models[place]'"
         ) from None
-    if parts < 2:
-        return np.zeros(len(units), dtype=np.int64)
+    if parts < 2 or len(units) <= parts:
+        return np.arange(len(units)) % parts
     matrix = units.adjacency
     share = units.time_s / max(float(units.time_s.mean()), np.finfo(float).tiny)
-    weight = np.maximum(100 * ((1 - even) * share + even), 1).astype(np.int64)
+    wanted = (1 - even) * share + even
+    wanted = np.minimum(wanted, 0.5 * float(wanted.sum()) / parts)  # a heavier one would leave METIS empty parts
+    weight = np.maximum(100 * wanted, 1).astype(np.int64)
     heaviest = max(float(matrix.data.max(initial=0.0)), np.finfo(float).tiny)
     edges = np.maximum(RESOLUTION * matrix.data / heaviest, 1).astype(np.int64)
     _, parts_of = pymetis.part_graph(

@@ -57,7 +57,7 @@ class StrategyProblem:
     def __post_init__(self) -> None:
         for name in self.fixed:
             if name not in FREE:
-                raise BadInput(f"strategies have no field {name!r}", where="`fixed`", do=f"they have {', '.join(FREE)}")
+                raise BadInput("no strategy has such a field", where=f"`{name}`", do=f"they have {', '.join(FREE)}")
         if self.global_batch < 1:
             raise BadInput(f"{self.global_batch} samples", where="`global_batch`", do="give 1 or more")
         if not 0 <= self.reserve_bytes < self.cluster.memory:

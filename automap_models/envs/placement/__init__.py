@@ -1,0 +1,1 @@
+"""Placing the groups of a step's operations on devices."""

@@ -1,0 +1,77 @@
+"""The learned placer: no worse than its baselines, and files that it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from automap_models.core.step_devices import StepDevices
+from automap_models.envs.placement.generator import random_problem
+from automap_models.errors import BadInput
+from automap_models.planners.base import NEVER
+from automap_models.planners.placement.learned import LearnedConfig, LearnedPlanner, proposals, read_placer
+from automap_models.planners.placement.placer_state import MISFIT, PlacerState
+from automap_models.planners.placement.step_search import score_of
+from automap_models.planners.registry import make_planner
+from automap_models.resources import zoo_dir
+
+SHIPPED = zoo_dir() / "placer.onnx"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_no_worse_than_any_baseline_and_says_who_made_the_plan(seed: int) -> None:
+    problem = random_problem(np.random.default_rng(100 + seed))
+    result = make_planner("learned", kind="placement").solve(problem)
+    for name in ("expert", "heft", "m-etf", "metis"):
+        assert result.cost.value_s <= make_planner(name, kind="placement").solve(problem).cost.value_s * (1 + 1e-9)
+    assert result.notes[0].startswith("the best placement is by ")
+    assert result.bound is not None and result.bound.value <= result.cost.value_s
+
+
+def test_the_same_seed_proposes_the_same_placements() -> None:
+    state = PlacerState.of(random_problem(np.random.default_rng(9)), 0, NEVER)
+    policy = read_placer(SHIPPED)
+    assert (proposals(policy, state, 4, seed=3) == proposals(policy, state, 4, seed=3)).all()
+    assert proposals(policy, state, 4, seed=3).max() < state.units.problem.devices
+
+
+def test_fine_tuning_makes_it_no_longer() -> None:
+    problem = random_problem(np.random.default_rng(4))
+    plain = LearnedPlanner().solve(problem)
+    tuned = LearnedPlanner(LearnedConfig(finetune_s=0.5)).solve(problem)
+    assert tuned.cost.value_s <= plain.cost.value_s
+
+
+def test_a_placement_that_passes_the_memory_has_the_reward_of_the_paper() -> None:
+    from dataclasses import replace
+
+    problem = random_problem(np.random.default_rng(2))
+    tight = replace(problem.step_devices, memory_bytes=np.full(problem.devices, 1.0))
+    state = PlacerState.of(problem, 0, NEVER)
+    tables = replace(state.units.tables, memory_bytes=tight.memory_bytes)
+    cramped = replace(state, units=replace(state.units, tables=tables))
+    assert cramped.rewards(np.zeros((2, 128), dtype=np.int64)).tolist() == [MISFIT, MISFIT]
+    best = state.scores[state.best]
+    assert score_of(state.units, state.baselines[state.best]) == best
+
+
+def test_more_devices_than_it_knows_are_refused() -> None:
+    from dataclasses import replace
+
+    problem = random_problem(np.random.default_rng(1))
+    many = replace(problem, network=StepDevices.equal(17, 0, 1e15, 1e9), accelerators=17, cpus=0)
+    with pytest.raises(BadInput, match="17 devices; the policy places on at most 16"):
+        LearnedPlanner().solve(many)
+
+
+def test_a_policy_of_pipelines_or_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is no policy that places"):
+        read_placer(zoo_dir() / "pipeline.onnx")
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(str(SHIPPED))
+    onnx.helper.set_model_props(model, {"kind": "placer", "version": "99"})
+    onnx.save(model, str(tmp_path / "new.onnx"))
+    with pytest.raises(BadInput, match="is a policy of version 99"):
+        read_placer(tmp_path / "new.onnx")
