@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from automap_models.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from automap_models.api import ExploredResult, PlannedResult, estimate, explore, plan, profile, read_plan
+    from automap_models.api import (
+        ExploredResult,
+        PlannedResult,
+        estimate,
+        explore,
+        plan,
+        profile,
+        read_plan,
+        search_strategies,
+    )
     from automap_models.core.cluster import Cluster
     from automap_models.core.device import Device
     from automap_models.core.estimate import Estimate
@@ -56,6 +65,7 @@ __all__ = [
     "read_model_work",
     "read_plan",
     "read_profile",
+    "search_strategies",
 ]
 
 _WHERE = {
@@ -85,6 +95,7 @@ _WHERE = {
     "read_model_work": "automap_models.workloads.source",
     "read_plan": "automap_models.api",
     "read_profile": "automap_models.formats.files",
+    "search_strategies": "automap_models.api",
 }
 """Public name → the module that defines it."""
 

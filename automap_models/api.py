@@ -37,6 +37,8 @@ from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
 from automap_models.planners.staged.evaluate import evaluate
+from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.simulate.strategy import strategy_estimate
 from automap_models.workloads.source import (
     DEFAULT_DEVICE,
@@ -256,6 +258,57 @@ def estimate(
     if not isinstance(model, ModelWork):
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
     return strategy_estimate(model, strategy, placed, chips, runtime, read_kinds(placed))
+
+
+def search_strategies(
+    model: ModelWork | PathLike,
+    cluster: Cluster | PathLike,
+    global_batch: int,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    sequence: int | None = None,
+    reserve_bytes: float = 0.0,
+    budget_s: float = 20.0,
+    gap: float = 0.01,
+    runtime: Runtime = DEFAULT_RUNTIME,
+    **fixed: Any,
+) -> Result[StrategyProblem, Strategy]:
+    """The fastest strategy of a model on a cluster, and how much shorter any other can be at most.
+
+    Args:
+        model, cluster, device, sequence, runtime: as of `estimate`.
+        global_batch: samples of a step.
+        reserve_bytes: of each device that is left free.
+        budget_s: seconds of computing after which the search ends.
+        gap: share of the step by which another strategy may be shorter at most when it ends before.
+        fixed: fields of `Strategy` that are given, by name; the others are searched.
+
+    Returns:
+        The strategy as `plan`, its Estimate as `cost`, and a bound on the simulated step.
+
+    Raises:
+        BadInput: an argument cannot be used, or fields that are given contradict the model, the cluster or one another.
+        Infeasible: no strategy fits the memory.
+    """
+    placed, chips = _cluster(cluster), _device(device)
+    kinds = read_kinds(placed)
+    if not isinstance(model, ModelWork):
+        precision = fixed.get("precision") or usual_precision([*kinds.values()] or [chips])
+        dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
+        model = read_model_work(os.fspath(model), sequence=sequence, dtype=dtype)
+    problem = StrategyProblem(
+        work=model,
+        cluster=placed,
+        device=chips,
+        global_batch=global_batch,
+        fixed=fixed,
+        reserve_bytes=reserve_bytes,
+        runtime=runtime,
+        kinds=kinds,
+    )
+    result = StrategiesPlanner(StrategiesConfig(gap=gap, budget_s=budget_s)).solve(problem)
+    result.required_plan()
+    return result
 
 
 def read_plan(

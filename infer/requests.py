@@ -114,15 +114,24 @@ class PlaceRequest:
 
 @dataclass(frozen=True)
 class StrategyRequest:
-    """A strategy to be priced by `automap plan`.
+    """A strategy to be searched or priced by `automap plan`.
 
     Attributes:
         fields: those of `core.strategy.Strategy` that are given.
         flash: whether attention cores are flash kernels.
+        price: whether nothing is searched.
+        usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
+            the device is not made for this one.
+        reserve_bytes: of each device that is left free.
+        sizes: least and most devices of a sweep; None for the cluster as it is.
     """
 
     fields: dict[str, Any]
     flash: bool
+    price: bool = False
+    usual: bool = False
+    reserve_bytes: float = 0.0
+    sizes: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class PlanRequest:
         options: what is asked of the plans.
         cached: whether results are kept and taken from the cache.
         plan: a plan.json to cost, instead of making one.
-        strategy: to price, instead of making a plan.
+        strategy: to search or to price; None for the search of plans of stages.
     """
 
     source: Source

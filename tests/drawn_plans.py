@@ -109,6 +109,8 @@ def draw_strategy(rng: Rng) -> Strategy:
             continue
         layers = rng.integers(1, 6, pp * vp)
         layers[[0, -1]] -= rng.integers(0, 2, 2)
+        if not layers.sum():
+            continue
         dp, micro_batch = int(rng.integers(1, 5)), int(rng.integers(1, 4))
         return Strategy(
             micro_batch=micro_batch,

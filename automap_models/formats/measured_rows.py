@@ -271,10 +271,11 @@ def network_in(words: str, devices_per_node: int) -> float | None:
 
     `4 Omni-Path links a node (100 Gb/s each`, `400 Gb/s RDMA per GPU`, `EDR 100 Gb/s, one HCA a node`.
     """
-    links = re.search(rf"(\d+) [\w-]+(?: [\w-]+)? (?:a|per) node \((\d+) ?{_GBIT_PER_S} each", words, re.IGNORECASE)
+    of_links = rf"(?<!\d)(\d{{1,4}}) [\w-]+(?: [\w-]+)? (?:a|per) node \((\d{{1,6}}) ?{_GBIT_PER_S} each"
+    links = re.search(of_links, words, re.IGNORECASE)
     if links:
         return int(links[1]) * int(links[2]) * GBIT
-    rate = re.search(rf"(\d+(?:\.\d+)?) ?{_GBIT_PER_S}([^.;,()]*)", words, re.IGNORECASE)
+    rate = re.search(rf"(?<![\d.])(\d{{1,6}}(?:\.\d{{1,6}})?) ?{_GBIT_PER_S}([^.;,()]*)", words, re.IGNORECASE)
     if rate is None:
         return None
     of_each = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
@@ -399,6 +400,8 @@ def _layers(row: RowDocument, stages: int, system: System) -> tuple[int, ...] | 
         cuts = [int(cut) - _MODULES_BEFORE for cut in match[1].split(",")]
         inside = [min(max(cut, 0), count) for cut in cuts]
         return tuple(after - before for before, after in pairwise(inside))
+    if stages > count + 2:  # what comes before and after the layers may have stages of its own
+        raise BadInput(f"{stages} virtual stages of {count} layers", where="`pp`")
     return split_layers(count, stages, system.remainder)
 
 

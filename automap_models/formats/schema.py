@@ -25,6 +25,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -240,7 +241,10 @@ def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> s
         BadInput: it does, or it is no JSON, or no mapping.
     """
     raw = decode_json(content, _KindDocument, where=where, do=do).kind
-    kind = None if isinstance(raw, UnsetType) else msgspec.json.decode(bytes(raw))
+    kind = None
+    if not isinstance(raw, UnsetType):
+        with contextlib.suppress(UnicodeDecodeError):  # whoever decodes the whole file says so
+            kind = msgspec.json.decode(bytes(raw))
     if isinstance(kind, str) and kind not in kinds:
         reader = READERS.get(kind)
         do = do if reader is None else f"{reader} reads it with `plan`"

@@ -25,6 +25,10 @@ TOLERANCE = 1e-5
 """Relative error that a check allows, fp32."""
 
 
+def silent(_: str) -> None:
+    """Say nothing, as workers do."""
+
+
 @dataclass(frozen=True)
 class RunProblem:
     """A plan to be run for some steps.
@@ -51,7 +55,7 @@ class RunProblem:
     executor: Executor | None = None
     check: bool = False
     seed: int = 0
-    say: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] = silent
 
 
 class Backend(Protocol):

@@ -17,9 +17,12 @@ import jax
 import msgspec
 import numpy as np
 
+from automap_models.core.instruction_graph import InstructionGraph
+from automap_models.core.profile import Profile
 from automap_models.core.run_record import Comparison, RunPlan, StepRecord
 from automap_models.core.units import size
 from automap_models.errors import AutomapError, BadInput
+from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import TOLERANCE, RunProblem
@@ -30,7 +33,7 @@ from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
 from automap_models.run.jax_step import drawn_arguments, drawn_batch
 from automap_models.user_code import user_code
 from automap_models.workloads.registry import step_of
-from automap_models.workloads.source import Source, SourceKind, framework_of, training_step_of
+from automap_models.workloads.source import Source, SourceKind, framework_of, module_of, training_step_of
 
 _TINY = float(np.finfo(np.float32).tiny)
 NEGLIGIBLE = 1e-3
@@ -50,7 +53,7 @@ def run_plan(problem: RunProblem) -> JaxAnswer:
     step = _step(problem.source, plan)
     with user_code(problem.source.what):
         traced = TracedStep(step)
-    require_model(plan, traced)
+    require_model(plan, traced, problem.source)
     layout, devices = layout_of(plan, problem.schedule), _devices(problem)
     arguments = drawn_arguments(step, problem.seed)
     pipeline = JaxPipeline(traced, layout, arguments, devices=devices)
@@ -104,23 +107,35 @@ def _traceable(source: Source) -> TrainingStep:
     return step_of(source.what, returned, source.dtype)
 
 
-def require_model(plan: RunPlan, traced: TracedStep) -> None:
+def require_model(plan: RunPlan, traced: TracedStep, source: Source) -> None:
     """Refuse another model than the plan's.
+
+    A profile of a built-in model with many blocks has other names than the whole trace, in the same places: it was made
+    of a few blocks, repeated. Such a model is told by a trace of that sort.
 
     Raises:
         BadInput: its forward instructions or parameters are not those that the plan was made for.
     """
-    graph = traced.graph
-    profile = profile_from_graph(graph, np.ones(len(graph)), {})
-    known = plan.model_fingerprint
-    same = (
-        profile.model_fingerprint == known
-        if known is not None
-        else len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
-    )
+    profile = _profile(traced.graph)
+    same = _is_model(plan, profile)
+    if not same and source.kind is not SourceKind.FACTORY and len(profile) == plan.instructions:
+        profiled = replace(source, batch=traced.step.microbatch_size)
+        same = _is_model(plan, _profile(instruction_graph(module_of(profiled))))
     if not same:
-        what = f"was made for another model than {traced.step.name}: {plan.instructions} instructions of {plan.model}"
-        raise BadInput(what, where=plan.where, do=f"give that model, or plan again for this one of {len(profile)}")
+        what = f"was made for another model than {traced.step.name}, or for another size of micro-batches"
+        what += f": {plan.instructions} forward instructions of {plan.model}, not {len(profile)}"
+        do = f"give that model, or profile this one with `batch={traced.step.microbatch_size}` and plan again"
+        raise BadInput(what, where=plan.where, do=do)
+
+
+def _profile(graph: InstructionGraph) -> Profile:
+    return profile_from_graph(graph, np.ones(len(graph)), {})
+
+
+def _is_model(plan: RunPlan, profile: Profile) -> bool:
+    if plan.model_fingerprint is not None:
+        return profile.model_fingerprint == plan.model_fingerprint
+    return len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
 
 
 def _names(plan: RunPlan, names: Sequence[str]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from automap_models.core.run_record import Comparison, Pass, RunRecord, StepRecord
 from automap_models.errors import BadInput
-from automap_models.run.base import TOLERANCE, Executor, RunProblem, processes_of
+from automap_models.run.base import TOLERANCE, Executor, RunProblem, processes_of, silent
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_clock import CLOCKS, Clock
 from automap_models.run.torch_pipeline import Pipeline
@@ -55,7 +55,7 @@ class TorchBackend:
         """See `base.Backend.run`."""
         device = problem.device or ("cuda" if torch.cuda.is_available() else "cpu")
         problem = replace(problem, device=device)
-        quiet = replace(problem, say=_silent)
+        quiet = replace(problem, say=silent)
         if all(name in os.environ for name in UNDER_TORCHRUN):
             outcome = run_process(int(os.environ["RANK"]), quiet, None)
             return outcome.record(problem) if outcome is not None else None
@@ -69,10 +69,6 @@ class TorchBackend:
             problem.say(f"running {problem.warmup + problem.steps} steps on {layout.world} processes")
             ended: RunOutcome = workers.run(run_process, quiet, (Path(folder) / "rendezvous").as_uri())[0]
         return ended.record(problem)
-
-
-def _silent(_: str) -> None:
-    """Workers say nothing."""
 
 
 @dataclass(frozen=True)

@@ -200,8 +200,8 @@ class StageExecutor:
             if is_last:
                 outputs = [self._weighed_loss(outputs, targets(m))]
                 self.losses.append(outputs[0].detach())
-            elif self.splits:  # torch detaches them in place, which it cannot do with views and leaves
-                outputs = [out.clone() if out._is_view() or out.is_leaf else out for out in outputs]
+            elif self.splits:  # torch detaches them in place, which none may be that is a view, a leaf or saved for W
+                outputs = [out.clone() for out in outputs]
         self.kept[s, m] = _Kept(received, outputs, is_last)
         if not is_last:
             self._hand_on("F", s, m, outputs)

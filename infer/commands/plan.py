@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES, require_schedule
+from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
@@ -35,6 +35,7 @@ from .parsing import (
     refuse,
     source_of,
 )
+from .searching import applies, search_strategies
 from .strategies import add_strategy, strategy_of, strategy_request
 from .targets import add_target, narrow
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from automap_models.planners.portfolio.space import PlanningSpace
 
     from ..reports.exploration import Explored
+    from ..reports.strategies import Searched
     from ..reports.text import Steps
 
 FORBIDDABLE = ("data", "operator", "pipeline")  # core.constraints knows them, too; a test holds them together
@@ -64,7 +66,16 @@ SAME_NAMES = (
     *("schedule", "objective", "min_gain", "equal_replicas", "cut_at"),
 )
 """Options that the library's functions call the same."""
-EPILOG = """MODEL|FILE is one of
+EPILOG = """Two searches:
+  strategies         with --global-batch, for a built-in transformer or a config.json on devices that have constants of
+                     training steps (step:). It chooses tp, cp, ep, pp, vp, dp, micro-batch, schedule, ZeRO, sequence
+                     parallelism, cuts and recomputation of each stage, and leaves fields that are given as they are.
+                     With --price nothing is searched.
+  plans of stages    in all other cases, and with any of --pin, --keep-together, --max-stages, --forbid,
+                     --equal-replicas, --cut-at, --min-gain, --objective length, --thorough, --batch, --dtype and
+                     --state-factor, which strategies do not know
+
+MODEL|FILE is one of
   a built-in model           bert48, t5_11b, gpt3_7b, …: see automap-profile --list
   Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
                              qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
@@ -82,7 +93,9 @@ examples:
   automap-plan bert48 --topo A --memory '16 GB' --keep-together 'block_0/*' --pin loss=1
   automap-plan t5_3b --topo B --json | jq .best.step_s
   automap-plan gpt3_7b --device a100 --topo p4d-4 --plan plan.json  cost and show a plan made before
-  automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full
+  automap-plan llama3-70b --device h100 --topo dgx-h100-4 --global-batch 128 --tp 8 --reserve '4 GB'
+                                                                    the best strategy of tensor parallelism 8
+  automap-plan gpt3_7b --device a100 --topo p4d-4 --global-batch 256 --tp 4 --pp 4 --recompute full --price
                                                                     what a step of this strategy takes
 
 Results are kept in $AUTOMAP_CACHE, else $XDG_CACHE_HOME/automap, else ~/.cache/automap.
@@ -141,13 +154,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_restrictions(limits)
     add_target(limits)
     add_objective(parser.add_argument_group("what to make small"), SCHEDULES)
-    add_strategy(parser.add_argument_group("a strategy to price; with any of these nothing is searched"))
+    add_strategy(parser.add_argument_group("what is fixed of a strategy; the search chooses the rest"))
     how = parser.add_argument_group("how long to look")
     how.add_argument(
         "--budget",
         metavar="TIME",
         type=positive(SECONDS),
-        help="processor time for the exact search of pipelines and hybrids (default 20 s)",
+        help="processor time for the search of strategies, or the exact one of pipelines and hybrids (default 20 s)",
     )
     how.add_argument(
         "--thorough",
@@ -170,18 +183,19 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     Raises:
         BadInput: an option means nothing for what is given.
     """
-    strategy = strategy_request(namespace)
     if namespace.plan is not None:
         refuse(namespace, OF_SEARCHING, "the plan read has its own")
+    strategy = strategy_request(namespace)
     narrow(namespace)
     if strategy is None and namespace.schedule is not None:
         require_schedule(namespace.schedule)
+    known = namespace.schedule in (None, *WARM_UPS)
     return filled(
         PlanRequest,
         namespace,
         source=source_of(vars(namespace)),
         options=ExploreOptions(
-            **{name: getattr(namespace, name) for name in SAME_NAMES if strategy is None or name != "schedule"},
+            **{name: getattr(namespace, name) for name in SAME_NAMES if name != "schedule" or known},
             pins=namespace.pin,
             together=namespace.keep_together,
             memory_bytes=namespace.memory,
@@ -194,8 +208,8 @@ def request(namespace: argparse.Namespace) -> PlanRequest:
     )
 
 
-def run(request: PlanRequest) -> Explored | Candidate | Estimate:
-    """All kinds of plans, ranked; or the one that was given, costed again; or the price of a strategy.
+def run(request: PlanRequest) -> Explored | Candidate | Estimate | Searched:
+    """The best strategy, or its price; or all kinds of plans, ranked; or the one that was given, costed again.
 
     Raises:
         BadInput: an argument or a file cannot be used, constraints contradict one another, or the plan given belongs
@@ -203,8 +217,11 @@ def run(request: PlanRequest) -> Explored | Candidate | Estimate:
         Infeasible: no plan fits.
         UserCodeError: the user's own code raised.
     """
-    if request.strategy is not None:
-        return _priced(request, request.strategy)
+    wanted = request.strategy
+    if wanted is not None and wanted.price:
+        return _priced(request, wanted)
+    if wanted is not None and not (wanted.usual and not applies(request)):
+        return search_strategies(request, wanted, _cluster(request), _cache(request))
     return _explored(request) if request.plan is None else _read_back(request)
 
 
@@ -219,7 +236,8 @@ def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     from ..reports.text import Steps
 
     cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
-    strategy = strategy_of(wanted, cluster)
+    assert request.options.global_batch is not None
+    strategy = strategy_of(wanted, request.options.global_batch, cluster)
     kinds = read_kinds(cluster)
     for kind in kinds.values() or (device,):
         require_device(kind, strategy)
@@ -330,16 +348,38 @@ def _remembered(entry: bytes | None, space: PlanningSpace) -> Exploration | None
         return None
 
 
-def report(request: PlanRequest, outcome: Explored | Candidate | Estimate) -> Report:
-    """The ranking of all plans and the best one, or the one plan or strategy that was given."""
+def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Searched) -> Report:
+    """The ranking of all plans and the best one, or the one plan or strategy that was searched or given."""
     from automap_models.core.estimate import Estimate
+    from automap_models.formats.atomic import write_json
 
     if isinstance(outcome, Estimate):
         from automap_models.formats.strategy_json import estimate_document
 
         from ..reports.estimate import print_estimate
 
-        return Report(lambda: print_estimate(outcome), lambda: estimate_document(outcome))
+        price = outcome
+        return Report(
+            lambda: print_estimate(price),
+            lambda: estimate_document(price),
+            {"plan": lambda path: write_json(path, estimate_document(price))},
+        )
+    from ..reports.strategies import Searched, print_searched, searched_document
+
+    if isinstance(outcome, Searched):
+        searched = outcome
+
+        def draw_search() -> Figure:
+            from automap_models.plots.strategies import draw_strategies
+
+            return draw_strategies(searched.best, [(of.choice, of.estimate) for of in searched.choices])
+
+        return Report(
+            lambda: print_searched(searched),
+            lambda: searched_document(searched),
+            {"plan": lambda path: write_json(path, searched_document(searched))},
+            draw_search,
+        )
     from ..reports.exploration import (
         Explored,
         candidate_document,

@@ -1,4 +1,4 @@
-"""`automap run`: a plan on real processes, held against one process and against its prediction (docs/how-to/run.md)."""
+"""`automap run`: a plan on real processes, held against its prediction (docs/tutorials/run-torch.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `automap plan` takes of a strategy: with any of its fields given, that strategy is priced.
+"""What `automap plan` takes of a strategy: fields that are given are fixed, and the others are searched.
 
 Nothing here imports numpy: help is to be fast."""
 
@@ -7,11 +7,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, WARM_UPS
+from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 
 from ..requests import StrategyRequest
-from .parsing import at_least, given, refuse
+from .parsing import at_least, given, positive, refuse
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -30,14 +31,12 @@ PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 FIELDS = (*DEGREES, "micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers")
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
 OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain")
-OF_SEARCHES = (
-    *("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "for"),
-    *("budget", "thorough", "seed", "plot"),
-)
+OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "for", "seed")
+"""Options of the search of plans of stages, which knows no strategies."""
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """--tp, --pp, … --no-flash: a strategy to be priced."""
+    """--tp, --pp, … --price: what is fixed of a strategy."""
     for name, shown in DEGREES.items():
         group.add_argument(f"--{name}", metavar="N", type=at_least(1), help=shown)
     group.add_argument(
@@ -73,6 +72,27 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         default=None,
         help="attention computes and keeps its scores, in several kernels",
     )
+    group.add_argument(
+        "--reserve", metavar="SIZE", type=positive(BYTES), help="memory of each device that is left free (default 0)"
+    )
+    group.add_argument(
+        "--devices",
+        metavar="N..N",
+        type=_sizes,
+        help="search on clusters of the same nodes with so many devices, doubling from the first to the last",
+    )
+    group.add_argument(
+        "--price",
+        action="store_true",
+        default=None,
+        help="search nothing: price the strategy; fields that are not given have the values shown here",
+    )
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    number = at_least(1)
+    least, _, most = text.partition("..")
+    return number(least), number(most or least)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -81,24 +101,41 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
-    """The strategy that is asked for; None where no field of one is given.
+    """What is to be searched or priced; None where an option belongs to the search of plans of stages.
 
     Raises:
-        BadInput: an option means nothing beside it, or the global batch is missing.
+        BadInput: an option means nothing beside a strategy's, or the global batch is missing.
     """
     fields = given(namespace, *FIELDS)
-    if not fields:
-        refuse(namespace, ("no_flash",), "is for a strategy, of which no field is given")
+    others = given(namespace, "no_flash", "reserve", "devices", "price")
+    fields |= given(namespace, "schedule")
+    chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
+    other_search = namespace.objective == "length" or any(
+        getattr(namespace, name) not in (None, False, []) for name in (*OF_PROFILES, *OF_PLANS, "thorough")
+    )
+    if not chosen and (namespace.global_batch is None or other_search):
         return None
-    first = next(iter(fields)).replace("_", "-")
-    refuse(namespace, (*OF_PROFILES, *OF_SEARCHES), f"is not for a strategy, which --{first} gives")
-    fields |= given(namespace, "schedule", "global_batch")
-    if "global_batch" not in fields:
+    if chosen:
+        first = min(chosen, key=[*FIELDS, "schedule", *others].index).replace("_", "-")
+        refuse(namespace, (*OF_PROFILES, *OF_PLANS), f"is not for a strategy, which --{first} gives")
+    if other_search:
+        do = "leave it out"
+        raise BadInput("is not for a strategy", where="`thorough`" if namespace.thorough else "`objective`", do=do)
+    if namespace.global_batch is None:
         raise BadInput("a strategy needs it", where="`global_batch`", do="give the samples of a step")
-    return StrategyRequest(fields, flash=not namespace.no_flash)
+    if namespace.price:
+        refuse(namespace, ("devices", "reserve", "budget", "plot"), "is for a search, and --price searches nothing")
+    return StrategyRequest(
+        fields,
+        flash=not namespace.no_flash,
+        price=bool(namespace.price),
+        usual=not chosen,
+        reserve_bytes=namespace.reserve or 0.0,
+        sizes=namespace.devices,
+    )
 
 
-def strategy_of(request: StrategyRequest, cluster: Cluster) -> Strategy:
+def strategy_of(request: StrategyRequest, global_batch: int, cluster: Cluster) -> Strategy:
     """The strategy on a cluster, with the fields that are open as `Strategy` has them.
 
     Data parallelism takes the devices that are left, and the schedule is 1F1B, with virtual stages the interleaved one.
@@ -108,7 +145,7 @@ def strategy_of(request: StrategyRequest, cluster: Cluster) -> Strategy:
     """
     from automap_models.core.strategy import Strategy
 
-    fields: dict[str, Any] = {"micro_batch": 1, **request.fields}
+    fields: dict[str, Any] = {"micro_batch": 1, "global_batch": global_batch, **request.fields}
     shared = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     if "dp" not in fields and cluster.devices % shared:
         what = f"tp × cp × pp are {shared} devices, which do not divide the {cluster.devices} of cluster {cluster.name}"

@@ -30,7 +30,7 @@ _FILE = re.compile(r"`([\w-]+\.(?:py|json|yaml))`(?: \(.*\))?[:,]$")
 PROGRAMS = ("datagen/run.py", "train/run.py")
 _USAGE = re.compile(r"[A-Z]{4,}|\[--")
 """What a synopsis holds and a command does not."""
-_TIME = re.compile(r"(planned in|^ +time |^ +verified |allowed\)).*")
+_TIME = re.compile(r"(planned in|as on one process:|^ +time |^ +verified |allowed\)).*")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [
         pytest.param("tutorials/first-plan.md", (), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/own-model.md", ("jax", "torch"), (), 2, marks=pytest.mark.slow),
+        pytest.param("tutorials/run-torch.md", ("torch",), (), 1, marks=pytest.mark.slow),
         pytest.param("tutorials/run-on-jax.md", ("jax",), (), 4, marks=pytest.mark.slow),
         pytest.param("how-to/plan.md", (), (), 0, marks=pytest.mark.slow),
         pytest.param("how-to/what-if.md", ("matplotlib",), (), 1, marks=pytest.mark.slow),

@@ -12,7 +12,7 @@ import pytest
 from automap_models.core.measured import MeasuredStep, SkippedStep
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.formats.measured_rows import read_measured_steps
+from automap_models.formats.measured_rows import network_in, read_measured_steps
 
 GPT3 = {
     "name": "GPT-3 175B",
@@ -490,3 +490,14 @@ def test_what_is_no_file_of_rows_is_refused(tmp_path: Path, content: str) -> Non
     path.write_text(content)
     with pytest.raises(BadInput):
         read_measured_steps(path)
+
+
+def test_a_pipeline_of_more_stages_than_layers_is_refused_before_it_is_laid_out(tmp_path: Path) -> None:
+    """A damaged row with 10^12 stages ended in a MemoryError."""
+    assert "virtual stages of" in reason(tmp_path, pp=10**12, schedule="1F1B", vp=1)
+
+
+def test_a_number_of_thousands_of_digits_is_no_bandwidth(tmp_path: Path) -> None:
+    """It ended in a ValueError of int."""
+    assert network_in(f"{'9' * 5000} links a node (100 Gb/s each)", 8) == pytest.approx(100 * 1e9 / 8)
+    assert network_in(f"{'9' * 5000} Gb/s", 8) is None

@@ -57,14 +57,22 @@ def descriptions() -> dict[str, Target]:
 def documents() -> dict[str, Target]:
     """JSON of ours and of others."""
     from automap_models.core.placement import PlacementProblem
+    from automap_models.core.profile import Profile
     from automap_models.formats.files import read_profile
+    from automap_models.formats.measured_rows import read_measured_steps
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_json import read_placement
     from automap_models.formats.placement_plan import read_placement_plan, read_split
     from automap_models.formats.plan_json import read_plan, read_run_plan
+    from automap_models.formats.schema import decode_json
     from automap_models.formats.sharding_json import read_sharding_plan
     from automap_models.formats.strategy_json import read_strategy
     from automap_models.workloads.config_json import read_config
+    from automap_models.workloads.measured import measured_passes
+
+    def measured(path: Path) -> object:
+        meta = decode_json(path.read_bytes(), dict[str, object], where="p.npz")
+        return measured_passes(Profile.create([2.0, 2.0], [1.0, 0.0], [1.0, 1.0], meta=meta), "p.npz")
 
     layers, (plan, placed) = samples.model(), plans()
     with in_folder(infer_files() | place_files()):
@@ -80,6 +88,8 @@ def documents() -> dict[str, Target]:
         "plan to run": (read_run_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
         "strategy": (read_strategy, [samples.as_json(samples.STRATEGY)]),
+        "measured steps": (read_measured_steps, [samples.as_json(samples.MEASURED_STEPS)]),
+        "measured profile": (measured, [samples.as_json(samples.MEASURED_META)]),
         "config": (read_config, [samples.as_json(config) for config in samples.CONFIGS]),
         "sharding plan": (read_sharding_plan, [samples.as_json(samples.SHARDING)]),
     }

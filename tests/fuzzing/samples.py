@@ -166,6 +166,37 @@ def tiny_policy() -> bytes:
         return write_policy(Path(folder, "p.onnx"), [4, 9, -1], [1, 3, -1]).read_bytes()
 
 
+MEASURED_META = {
+    "times": "measured per module",
+    "device": "mine",
+    "dtype": "float32",
+    "microbatch_size": 4,
+    "update_per_step_s": 0.01,
+    "transformer": {"config": '{"model_type": "gpt2"}', "sequence": 16, "dropout": False, "flash": True},
+}
+"""What a measured profile says, for automap-calibrate."""
+MEASURED_STEPS = {
+    "rows": [
+        {
+            "id": "row",
+            "source": "us",
+            "system": "Megatron-LM 2021",
+            "model": {"name": "m", "arch": "gpt", "layers": 4, "hidden": 64, "heads": 4, "seq": 16, "vocab": 32},
+            "gpus": 8,
+            "gpu_type": "A100-80GB SXM",
+            "tp": 2,
+            "pp": 2,
+            "micro_batch": 1,
+            "global_batch": 16,
+            "precision": "bf16",
+            "note": "4 Omni-Path links a node (100 Gb/s each)",
+            "measured": {"iteration_s": 1.0, "memory_gib": 10.0},
+        }
+    ],
+    "sources": {"us": {"what": "a test"}},
+}
+
+
 @functools.cache
 def profile() -> bytes:
     """profile.npz of twelve instructions."""

@@ -19,6 +19,8 @@ TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
         "placement",
         "plan",
         "hybrid plan",
+        "measured steps",
+        "measured profile",
         "config",
         "sharding plan",
         "strategy",

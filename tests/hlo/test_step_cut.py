@@ -61,7 +61,7 @@ def cut_graphs(draw: st.DrawFn) -> tuple[InstructionGraph, list[int], dict[int, 
     return replace(graph, outputs=np.array(outputs)), cuts, returned
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cut_graphs(), st.booleans())
 def test_programs_make_what_the_step_makes(
     case: tuple[InstructionGraph, list[int], dict[int, int]], split_backward: bool
@@ -78,7 +78,7 @@ def test_programs_make_what_the_step_makes(
         assert values[v] == whole[v]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cut_graphs())
 def test_only_what_computes_nothing_new_is_in_two_programs(
     case: tuple[InstructionGraph, list[int], dict[int, int]],

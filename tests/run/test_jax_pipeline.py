@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,14 @@ import numpy as np
 from automap_models.core.run_record import RunPlan, RunStage
 from automap_models.core.schedules import build_schedule
 from automap_models.errors import BadInput
+from automap_models.hlo.graph import instruction_graph
+from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.jax_layout import Layout, StageLayout, layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_run import gradient_errors, require_model
 from automap_models.run.jax_step import drawn_arguments, drawn_batch, step_results
+from automap_models.workloads.source import Source, SourceKind, module_of, training_step_of
 
 SAMPLES, WIDTH, MICRO_BATCHES = 4, 6, 3
 RATE, MOMENTUM = 0.1, 0.9
@@ -120,11 +124,11 @@ def layout(traced: TracedStep, stages: int, schedule: str, virtual: int = 1) -> 
 @pytest.mark.parametrize(
     ("stages", "schedule", "virtual", "measure"),
     [
-        (1, "1f1b", 1, False),
-        (3, "gpipe", 1, True),
-        (2, "1f1b", 1, False),
         (2, "zb-h1", 1, True),
-        (3, "interleaved", 3, False),
+        pytest.param(1, "1f1b", 1, False, marks=pytest.mark.slow),
+        pytest.param(3, "gpipe", 1, True, marks=pytest.mark.slow),
+        pytest.param(2, "1f1b", 1, False, marks=pytest.mark.slow),
+        pytest.param(3, "interleaved", 3, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_plan_trains_as_the_step_itself(
@@ -172,6 +176,7 @@ def test_a_measured_step_has_every_pass_of_the_schedule_once(
             assert ends["B", 1, one.micro_batch] <= one.start_s
 
 
+@pytest.mark.slow
 def test_training_goes_on_under_another_plan(
     traced: TracedStep, arguments: list[Any], batches: list[list[Any]], right: Right
 ) -> None:
@@ -223,12 +228,32 @@ def run_plan_of(traced: TracedStep, fingerprint: str | None) -> RunPlan:
 
 def test_the_plan_of_another_model_is_refused(traced: TracedStep) -> None:
     own = run_plan_of(traced, None)
-    require_model(own, traced)
+    source = Source("m:f", SourceKind.FACTORY)
+    require_model(own, traced, source)
     with pytest.raises(BadInput, match=r"plan\.json: was made for another model than small"):
-        require_model(dataclasses.replace(own, model_fingerprint="0"), traced)
+        require_model(dataclasses.replace(own, model_fingerprint="0"), traced, source)
     renamed = dataclasses.replace(own.stages[0], end="dot.99")
     with pytest.raises(BadInput, match="was made for another model"):
-        require_model(dataclasses.replace(own, stages=(renamed, own.stages[1])), traced)
+        require_model(dataclasses.replace(own, stages=(renamed, own.stages[1])), traced, source)
+
+
+@pytest.mark.slow
+def test_a_deep_model_is_told_by_its_repeated_blocks(tmp_path: Path) -> None:
+    """Its profile is made of a few blocks, and names instructions in another way than the whole trace."""
+    pytest.importorskip("flax")
+    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 8, "n_positions": 8, "vocab_size": 16}
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, **sizes, "layer_norm_epsilon": 1e-5}), encoding="utf-8")
+    source = Source(str(path), SourceKind.CONFIG, batch=2, sequence=4)
+    graph = instruction_graph(module_of(source))
+    names = [graph.names[i] for i in np.flatnonzero(graph.phases == 0)]
+    profile = profile_from_graph(graph, np.ones(len(graph)), {})
+    stage = RunStage(0, len(names) - 1, names[-1], (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
+    plan = RunPlan("plan.json", "deep", (stage,), 1, 2, "1f1b", 1.0, profile.model_fingerprint, {})
+    require_model(plan, TracedStep(training_step_of(source)), source)
+    with pytest.raises(BadInput, match="was made for another model"):
+        require_model(dataclasses.replace(plan, model_fingerprint="0"), TracedStep(training_step_of(source)), source)
 
 
 def test_stages_lie_on_devices_one_after_the_other(traced: TracedStep) -> None:
@@ -256,7 +281,6 @@ def test_a_request_survives_as_json(traced: TracedStep) -> None:
 
     from automap_models.run.base import RunProblem
     from automap_models.run.jax_request import JaxRequest
-    from automap_models.workloads.source import Source, SourceKind
 
     plan = run_plan_of(traced, "abc")
     problem = RunProblem(plan, Source("m:f", SourceKind.FACTORY, batch=4), build_schedule("gpipe", 2, 3), check=True)

@@ -74,14 +74,14 @@ class Grid:
         """All of them that the model and the cluster can be divided by."""
         shape, devices, batch = self.shape, self.devices, self.problem.global_batch
         experts = shape.experts or 1
-        for tp in self._values("tp", [n for n in _divisors(devices) if self._splits_operators(n)]):
-            for cp in self._values("cp", [n for n in _divisors(devices) if shape.sequence % n == 0]):
-                for pp in self._values("pp", [n for n in _divisors(devices) if n <= shape.layers + 2]):
+        for tp in filter(self._splits_operators, self._values("tp", _divisors(devices))):
+            for cp in [n for n in self._values("cp", _divisors(devices)) if shape.sequence % n == 0]:
+                for pp in [n for n in self._values("pp", _divisors(devices)) if n <= shape.layers + 2]:
                     dp, odd = divmod(devices, tp * cp * pp)
                     if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
                         continue
-                    for ep in self._values("ep", [n for n in _divisors(dp) if experts % n == 0]):
-                        if dp % ep:
+                    for ep in self._values("ep", _divisors(dp)):
+                        if dp % ep or experts % ep:
                             continue
                         for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
                             if (batch // dp) % micro_batch:

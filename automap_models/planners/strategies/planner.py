@@ -45,6 +45,8 @@ from automap_models.simulate.strategy import StrategyPricing, require_device
 
 DIVES = 60
 """Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
+FIRST_BOUNDS, FIRST_DIVES = 2000, 24
+"""Divisions whose 1F1B is bounded first, and of which so many are simulated."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -169,6 +171,7 @@ class _Search:
             self.counts.divisions += 1
             costs = self.rank_costs(division, self.grid.zeros(division)[0], ways)
             self.push(division_bound(costs, self.recompute), Level.DIVISION, division)
+        self.dive_first()
         while self.queue:
             bound_s, _, level, entry = heapq.heappop(self.queue)
             if bound_s >= self.limit_s or self.deadline.passed:
@@ -181,6 +184,30 @@ class _Search:
                 self.split_ranks(bound_s, entry)
             else:
                 self.tighten(bound_s, level, entry)
+
+    def dive_first(self) -> None:
+        """Simulate 1F1B of the divisions that are best by a bound that knows its memory.
+
+        Without that the first strategies would be those whose bounds are the most optimistic ones.
+        """
+        way, entries = Way("1f1b", 1), []
+        for _, number, _, division in sorted(self.queue, key=lambda of: of[:2])[:FIRST_BOUNDS]:
+            if self.deadline.passed:
+                return
+            if not isinstance(division, Division) or way not in self.grid.ways(division):
+                continue
+            zeros = self.grid.zeros(division)
+            zero = 1 if 1 in zeros else zeros[0]
+            ranks = self.rank_costs(division, zero, [way])
+            family = Family(division, zero, way)
+            costs = FamilyCosts(ranks, self.grid.strategy(family))
+            bound_s = closed_bound(ranks, self.recompute, self.in_flight(division, way), costs)
+            entries.append((bound_s, number, _Family(family, costs)))
+        entries.sort(key=lambda of: of[:2])
+        for bound_s, _, entry in entries[:FIRST_DIVES]:
+            if bound_s >= self.limit_s or self.deadline.passed:
+                return
+            self.dive(entry)
 
     def rank_costs(self, division: Division, zero: int, ways: Sequence[Way]) -> RankCosts:
         strategy = self.grid.strategy(Family(division, zero, ways[0]))
@@ -366,15 +393,14 @@ def require_searchable(problem: StrategyProblem) -> None:
         require_device(kind, strategy)
     if not _any_family(problem, problem.fixed):
         names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
-        for count in (1, 2):
-            for chosen in combinations(names, count):
+        for size in range(1, len(names) + 1):
+            for chosen in combinations(names, size):
                 if not _any_family(problem, {name: problem.fixed[name] for name in chosen}):
                     given = " and ".join(f"{name} {problem.fixed[name]}" for name in chosen)
                     of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
                     what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has {given}"
                     raise BadInput(what, where=f"`{chosen[-1]}`", do="change one of them, or leave it open")
-        what = f"no strategy has all of {', '.join(names)} as given"
-        raise BadInput(what, where=f"`{names[0]}`", do="leave one of them open")
+        raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
 
 
 def _any_family(problem: StrategyProblem, fixed: Mapping[str, Any]) -> bool:

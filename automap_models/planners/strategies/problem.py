@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,10 +15,15 @@ from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 
 
-def usual_precision(devices: Iterable[Device]) -> Precision:
-    """bf16 where all devices have a peak for it, else fp16, else fp32."""
-    types = set.intersection(*(set(device.matrix) for device in devices))
-    return "bf16" if "bfloat16" in types else "fp16" if "float16" in types else "fp32"
+def usual_precision(devices: Sequence[Device]) -> Precision:
+    """The one of 16 bits in which products are faster on the slowest device, bf16 where they are alike; or fp32."""
+    rates = {
+        name: min(device.matrix.get(dtype, 0.0) for device in devices)
+        for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))
+    }
+    if not any(rates.values()):
+        return "fp32"
+    return "bf16" if rates["bf16"] >= rates["fp16"] else "fp16"
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
@@ -57,7 +62,7 @@ class StrategyProblem:
     def __post_init__(self) -> None:
         for name in self.fixed:
             if name not in FREE:
-                raise BadInput(f"strategies have no field {name!r}", where="`fixed`", do=f"they have {', '.join(FREE)}")
+                raise BadInput("no strategy has such a field", where=f"`{name}`", do=f"they have {', '.join(FREE)}")
         if self.global_batch < 1:
             raise BadInput(f"{self.global_batch} samples", where="`global_batch`", do="give 1 or more")
         if not 0 <= self.reserve_bytes < self.cluster.memory:
@@ -67,7 +72,7 @@ class StrategyProblem:
     @property
     def precision(self) -> Precision:
         """The one that is given, or the usual one of the devices."""
-        return self.fixed.get("precision") or usual_precision(self.kinds.values() or (self.device,))
+        return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device])
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a strategy leaves the reserve of every device."""

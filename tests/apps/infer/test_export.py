@@ -187,6 +187,12 @@ def test_options_beside_a_target_that_contradict_it_are_refused(
     assert sentence in capsys.readouterr().err
 
 
+def test_a_kind_that_is_no_text_is_refused(fails: Callable[[str], str]) -> None:
+    """A byte that is no UTF-8 in the kind ended the command; the fuzzer found it."""
+    Path("bad.json").write_bytes(json.dumps(STRATEGY).encode().replace(b'"strategy"', b'"\xf4"', 1))
+    assert "bad.json" in fails("bad.json --to megatron")
+
+
 def test_a_target_that_is_not_installed_cannot_check(
     fails: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import automap_models as am
 from automap_models.core.strategy import Precision, Recompute
 from automap_models.formats.atomic import Cache
 from automap_models.formats.model_work_json import decode_model_work
+from automap_models.formats.strategy_json import read_strategy
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
 from automap_models.infer.reports.estimate import print_estimate
@@ -38,7 +39,7 @@ step: {product_efficiency: 0.8, half_size: 60, attention_efficiency: 0.3, bandwi
        intra_efficiency: 0.5, inter_efficiency: 0.5, overlap: 0.3}
 """
 CLUSTER = "{nodes: 2, devices_per_node: 4, intra: 10 GB/s, inter: 10 Gbit/s, memory: 16 GB, name: pair}"
-GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel")
+GIVEN = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--recompute", "full", "--sequence-parallel", "--price")
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +82,44 @@ def test_the_price_is_the_library_s(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--tp", "8", "--global-batch", "8"), "--tp: 8 does not divide the 4 heads of"),
+        (("--tp", "8", "--global-batch", "8", "--price"), "--tp: 8 does not divide the 4 heads of"),
         (
-            ("--tp", "3", "--global-batch", "8"),
+            ("--tp", "3", "--global-batch", "8", "--price"),
             "--dp: tp × cp × pp are 3 devices, which do not divide the 8 of cluster",
         ),
         (
-            ("--pp", "8", "--schedule", "gpipe", "--global-batch", "999999999"),
+            ("--pp", "8", "--schedule", "gpipe", "--global-batch", "999999999", "--price"),
             "--global-batch: schedule gpipe with 999999999 micro-batches through 8 stages; give at most",
         ),
-        (("--tp", "2", "--dp", "2", "--global-batch", "8"), "are 4 devices, cluster pair has 8"),
-        (("--pp", "4", "--vp", "4", "--global-batch", "8"), "do not make 4 × 4 equal stages"),
-        (("--pp", "4", "--schedule", "dualpipev", "--global-batch", "8"), "--global-batch: schedule dualpipev with 4"),
-        (("--pp", "2", "--schedule", "zb-v", "--vp", "1", "--global-batch", "8"), "--vp: schedule zb-v with 1"),
-        (("--precision", "fp16", "--global-batch", "8"), "has no rate for matrix products in float16"),
+        (("--tp", "2", "--dp", "2", "--global-batch", "8", "--price"), "are 4 devices, cluster pair has 8"),
+        (("--pp", "4", "--vp", "4", "--global-batch", "8", "--price"), "do not make 4 × 4 equal stages"),
+        (
+            ("--pp", "4", "--schedule", "dualpipev", "--global-batch", "8", "--price"),
+            "--global-batch: schedule dualpipev with 4",
+        ),
+        (
+            ("--pp", "2", "--schedule", "zb-v", "--vp", "1", "--global-batch", "8", "--price"),
+            "--vp: schedule zb-v with 1",
+        ),
+        (("--precision", "fp16", "--global-batch", "8", "--price"), "has no rate for matrix products in float16"),
         (("--layers", "8,x", "--global-batch", "8"), "argument --layers: 'x' is no whole number"),
-        (("--layers", "4,4", "--global-batch", "8"), "--layers: 2 numbers of layers for 1 × 1 stages"),
+        (("--layers", "4,4", "--global-batch", "8", "--price"), "--layers: 2 numbers of layers for 1 × 1 stages"),
         (("--tp", "2"), "--global-batch: a strategy needs it; give the samples of a step"),
         (("--tp", "2", "--global-batch", "8", "--batch", "4"), "--batch: is not for a strategy, which --tp gives"),
         (("--tp", "2", "--global-batch", "8", "--max-stages", "4"), "--max-stages: is not for a strategy"),
-        (("--no-flash",), "--no-flash: is for a strategy, of which no field is given; leave it out"),
-        (("--schedule", "zb-v"), "--schedule: no plan is made for schedule 'zb-v'"),
+        (("--no-flash",), "--global-batch: a strategy needs it; give the samples of a step"),
+        (("--schedule", "zb-v"), "--global-batch: a strategy needs it; give the samples of a step"),
+        (
+            ("--tp", "2", "--global-batch", "8", "--price", "--reserve", "1 GB"),
+            "--reserve: is for a search, and --price",
+        ),
+        (("--tp", "8", "--global-batch", "8"), "--tp: no strategy of "),
+        (
+            ("--pp", "4", "--schedule", "dualpipev", "--global-batch", "4"),
+            "has pp 4 and schedule dualpipev; change one",
+        ),
+        (("--tp", "2", "--pp", "4", "--dp", "2", "--global-batch", "8"), "has tp 2 and pp 4 and dp 2; change one"),
+        (("--tp", "2", "--global-batch", "8", "--devices", "6..12"), "6 devices are no whole nodes of 4"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -130,3 +148,37 @@ def test_a_device_without_constants_is_refused_before_the_model_is_traced(
 def test_the_options_know_what_a_strategy_knows() -> None:
     assert get_args(Recompute) == RECOMPUTE
     assert get_args(Precision) == PRECISIONS
+
+
+def test_the_search_finds_a_strategy_that_costs_what_it_says(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Given fields are fixed, the price is the library's, no choice is better, and the file is read back."""
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    out, picture = tmp_path / "strategy.json", tmp_path / "strategy.png"
+    options = ("--global-batch", "16", "--tp", "2", "--budget", "2", "--devices", "4..8")
+    assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    written = read_strategy(out)
+    assert written.strategy.tp == 2
+    assert picture.stat().st_size > 1000
+    _, _, device, _, cluster = files
+    (entry,) = (tmp_path / "cache").iterdir()
+    work = decode_model_work(Cache(tmp_path / "cache").read(entry.name) or b"")
+    estimate = am.estimate(work, cluster, written.strategy, device=device)
+    assert estimate.fits
+    assert printed["step_s"] == pytest.approx(estimate.step_s)
+    assert 0 < printed["bound_s"] <= printed["step_s"]
+    assert [size["devices"] for size in printed["sizes"]] == [4, 8]
+    assert all(of["best"] is None or of["best"]["step_s"] >= printed["bound_s"] for of in printed["choices"])
+
+
+def test_nothing_fits_and_the_least_change_that_would_is_named(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3.5 GB hold what the runtime needs, and nothing beside three kinds of groups of devices."""
+    options = ("--global-batch", "16", "--tp", "2", "--pp", "2", "--dp", "2", "--memory", "3.5 GB")
+    assert main([*files, *options]) == 3
+    message = capsys.readouterr().err
+    assert "no strategy of 16 samples fits the memory of 3.5 GB" in message
+    assert "open: the best strategy found then takes" in message

@@ -20,7 +20,7 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
 from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
-from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.simulate.calibration import USUAL
 from automap_models.simulate.strategy import StrategyPricing
 
@@ -184,3 +184,36 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_small_problems() -> Non
 @pytest.mark.parametrize("part", range(10))
 def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(part: int) -> None:
     assert all(_agrees(SAMPLE + seed) for seed in range(part, ALL - SAMPLE, 10))
+
+
+def test_a_field_that_no_strategy_has_is_refused() -> None:
+    with pytest.raises(BadInput, match="`speed`: no strategy has such a field; they have micro_batch, tp, "):
+        replace(random_problem(0), fixed={"speed": 2})
+
+
+def test_what_fixed_fields_contradict_is_said() -> None:
+    problem = replace(random_problem(0), cluster=Cluster(1, 4, 1e9, 1e9, 1e12), fixed={"pp": 4, "tp": 2})
+    with pytest.raises(BadInput, match=r"\(4 devices\) has pp 4 and tp 2; change one of them"):
+        StrategiesPlanner().solve(problem)
+
+
+def test_the_python_function_is_the_planner_and_its_bound_is_one() -> None:
+    import automap_models as am
+
+    work = small_work(4, 64, 2, 32)
+    cluster = Cluster(1, 4, 1e10, 1e10, 1e12)
+    result = am.search_strategies(work, cluster, 8, device=DEVICE, pp=2, zero=1)
+    assert result.plan is not None and result.bound is not None
+    assert (result.plan.pp, result.plan.zero) == (2, 1)
+    assert result.cost == am.estimate(work, cluster, result.plan, device=DEVICE)
+    problem = StrategyProblem(work=work, cluster=cluster, device=DEVICE, global_batch=8, fixed={"pp": 2, "zero": 1})
+    best = best_of_all(replace(problem, fixed={**problem.fixed, "recompute": "none"}))
+    assert best is not None and result.bound.value <= best
+
+
+def test_the_usual_precision_is_the_faster_one_of_16_bits() -> None:
+    rates = {"float32": 1e12, "bfloat16": 2e12, "float16": 8e12}
+    old, new = replace(DEVICE, matrix=rates), replace(DEVICE, matrix={**rates, "bfloat16": 8e12})
+    assert usual_precision([old]) == usual_precision([old, new]) == "fp16"
+    assert usual_precision([new]) == "bf16"
+    assert usual_precision([replace(DEVICE, matrix={"float32": 1e12})]) == "fp32"

@@ -1,0 +1,102 @@
+"""`automap plan` over the whole space of strategies."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from automap_models.errors import BadInput
+from automap_models.workloads.source import DEFAULT_DEVICE
+
+from ..requests import PlanRequest, StrategyRequest
+
+if TYPE_CHECKING:
+    from automap_models.core.cluster import Cluster
+    from automap_models.formats.atomic import Cache
+
+    from ..reports.strategies import Searched
+
+
+def applies(request: PlanRequest) -> bool:
+    """Whether the model has layers that strategies divide, and all devices constants of training steps."""
+    from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
+    from automap_models.workloads.source import transformer
+
+    device = read_device(request.device or DEFAULT_DEVICE)
+    if any(kind.step is None for kind in read_kinds(read_cluster(request.topo)).values() or (device,)):
+        return False
+    try:
+        transformer(request.source).shape()
+    except BadInput:
+        return False
+    return True
+
+
+def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cluster, cache: Cache) -> Searched:
+    """The best strategy, and what its choices buy.
+
+    Raises:
+        BadInput: fields that are given contradict the model, the cluster or one another.
+        Infeasible: nothing fits; says what would.
+    """
+    from automap_models.core.strategy import Strategy
+    from automap_models.cost.layer_times import Runtime
+    from automap_models.formats.hardware_yaml import read_device, read_kinds
+    from automap_models.planners.portfolio.model import work_once
+    from automap_models.planners.strategies.choices import QUICK, of_sizes, what_choices_buy, what_would_fit
+    from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+    from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+    from automap_models.workloads.source import transformer
+
+    from ..reports.strategies import Searched
+    from ..reports.text import Steps
+
+    assert request.options.global_batch is not None
+    device, kinds = read_device(request.device or DEFAULT_DEVICE), read_kinds(cluster)
+    precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device])
+    dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
+    source = replace(request.source, dtype=dtype)
+    transformer(source).shape()
+    usual = StrategiesConfig()
+    config = replace(usual, budget_s=request.options.budget_s or usual.budget_s)
+    with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
+        problem = StrategyProblem(
+            work=work_once(source, cache, steps.begin),
+            cluster=cluster,
+            device=device,
+            global_batch=request.options.global_batch,
+            fixed=wanted.fields,
+            reserve_bytes=wanted.reserve_bytes,
+            runtime=Runtime(flash=wanted.flash),
+            kinds=kinds,
+        )
+        clusters = [] if wanted.sizes is None else _clusters(cluster, *wanted.sizes)
+        result = StrategiesPlanner(config).solve(problem, watch=steps.watch)
+        if result.plan is None:
+            assert result.reason is not None
+            raise what_would_fit(problem, result.reason, steps.watch)
+        choices = what_choices_buy(problem, result.plan, QUICK, steps.watch)
+        sizes = of_sizes(problem, clusters, config, steps.watch)
+    return Searched(result, choices, sizes)
+
+
+def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:
+    """Clusters of the same nodes, with twice as many devices each as the one before.
+
+    Raises:
+        BadInput: the cluster is mixed, or its nodes do not make so many devices.
+    """
+    cluster.require_uniform("a sweep of sizes", "leave `devices` out")
+    clusters, devices = [], least
+    while devices <= most:
+        nodes, odd = divmod(devices, cluster.devices_per_node)
+        if odd:
+            what = f"{devices} devices are no whole nodes of {cluster.devices_per_node}"
+            raise BadInput(what, where="`devices`", do=f"begin with a multiple of {cluster.devices_per_node}")
+        clusters.append(replace(cluster, nodes=nodes))
+        devices *= 2
+    if not clusters:
+        raise BadInput(f"{least} to {most} are none", where="`devices`", do="give the smaller number first")
+    return clusters

@@ -1,0 +1,91 @@
+"""`automap run`: what it refuses before a process is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from automap_models.infer.app import main
+
+MODEL = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, width), nn.Linear(width, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).relu()).relu()).mean()
+
+class Branching(Small):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else self.last(x).mean()
+
+def make_model():
+    return Small(), torch.ones(4, 4)
+
+def make_wider():
+    return Small(8), torch.ones(4, 4)
+
+def make_branching():
+    return Branching(), torch.ones(4, 4)
+"""
+CLUSTER = {"name": "box", "nodes": 1, "devices_per_node": 6, "intra": 1e9, "inter": 1e9, "memory": 1e9}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with a plan of three stages on six devices: one replica, four and one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("run_models.py").write_text(MODEL)
+    Path("box.yaml").write_text(json.dumps(CLUSTER))
+    assert main(["profile", "run_models:make_model", "-o", "small.npz"]) == 0
+    assert (
+        main(
+            ["infer", "small.npz", "--topo", "box.yaml", "--stages", "3", "--micro-batches", "2", "--out", "plan.json"]
+        )
+        == 0
+    )
+    return tmp_path
+
+
+def change(**changes: Any) -> None:
+    plan = json.loads(Path("plan.json").read_text())
+    Path("plan.json").write_text(json.dumps({**plan, **changes}))
+
+
+def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One fixture for all: profiling imports torch and plans, which is most of the time."""
+
+    def refused(*arguments: str) -> str:
+        assert main(["run", "plan.json", *arguments]) == 2
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == 1, said
+        return said
+
+    capsys.readouterr()
+    assert "was made for another model than run_models:make_wider" in refused("run_models:make_wider")
+    assert "torch.export refuses its forward pass in run_models.py:" in refused("run_models:make_branching")
+    assert "3 stages do not make ranks of 2 virtual stages" in refused("run_models:make_model", "--vp", "2")
+    assert "is a profile" in refused("small.npz")
+    document = json.loads(Path("plan.json").read_text())
+    document["stages"][1]["devices"] = [5, 2]
+    change(stages=document["stages"])
+    assert "$.device_cuts" in refused("run_models:make_model")
+
+
+def test_more_replicas_than_samples_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(microbatch_size=1)
+    stages = json.loads(Path("plan.json").read_text())["stages"]
+    if max(stage["replicas"] for stage in stages) == 1:
+        pytest.skip("the planner leaves no stage two devices")
+    assert main(["run", "plan.json", "run_models:make_model"]) == 2
+    assert "do not give each of" in capsys.readouterr().err

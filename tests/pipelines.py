@@ -1,0 +1,102 @@
+"""Small torch models for the tests of runs, and plans of them; worker processes import this module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from automap_models.core.run_record import RunPlan, RunStage
+
+SAMPLES, TOKENS, CLASSES = 6, 5, 11
+
+
+class Encoder(nn.Module):
+    """A transformer's encoder with dropout; its loss is outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, 8)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True) for _ in range(6)
+        )
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Convolutions(nn.Module):
+    """Six convolutions with batch normalisation and ReLU in place; it returns its loss, for which it takes labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU(inplace=True))
+            for _ in range(6)
+        )
+        self.head = nn.Linear(3, CLASSES)
+
+    def forward(self, pictures: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        x = pictures
+        for layer in self.layers:
+            x = layer(x) + x
+        scores = self.head(x.mean((2, 3)))
+        return nn.functional.cross_entropy(scores, labels), scores
+
+
+class Decoder(nn.Module):
+    """Six blocks whose first embedding is also the output layer; a mask and positions are read by all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, 8)
+        self.positions = nn.Embedding(TOKENS, 8)
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(6))
+        self.head = nn.Linear(8, CLASSES, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        where = self.positions(torch.arange(TOKENS, device=ids.device))[None]
+        x = self.embed(ids) + where
+        for layer in self.layers:
+            x = x + layer(x + where) * mask[..., None]
+        scores = self.head(x)
+        return {"loss": nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten()), "scores": scores}
+
+
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+def _drawn(*shape: int) -> Tensor:
+    return torch.randint(CLASSES, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def encoder() -> tuple[Any, ...]:
+    tokens = _drawn(SAMPLES, TOKENS)
+    return Encoder(), (tokens,), {}, cross_entropy, tokens.flip(1)
+
+
+def convolutions() -> tuple[Any, ...]:
+    pictures = torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    return Convolutions(), (pictures, _drawn(SAMPLES))
+
+
+def decoder() -> tuple[Any, ...]:
+    ids = _drawn(SAMPLES, TOKENS)
+    return Decoder(), {"ids": ids, "mask": torch.ones(SAMPLES, TOKENS), "labels": ids.roll(1, 1)}
+
+
+def plan(ends: list[str], devices: list[int], micro_batches: int, samples: int = SAMPLES) -> RunPlan:
+    """A plan that cuts after these modules and gives stages so many devices; its times are made up."""
+    first = [sum(devices[:s]) for s in range(len(devices))]
+    stages = tuple(
+        RunStage(s, s, end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
+        for s, (end, count) in enumerate(zip([*ends, "end of forward"], devices, strict=True))
+    )
+    return RunPlan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {})
