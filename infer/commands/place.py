@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_NODES = 200
 DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
 DEFAULT_MEMORY_BYTES = 32e9
-DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
+DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "local-search"}
 """Objective → planner."""
 FIELDS = {
     "devices": "accelerators",
@@ -61,8 +61,8 @@ examples:
   automap-place bert24.json                                     the optimal contiguous placement, printed
   automap-place bert24.json --planner milp --time-limit 60      not contiguous, with a proven gap
   automap-place bert24.json --objective latency --devices 6     one micro-batch as fast as possible
-  automap-place rnnlm_4 --objective step --devices 4            every operation placed; who made the plan is said
-  automap-place gnmt_2 --objective step --devices p4d-p3dn --finetune 60
+  automap-place rnnlm_4 --objective step --devices 4            every operation placed
+  automap-place gnmt_2 --objective step --devices p4d-p3dn --planner learned --finetune 60
   automap-place bert24.json --objective step                    one step, forward and backward, as fast as possible
   automap-place t5_base --devices 4 --nodes 200 --out placement.json --plot placement.png
   automap-place bert24.json --plan placement.json               cost and show a placement made before
@@ -81,8 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search, expert, single; for steps learned (default), heft, m-etf, random, too",
+        "metis, greedy, local-search (default for step), expert, single, heft (step), m-etf (step), random (step), "
+        "learned (step)",
     )
+    how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
         "--finetune",
         metavar="TIME",
@@ -90,7 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for learned: go on searching from its placement for so long",
     )
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="for learned: another policy (.onnx)")
-    how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
         "--time-limit", metavar="TIME", type=quantity(SECONDS), help="after which a solver returns its best plan"
     )
@@ -160,7 +161,7 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
     for option in ("finetune", "policy"):
-        if getattr(namespace, option) is not None and namespace.planner not in (None, "learned"):
+        if getattr(namespace, option) is not None and namespace.planner != "learned":
             raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
     devices, cluster = _devices(namespace)
     source = source_of(vars(namespace))

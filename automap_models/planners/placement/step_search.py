@@ -30,7 +30,7 @@ LEVELS = (16, 64, 256, 1024)
 """Groups of the partitions from which moves are drawn; single classes come on top."""
 METIS_SEEDS = 4
 """Seeds of METIS, each bisected and refined at once."""
-WARM, COLD = 0.02, 1e-4
+WARM, COLD = 0.002, 1e-5
 """Temperatures at the start and at the end, as shares of the best makespan."""
 
 

@@ -122,7 +122,9 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
     """On a line of three operators the best is one of each on each device: 20 ms and up to 4 transfers of 1 ms."""
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
     for planner in planner_names("placement"):
-        plan = placed(capsys, "short.json", "--planner", planner, "--time-limit", "2", "--memory", "20e9")
+        objective = "step" if planner in ("heft", "m-etf", "random", "learned") else "throughput"
+        asked = ("--objective", objective, "--time-limit", "2", "--memory", "20e9")
+        plan = placed(capsys, "short.json", "--planner", planner, *asked)
         assert plan["planner"] == planner
         assert plan["value"] >= 0.024 * (1 - 1e-9)
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -230,7 +232,7 @@ def test_an_hlo_file_of_inference_is_placed(folder: Path, capsys: pytest.Capture
         (["line.json", "--planner", "magic"], "unknown planner 'magic'; choose from "),
         (["line.json", "--nodes", "20"], "--nodes: does not apply: line.json "),
         (["line.json", "--batch", "20"], "--batch: does not apply: line.json "),
-        (["line.json", "--devices", "1e3"], "argument --devices: '1e3' is no whole number"),
+        (["line.json", "--devices", "1e3"], "--devices: '1e3' is no whole number"),
         (["line.json", "--devices", "99999999"], "--devices: 99999999 devices; give 0 to 4,096"),
         (["line.json", "--memory", "nan"], "--memory: nan bytes"),
         (["line.json", "--time-limit", "0"], "--time-limit: 0 seconds"),
@@ -298,3 +300,21 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["caught"]), done.stderr
+
+
+def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster's devices are in the file; the file costs what it says."""
+    cluster = "nodes: 1\ndevices_per_node: 3\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\n"
+    (folder / "three.yaml").write_text(cluster)
+    asked = ("--objective", "step", "--devices", "three.yaml", "--planner", "learned", "--out", "p.json")
+    value = placed(capsys, "line.json", *asked)
+    assert value["objective"] == "step"
+    assert value["network"]["names"] == ["0", "1", "2"]
+    assert any("the best placement is by" in note for note in value["notes"])
+    assert placed(capsys, "line.json", "--plan", "p.json")["value"] == pytest.approx(value["value"])
+
+
+def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:
+    assert "a cluster is for --objective step" in refused("line.json", "--devices", "C")
+    assert "is for --planner learned" in refused("line.json", "--objective", "step", "--finetune", "1")
+    assert "is the cluster's" in refused("line.json", "--objective", "step", "--devices", "C", "--memory", "1 GB")
