@@ -97,7 +97,7 @@ def run_schedule(plan: RunPlan, name: str | None, virtual: int | None) -> Schedu
         if here != there:
             what = f"schedule {name} puts stage {stage} on {here} device(s) and stage {rank} on {there} on one rank"
             raise BadInput(
-                what, where=plan.where, do="plan with --equal-replicas, or take a schedule without virtual stages"
+                what, where=plan.where, do="plan with `equal_replicas`, or take a schedule without virtual stages"
             )
     return schedule
 

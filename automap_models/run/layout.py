@@ -108,7 +108,7 @@ def run_layout(plan: RunPlan, schedule: Schedule, processes: Sequence[tuple[int,
     for s, stage in enumerate(plan.stages):
         if stage.tensor > 1:
             what = f"stage {s} shares its operators among {stage.tensor} devices, which torch's stages do not"
-            raise BadInput(what, where=plan.where, do="run it with --backend jax, or plan pipelines only")
+            raise BadInput(what, where=plan.where, do="run it with `backend=jax`, or plan pipelines only")
     return Layout(schedule, tuple(processes), samples, plan.where)
 
 

@@ -141,7 +141,7 @@ def _require_devices(layout: Layout, device: str) -> None:
         there = torch.cuda.device_count()
         if layout.world > there:
             what = f"the plan runs on {layout.world} GPUs, of which this machine has {there}"
-            raise BadInput(what, where=layout.where, do="use --device cpu, or start it with torchrun on more machines")
+            raise BadInput(what, where=layout.where, do="use `device=cpu`, or start it with torchrun on more machines")
     elif layout.world > MOST_PROCESSES:
         what = f"the plan runs on {layout.world} processes, more than {MOST_PROCESSES} on one machine"
         raise BadInput(what, where=layout.where, do="plan for a smaller cluster, or start it with torchrun")
@@ -274,7 +274,7 @@ def _compared_parts(pipeline: Pipeline, problem: RunProblem) -> int:
     cut, where = pipeline.cut, problem.source.what
     if len(set(counts)) == 1:
         return counts[0] if cut.random or cut.mixing else 1
-    do = "plan with --equal-replicas for the check, or run it without --check"
+    do = "plan with `equal_replicas` for the check, or run it without `check`"
     if cut.random:
         what = (
             f"{cut.random[0]} draws random numbers, which stages of {counts} replicas draw otherwise than one process"

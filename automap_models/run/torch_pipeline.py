@@ -360,7 +360,7 @@ def _crossing(value: Value, again: Value, samples: int, others: int, name: str) 
     per_sample, rest = divmod(value.shape[dim], samples)
     if len(changed) > 1 or rest or again.shape[dim] != per_sample * others:
         what = f"{value.name}, which crosses a cut, has no dimension of samples: {list(value.shape)} for {samples}"
-        raise BadInput(what, where=name, do="cut elsewhere, or plan with --equal-replicas")
+        raise BadInput(what, where=name, do="cut elsewhere, or plan with `equal_replicas`")
     shape = tuple(per_sample if at == dim else size for at, size in enumerate(value.shape))
     return Crossing(shape, dim, per_sample, value.dtype, value.differentiable)
 

@@ -177,7 +177,7 @@ def measured_passes(
     """
     meta = profile.meta
     if not str(meta.get("times", "")).startswith("measured"):
-        raise BadInput("its times are not measured", where=name, do="make it with automap-profile … --measure")
+        raise BadInput("its times are not measured", where=name, do="make it with automap-profile and `measure`")
     transformer = meta.get("transformer")
     described = transformer if isinstance(transformer, Mapping) else {}
     if model is None:
@@ -185,10 +185,10 @@ def measured_passes(
         model = DescribedModel(built_in, config, bool(described.get("dropout", False)))
     tokens = sequence or described.get("sequence")
     if model.built_in is None and model.config is None:
-        do = "say which one by --model NAME|config.json and --sequence N"
+        do = "say which one by `model` and `sequence`"
         raise BadInput("does not say which transformer it is of", where=name, do=do)
     if not isinstance(tokens, int) or tokens < 1:
-        raise BadInput("does not say how many tokens a sample has", where=name, do="give --sequence N")
+        raise BadInput("does not say how many tokens a sample has", where=name, do="give `sequence`")
     names: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
     if profile.dtype not in names:
         raise BadInput(f"computes in {profile.dtype}", where=name, do=f"measure it in one of {', '.join(names)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import automap_models
-from automap_models.infer.commands import export, infer, place, plan, profile, search
+from automap_models.infer.commands import calibrate, export, infer, place, plan, profile, run, search
 from automap_models.infer.commands.parsing import ARGUMENTS, in_options
 
 LIBRARY = Path(automap_models.__file__).parent
@@ -20,11 +20,12 @@ OPTIONS_OF_OTHERS = ("export/megatron.py", "export/galvatron.py", "export/torch_
 """Modules whose texts are options of the frameworks that plans are exported to."""
 NO_OPTION = {
     *("cut_at", "slowdown", "speed", "orders", "forward_s", "weight_s"),
-    *("measured", "gpus", "gpu_type", "heads", "kv_heads"),
+    *("measured", "gpus", "gpu_type", "heads", "kv_heads", "links", "gap", "recompute_blocks"),
 }
 """Arguments for which the commands have no option: of restrictions, of observed devices, of a cluster's file, of
-schedules without plans, of measured steps."""
-COMMANDS = (export.COMMAND, infer.COMMAND, place.COMMAND, plan.COMMAND, profile.COMMAND, *search.COMMANDS.values())
+schedules without plans, of measured steps, of unequal devices, of the search for a strategy and of its results."""
+ONE_WORD = (calibrate, export, infer, place, plan, profile, run)
+COMMANDS = (*(module.COMMAND for module in ONE_WORD), *search.COMMANDS.values())
 
 
 def texts(source: str) -> Iterator[str]:
