@@ -15,32 +15,19 @@ Memory of a device is that of the operations placed there, plus outputs: from th
 reader on the device, and its last transfer, are done; a copy from the start of its transfer until its last reader is
 done. Of things that happen at one time ends come before starts.
 
-This is the step of Baechi (Jeon et al., SoCC 2020) and of GDP (arXiv 1910.01578) with links that take turns. The
-kernel is compiled where numba is installed; without it the same function runs as Python, about a hundred times slower.
+This is the step of Baechi (Jeon et al., SoCC 2020) and of GDP (arXiv 1910.01578) with links that take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.dag import topological_order
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-
-def jit(function: FunctionT) -> FunctionT:
-    """The function compiled when it is first called, or as it is where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return function
-    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +123,11 @@ def simulate_step(tables: StepTables, assignment: IntArray) -> StepTimeline:
         tables: of a problem with n operations.
         assignment: [n] device of each.
     """
+    from automap_models.cost.makespan_kernel import simulate
+
     n = assignment.size
     arguments: tuple[Any, ...] = (*tables.arrays, np.ascontiguousarray(assignment, dtype=np.int64))
-    start, finish, first, target, peak = _simulate(*arguments)
+    start, finish, first, target, peak = simulate(*arguments)
     producer = np.repeat(np.arange(n), np.diff(first))
     makespan = float(finish[:n].max(initial=0.0))
     return StepTimeline(makespan, start[:n], finish[:n], producer, target, start[n:], finish[n:], peak)
@@ -153,300 +142,12 @@ def step_values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, 
     Returns:
         [B] seconds, and [B] bytes beyond the memory, over all devices.
     """
+    from automap_models.cost.makespan_kernel import values
+
     placed = np.ascontiguousarray(assignments, dtype=np.int64)
     arguments: tuple[Any, ...] = (*tables.arrays, tables.memory_bytes, placed)
-    return _values(*arguments)
+    return values(*arguments)
 
 
 def _starts(keys: IntArray, n: int) -> IntArray:
     return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=n))]).astype(np.int64)
-
-
-@jit
-def _values(
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    live_bytes: FloatArray,
-    held_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    memory_bytes: FloatArray,
-    assignments: IntArray,
-) -> tuple[FloatArray, FloatArray]:
-    """[B] makespans and [B] excess bytes."""
-    count = assignments.shape[0]
-    value, excess = np.zeros(count), np.zeros(count)
-    for i in range(count):
-        _, finish, _, _, peak = _simulate(
-            readers_start,
-            readers,
-            inputs_start,
-            inputs,
-            order,
-            time_s,
-            output_bytes,
-            live_bytes,
-            held_bytes,
-            channel,
-            s_per_byte,
-            latency_s,
-            assignments[i],
-        )
-        for v in range(order.size):
-            value[i] = max(value[i], finish[v])
-        for d in range(peak.size):
-            if peak[d] > memory_bytes[d] * (1.0 + 1e-9):
-                excess[i] += peak[d] - memory_bytes[d]
-    return value, excess
-
-
-@jit
-def _before(priority: FloatArray, a: int, b: int) -> bool:
-    """Whether task a goes before task b."""
-    return bool(priority[a] > priority[b] or (priority[a] == priority[b] and a < b))
-
-
-@jit
-def _push(heap: IntArray, first: int, size: int, priority: FloatArray, task: int) -> None:
-    """Put a task into the heap of `size` tasks that begins at `first`."""
-    at = size
-    while at > 0:
-        above = (at - 1) // 2
-        if not _before(priority, task, heap[first + above]):
-            break
-        heap[first + at] = heap[first + above]
-        at = above
-    heap[first + at] = task
-
-
-@jit
-def _pop(heap: IntArray, first: int, size: int, priority: FloatArray) -> int:
-    """Take the first task out of a heap of `size` tasks."""
-    top = heap[first]
-    last = heap[first + size - 1]
-    at = 0
-    while True:
-        below = 2 * at + 1
-        if below >= size - 1:
-            break
-        if below + 1 < size - 1 and _before(priority, heap[first + below + 1], heap[first + below]):
-            below += 1
-        if not _before(priority, heap[first + below], last):
-            break
-        heap[first + at] = heap[first + below]
-        at = below
-    heap[first + at] = last
-    return int(top)
-
-
-@jit
-def _transfers(
-    readers_start: IntArray,
-    readers: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    device: IntArray,
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Where each operation's transfers begin, their targets, [n + t] seconds and priorities of all tasks."""
-    n, devices = device.size, time_s.shape[0]
-    first = np.zeros(n + 1, dtype=np.int64)
-    mark = np.full(devices, -1, dtype=np.int64)
-    for u in range(n):
-        first[u + 1] = first[u]
-        for k in range(readers_start[u], readers_start[u + 1]):
-            b = device[readers[k]]
-            if b != device[u] and mark[b] != u:
-                mark[b] = u
-                first[u + 1] += 1
-    total = first[n]
-    target = np.zeros(total, dtype=np.int64)
-    task_s, rank = np.zeros(n + total), np.zeros(n + total)
-    slot = np.zeros(devices, dtype=np.int64)
-    mark[:] = -1
-    for i in range(n - 1, -1, -1):
-        v = order[i]
-        a = device[v]
-        task_s[v] = time_s[a, v]
-        used = first[v]
-        longest = 0.0
-        for k in range(readers_start[v], readers_start[v + 1]):
-            s = readers[k]
-            b = device[s]
-            if b == a:
-                longest = max(longest, rank[s])
-                continue
-            if mark[b] != v:
-                mark[b] = v
-                slot[b] = n + used
-                target[used] = b
-                used += 1
-                c = channel[a, b]
-                task_s[slot[b]] = latency_s[c] + output_bytes[v] * s_per_byte[c]
-            rank[slot[b]] = max(rank[slot[b]], task_s[slot[b]] + rank[s])
-        for t in range(first[v], first[v + 1]):
-            longest = max(longest, rank[n + t])
-        rank[v] = task_s[v] + longest
-    return first, target, task_s, rank
-
-
-@jit
-def _simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is what all parts share
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    live_bytes: FloatArray,
-    held_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    device: IntArray,
-) -> tuple[FloatArray, FloatArray, IntArray, IntArray, FloatArray]:
-    """Start and finish of all tasks (operations, then transfers), transfers' firsts and targets, peaks of memory."""
-    n, devices = device.size, time_s.shape[0]
-    first, target, task_s, rank = _transfers(
-        readers_start, readers, order, time_s, output_bytes, channel, s_per_byte, latency_s, device
-    )
-    transfers = first[n]
-    tasks, resources = n + transfers, devices + latency_s.size
-    source = np.zeros(transfers, dtype=np.int64)
-    resource = np.zeros(tasks, dtype=np.int64)
-    waiting = np.zeros(tasks, dtype=np.int64)  # inputs that an operation still lacks
-    holders = np.zeros(tasks, dtype=np.int64)  # who still needs an output on its device, or a copy
-    for v in range(n):
-        resource[v] = device[v]
-        waiting[v] = inputs_start[v + 1] - inputs_start[v]
-        holders[v] = first[v + 1] - first[v]
-        for t in range(first[v], first[v + 1]):
-            source[t] = v
-            resource[n + t] = devices + channel[device[v], target[t]]
-        for k in range(readers_start[v], readers_start[v + 1]):
-            b = device[readers[k]]
-            if b == device[v]:
-                holders[v] += 1
-            else:
-                for t in range(first[v], first[v + 1]):
-                    if target[t] == b:
-                        holders[n + t] += 1
-                        break
-    heap_first = np.zeros(resources + 1, dtype=np.int64)
-    for task in range(tasks):
-        heap_first[resource[task] + 1] += 1
-    for r in range(resources):
-        heap_first[r + 1] += heap_first[r]
-    heap, size = np.zeros(tasks, dtype=np.int64), np.zeros(resources, dtype=np.int64)
-    running = np.full(resources, -1, dtype=np.int64)
-    event_key = np.zeros(resources)  # minus the time at which what runs on a resource ends
-    events, event_count = np.zeros(resources, dtype=np.int64), 0
-    start, finish = np.zeros(tasks), np.zeros(tasks)
-    used, peak = np.zeros(devices), np.zeros(devices)
-    for v in range(n):
-        used[device[v]] += held_bytes[v]
-    peak[:] = used
-    ready, ready_count = np.zeros(tasks, dtype=np.int64), 0
-    ended, ended_count = np.zeros(tasks, dtype=np.int64), 0
-    touched, touched_count = np.zeros(resources, dtype=np.int64), 0
-    is_touched = np.zeros(resources, dtype=np.bool_)
-    for i in range(n):
-        if waiting[order[i]] == 0:
-            ready[ready_count] = order[i]
-            ready_count += 1
-    now = 0.0
-    while True:
-        while ended_count > 0 or ready_count > 0:
-            while ready_count > 0:
-                ready_count -= 1
-                task = ready[ready_count]
-                if task_s[task] == 0.0:
-                    start[task] = now
-                    at = device[task] if task < n else target[task - n]
-                    used[at] += live_bytes[task] if task < n else live_bytes[source[task - n]]
-                    peak[at] = max(peak[at], used[at])
-                    ended[ended_count] = task
-                    ended_count += 1
-                    continue
-                r = resource[task]
-                _push(heap, heap_first[r], size[r], rank, task)
-                size[r] += 1
-                if not is_touched[r]:
-                    is_touched[r] = True
-                    touched[touched_count] = r
-                    touched_count += 1
-            if ended_count == 0:
-                continue
-            ended_count -= 1
-            task = ended[ended_count]
-            finish[task] = now
-            u = task if task < n else source[task - n]
-            at = device[u] if task < n else target[task - n]
-            if task < n:
-                for k in range(inputs_start[u], inputs_start[u + 1]):  # what it read may go
-                    p = inputs[k]
-                    held = p
-                    if device[p] != at:
-                        for t in range(first[p], first[p + 1]):
-                            if target[t] == at:
-                                held = n + t
-                                break
-                    holders[held] -= 1
-                    if holders[held] == 0:
-                        used[at] -= live_bytes[p]
-                if holders[u] == 0:
-                    used[at] -= live_bytes[u]
-                for t in range(first[u], first[u + 1]):
-                    ready[ready_count] = n + t
-                    ready_count += 1
-            else:
-                holders[u] -= 1
-                if holders[u] == 0:
-                    used[device[u]] -= live_bytes[u]
-            for k in range(readers_start[u], readers_start[u + 1]):
-                s = readers[k]
-                if device[s] == at:
-                    waiting[s] -= 1
-                    if waiting[s] == 0:
-                        ready[ready_count] = s
-                        ready_count += 1
-        while touched_count > 0:
-            touched_count -= 1
-            r = touched[touched_count]
-            is_touched[r] = False
-            if running[r] >= 0 or size[r] == 0:
-                continue
-            task = _pop(heap, heap_first[r], size[r], rank)
-            size[r] -= 1
-            running[r] = task
-            start[task] = now
-            at = device[task] if task < n else target[task - n]
-            used[at] += live_bytes[task] if task < n else live_bytes[source[task - n]]
-            peak[at] = max(peak[at], used[at])
-            event_key[r] = -(now + task_s[task])
-            _push(events, 0, event_count, event_key, r)
-            event_count += 1
-        if event_count == 0:
-            break
-        now = -event_key[events[0]]
-        while event_count > 0 and -event_key[events[0]] == now:
-            r = _pop(events, 0, event_count, event_key)
-            event_count -= 1
-            ended[ended_count] = running[r]
-            ended_count += 1
-            running[r] = -1
-            if not is_touched[r]:
-                is_touched[r] = True
-                touched[touched_count] = r
-                touched_count += 1
-    return start, finish, first, target, peak

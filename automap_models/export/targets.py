@@ -1,12 +1,15 @@
-"""All targets by name."""
+"""All targets by name; nothing here imports numpy, since help lists them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
-from automap_models.export.target import Target
+
+if TYPE_CHECKING:
+    from automap_models.export.target import Target
 
 TARGETS: Mapping[str, str] = {
     "torch-csv": "torch.distributed.pipelining: the schedule, a row a rank",

@@ -105,7 +105,7 @@ REFUSED = [
     (_set("accelerators", to=10**12), r"1000000000000 devices"),
     (_set("cpus", to=-1), r"-1 devices"),
     (_set("pieces_per_accelerator", to=10**9), r"1000000000 subgraphs"),
-    (_set("objective", to="speed"), r"\$\.objective is 'speed', not latency or throughput"),
+    (_set("objective", to="speed"), r"\$\.objective is 'speed', not latency or step or throughput"),
     (_set("accelerator_bytes", to="much"), r"\$\.accelerator_bytes is 'much', not a number"),
     (_set("assignment", "9", to=0), r"\$\.assignment: there is no node with id 9"),
     (_drop("assignment", "3"), r"\$\.assignment\.3 is missing"),

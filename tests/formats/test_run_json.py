@@ -93,7 +93,7 @@ def test_virtual_stages_share_the_devices_of_a_rank() -> None:
 @pytest.mark.parametrize(
     ("devices", "schedule", "virtual", "says"),
     [
-        ([1, 2, 1, 1], "interleaved", None, "on one rank; plan with --equal-replicas"),
+        ([1, 2, 1, 1], "interleaved", None, "on one rank; plan with `equal_replicas`"),
         ([1, 1, 1], "interleaved", 2, "3 stages do not make ranks of 2 virtual stages"),
         ([1, 1], "none", None, "unknown schedule 'none'"),
     ],

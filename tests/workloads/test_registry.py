@@ -21,9 +21,17 @@ from automap_models.workloads.config_json import read_config
 
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""
-NAMES = ("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe")
+RECURRENT = {"rnnlm": (2, 4, 8), "gnmt": (2, 4, 8)}
+"""Family → layers."""
+WAVENETS = {"wavenet_2x18": (2, 18), "wavenet_4x36": (4, 36)}
+"""Name → stacks, layers of each."""
+UNROLLED = tuple(f"{family}_{layers}" for family, sizes in RECURRENT.items() for layers in sizes)
+NAMES = (
+    *("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe"),
+    *(*UNROLLED, *WAVENETS, "inception_v3"),
+)
 PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
-LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b")
+LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b", "rnnlm_4", "rnnlm_8", "gnmt_4", "gnmt_8", "wavenet_4x36")
 """Other sizes of models whose smallest size is tested, too."""
 build = cache(workloads.build)
 
@@ -86,6 +94,29 @@ def _published(name: str) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _of_torch(name: str) -> int:
+    """Parameters of a model of the same layers from torch.nn, whose LSTMs have a second bias that adds nothing."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    with torch.device("meta"):
+        family, _, size = name.partition("_")
+        if name in WAVENETS:
+            stacks, layers = WAVENETS[name]
+            gated = [nn.Conv1d(128, 256, 2), nn.Conv1d(128, 256, 1), nn.Conv1d(128, 128, 1)]
+            parts = [nn.Embedding(256, 128), *gated * (stacks * layers), nn.Conv1d(256, 256, 1), nn.Conv1d(256, 256, 1)]
+        elif family == "rnnlm":
+            parts = [nn.Embedding(10_000, 2048), nn.LSTM(2048, 2048, int(size)), nn.Linear(2048, 10_000)]
+        else:  # attention of two matrices; the encoder's second layer and all of the decoder read two vectors
+            layers = int(size)
+            encoder = [nn.LSTM(1024, 1024, bidirectional=True), nn.LSTM(2048, 1024)]
+            decoder = [nn.LSTM(2048, 1024)] * layers
+            attention = [nn.Linear(1024, 1024, bias=False)] * 2
+            ends = [nn.Embedding(32_000, 1024), nn.Embedding(32_000, 1024), nn.Linear(1024, 32_000)]
+            parts = [*encoder, *[nn.LSTM(1024, 1024)] * (layers - 2), *decoder, *attention, *ends]
+    named = [item for part in parts for item in part.named_parameters()]
+    return sum(parameter.numel() for key, parameter in named if not key.startswith("bias_hh"))
+
+
 def _parameters(step: TrainingStep) -> list[int]:
     """Elements of each trainable variable."""
     return [leaf.size for leaf in jax.tree.leaves(step.arguments[step.trainable])]
@@ -101,6 +132,16 @@ def test_parameters_are_those_of_the_published_configuration(name: str) -> None:
     sizes = _parameters(build(name))
     assert sum(sizes) == _published(name) == registry.WORKLOADS[name].parameters
     assert len(sizes) == VARIABLES[name]
+
+
+@_by_model((*UNROLLED, *WAVENETS))
+def test_parameters_of_steps_that_are_placed_are_those_of_torchs_layers(name: str) -> None:
+    assert sum(_parameters(build(name))) == _of_torch(name) == registry.WORKLOADS[name].parameters
+
+
+def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_channel() -> None:
+    """Keras publishes 23,817,352 trainable ones and 34,432 statistics, two of each channel; it has no scales."""
+    assert sum(_parameters(build("inception_v3"))) == 23_817_352 + 34_432 // 2
 
 
 def test_vgg19_has_the_papers_parameters() -> None:

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from automap_models.core.placement import BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
-from automap_models.cost.makespan import StepTables, jit
+from automap_models.cost.makespan import StepTables
+from automap_models.cost.makespan_kernel import jit
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement, require_step
 from automap_models.planners.placement.step_groups import StepUnits
