@@ -211,8 +211,8 @@ def tables(prices: list[Price]) -> list[Table]:
     for source in [*sources, "all"]:
         own = [price for price in prices if source in (price.step.source, "all")]
         right, known = verdicts(own)
-        cells = [len(own), sum(price.estimate is not None for price in own)]
-        by_source.add_row(source, *map(str, cells), *_cells(own, "step_s"), *_cells(own, "memory"), f"{right}/{known}")
+        counts = [len(own), sum(price.estimate is not None for price in own)]
+        by_source.add_row(source, *map(str, counts), *_cells(own, "step_s"), *_cells(own, "memory"), f"{right}/{known}")
     ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "a perfect one's", "chosen over best")
     groups = rankings(prices)
     for group in sorted(groups, key=lambda group: -group.spread):
@@ -229,9 +229,7 @@ def tables(prices: list[Price]) -> list[Table]:
 
 def _cells(prices: Iterable[Price], what: str) -> tuple[str, ...]:
     errors = errors_of(*pairs_of(prices, what))
-    shown = (
-        [f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"] if errors.rows else [""] * 3
-    )
+    shown = _in_words(errors.median, errors.p90, errors.bias) if errors.rows else ("", "", "")
     return (*([str(errors.rows)] if what == "memory" else []), *shown)
 
 
@@ -255,23 +253,28 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
     table = Table("device", "source", "rows", "median", "p90", "ratio")
-    predicted, dense = [], []
+    predicted: list[float] = []
+    dense: list[float] = []
     for kind in KINDS:
         own = [step for step in measured if step.device in kind]
         observations = [step_observation(step, works.of(step)) for step in own]
         seconds = left_out_s(observations, [devices[name] for name in kind])
         if not seconds.size:
             continue
-        for errors in errors_by_source(observations, seconds):
-            shown = f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.ratio:.2f}"
-            table.add_row(kind[0], errors.source, str(errors.steps), *shown)
-        pairs = [(s, step.step_s) for s, step in zip(seconds.tolist(), own, strict=True) if not step.shape.experts]
-        dense += [pair[1] for pair in pairs]
-        predicted += [pair[0] for pair in pairs]
-    errors = errors_of(predicted, dense)
-    shown = f"{100 * errors.median:.1f} %", f"{100 * errors.p90:.1f} %", f"{errors.bias:.2f}"
-    table.add_row("all", "dense models", str(errors.rows), *shown)
+        for of_source in errors_by_source(observations, seconds):
+            shares = _in_words(of_source.median, of_source.p90, of_source.ratio)
+            table.add_row(kind[0], of_source.source, str(of_source.steps), *shares)
+        for predicted_s, step in zip(seconds.tolist(), own, strict=True):
+            if not step.shape.experts and step.step_s is not None:
+                predicted.append(predicted_s)
+                dense.append(step.step_s)
+    together = errors_of(predicted, dense)
+    table.add_row("all", "dense models", str(together.rows), *_in_words(together.median, together.p90, together.bias))
     return table
+
+
+def _in_words(median: float, p90: float, ratio: float) -> tuple[str, str, str]:
+    return f"{100 * median:.1f} %", f"{100 * p90:.1f} %", f"{ratio:.2f}"
 
 
 def scatter(prices: list[Price]) -> Figure:

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.estimate import strategy_in_words
 from automap_models.formats.hardware_yaml import read_cluster, read_device
-from automap_models.infer.reports.estimate import strategy_in_words
 from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.workloads.source import read_model_work

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import RECOMPUTE, Strategy
+from automap_models.core.units import counted, rounds
 
 
 class DeviceMemory(NamedTuple):
@@ -117,3 +119,40 @@ class Estimate:
         ranks = range(len(self.memory))
         rank = max(ranks, key=lambda r: self.memory[r].total - self.memory_bytes[r])
         return self.memory[rank].total, self.memory_bytes[rank], rank
+
+
+def strategy_in_words(estimate: Estimate) -> str:
+    """`tp 8, pp 16, dp 4, 64 micro-batches of 1, 1f1b, full recomputation, bf16`: what is not 1 or left out."""
+    s = estimate.strategy
+    degrees = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "ep", "dp", "pp", "vp")]
+    shown = [degree for degree in degrees if not degree.endswith(" 1")] or ["one device"]
+    shown.append(f"{rounds(s.micro_batches)} of {counted(s.micro_batch, 'sample')}")
+    if s.stages > 1:
+        shown.append(s.schedule)
+    if s.layers is not None and s.stages > 1:
+        shown.append(f"{_runs(s.layers)} layers a stage")
+    shown += _recomputation(s, estimate.stage_layers)
+    if s.zero:
+        shown.append(f"ZeRO-{s.zero}")
+    if s.sequence_parallel:
+        shown.append("sequence parallelism")
+    return ", ".join([*shown, s.precision])
+
+
+def _runs(counts: tuple[int, ...]) -> str:
+    """`3 × 8, 7`: equal neighbours together."""
+    runs = [(value, len(list(same))) for value, same in groupby(counts)]
+    return ", ".join(f"{times} × {value}" if times > 1 else str(value) for value, times in runs)
+
+
+def _recomputation(strategy: Strategy, layers: tuple[int, ...]) -> list[str]:
+    """What is recomputed of how many layers; nothing where nothing is."""
+    kinds = strategy.recompute if isinstance(strategy.recompute, tuple) else (strategy.recompute,) * strategy.stages
+    blocks = layers if strategy.recompute_blocks is None else strategy.recompute_blocks
+    words = []
+    for kind in RECOMPUTE[1:]:
+        count = sum(n for n, of in zip(blocks, kinds, strict=True) if of == kind)
+        if count:
+            all_of_them = count == sum(layers)
+            words.append(f"{kind} recomputation" + ("" if all_of_them else f" of {count} of {sum(layers)} layers"))
+    return words

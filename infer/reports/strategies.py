@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.estimate import Estimate
+from automap_models.core.estimate import Estimate, strategy_in_words
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
@@ -14,13 +14,13 @@ from automap_models.formats.strategy_json import estimate_document
 from automap_models.planners.strategies.choices import Without
 from automap_models.planners.strategies.problem import StrategyProblem
 
-from .estimate import facts, memory_table, parts_table, strategy_in_words
+from .estimate import facts, memory_table, parts_table
 from .text import Column, console, fact_table, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Found = Result[StrategyProblem, Strategy]
+StrategyResult = Result[StrategyProblem, Strategy]
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Searched:
         sizes: results on clusters of other sizes, with a sweep.
     """
 
-    result: Found
+    result: StrategyResult
     choices: Sequence[Without] = ()
-    sizes: Sequence[Found] = ()
+    sizes: Sequence[StrategyResult] = ()
 
     @property
     def best(self) -> Estimate:
@@ -44,7 +44,7 @@ class Searched:
         return cost
 
 
-def gap(result: Found) -> float | None:
+def gap(result: StrategyResult) -> float | None:
     """By which share of the step any other strategy can be shorter at most; None where nothing is proven."""
     if result.bound is None or result.plan is None:
         return None
@@ -69,7 +69,7 @@ def print_searched(searched: Searched) -> None:
     screen.print(fact_table([*facts(best), *_proof(searched.result)]))
 
 
-def _proof(result: Found) -> Iterator[tuple[str, str]]:
+def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     share, counts = gap(result), result.facts
     families = f"{counts['families']:,} families of {counts['divisions']:,} divisions"
     if result.status == "optimal":
@@ -94,7 +94,7 @@ def choices_table(searched: Searched, width: int) -> Table:
     return table(width, (*layout, strategy), layout)
 
 
-def sizes_table(results: Sequence[Found], width: int) -> Table:
+def sizes_table(results: Sequence[StrategyResult], width: int) -> Table:
     """One row a size of the cluster."""
     layout = (
         Column("devices", [str(of.problem.cluster.devices) for of in results]),
