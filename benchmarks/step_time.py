@@ -1,10 +1,10 @@
 """The step-time model against reality: predicted and measured processor time of the stages that torch runs.
 
 Every plan takes the user's path: profile measured on this machine (`measure_module`) at the micro-batch size that runs,
-planner, `split_spec`, then `torch.distributed.pipelining` over gloo, one process a stage (`run_pipeline`). Predicted is
-what the cost model says of M micro-batches on a stage, M·(f + b); measured is the processor time of the thread that
-computes, forward, backward and update, medians over the steps. Wall time is not compared: the processes share cores.
-"max/mean" is the slowest stage's time over the mean: what the steady phase loses to imbalance.
+planner, then what `automap-run` does (`run.torch_backend`), one process a rank. Predicted is what the cost model says
+of M micro-batches on a stage, M·(f + b), and of its parameters' share of the measured update; measured is the processor
+time of the thread that computes, forward, backward and update, medians over the steps. Wall time is not compared: the
+processes share cores. "max/mean" is the slowest stage's time over the mean: what the steady phase loses to imbalance.
 
     OMP_NUM_THREADS=1 python benchmarks/step_time.py
 """
@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 import torch
@@ -26,13 +27,16 @@ from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import FloatArray, Profile
-from automap_models.core.schedules import build_schedule
+from automap_models.core.run_record import RunPlan, RunRecord, RunStage
+from automap_models.core.schedules import ActionKind
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.cost.staged import plan_cost
+from automap_models.cost.staged import StagedCost, plan_cost
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
+from automap_models.run.base import RunProblem, run_schedule
+from automap_models.run.torch_backend import TorchBackend
 from automap_models.torch_export.measure import measure_module
-from automap_models.torch_export.pipelining import StageRun, run_pipeline, split_spec
+from automap_models.workloads.source import Source, SourceKind
 
 LOOPBACK_BYTES_PER_S = 1e9
 """About what gloo sends between two processes of one machine."""
@@ -85,21 +89,25 @@ def loss(scores: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
 
 
-def transformer(random: torch.Generator) -> tuple[nn.Module, Tensor, Tensor]:
-    tokens, labels = torch.randint(CLASSES, (2, 4, 128), generator=random)
-    return Transformer(), tokens, labels
+Example = tuple[nn.Module, tuple[Tensor], dict[str, Tensor]]
+"""What a factory returns: a model that computes its loss, and inputs of one micro-batch."""
 
 
-def convolutions(random: torch.Generator) -> tuple[nn.Module, Tensor, Tensor]:
+def make_transformer() -> Example:
+    tokens, labels = torch.randint(CLASSES, (2, 4, 128), generator=torch.Generator().manual_seed(0))
+    return Transformer(), (tokens,), {"labels": labels}
+
+
+def make_cnn() -> Example:
+    random = torch.Generator().manual_seed(0)
     pictures = torch.randn(16, 3, 32, 32, generator=random)
-    return Convolutions(), pictures, torch.randint(CLASSES, (16,), generator=random)
+    return Convolutions(), (pictures,), {"labels": torch.randint(CLASSES, (16,), generator=random)}
 
 
-MODELS: dict[str, tuple[Callable[[torch.Generator], tuple[nn.Module, Tensor, Tensor]], int]] = {
-    "transformer": (transformer, 3),
-    "cnn": (convolutions, 4),
-}
-"""Name → model with one micro-batch, and the number of stages."""
+MODELS: dict[str, Callable[[], Example]] = {"transformer": make_transformer, "cnn": make_cnn}
+STAGES = 4
+SCHEDULES = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zb-h1": 1}
+"""Name → virtual stages a rank."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +118,39 @@ class Comparison:
     schedule: str
     plan: str
     predicted_s: FloatArray
-    runs: list[StageRun]
-    in_order: bool
+    record: RunRecord
 
     @property
     def measured_s(self) -> FloatArray:
         """Forward, backward and update."""
-        return self.median("forward_s") + self.median("backward_s") + self.median("update_s")
+        return self.median("F") + self.median("BIW") + self.median("U")
 
-    def median(self, part: str) -> FloatArray:
-        """Of all steps."""
-        return np.array([np.median(getattr(run, part)) for run in self.runs])
+    def median(self, kinds: str) -> FloatArray:
+        """Of all steps; virtual stages of a rank update together, in shares of their parameters."""
+        return np.array([self.record.per_step(stage, kinds) for stage in range(STAGES)])
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every rank made its passes in the order of the schedule, in all steps."""
+        schedule = self.record.schedule
+        return all(
+            tuple(
+                (one.kind, one.stage, one.micro_batch)
+                for one in sorted(step.passes, key=lambda one: one.start_s)
+                if one.kind in get_args(ActionKind) and schedule.rank_of[one.stage] == rank
+            )
+            == tuple((action.kind, action.stage, action.micro_batch) for action in schedule.orders[rank])
+            for step in self.record.counted
+            for rank in range(schedule.ranks)
+        )
+
+    @property
+    def update_stages(self) -> FloatArray:
+        """[S, S] which stage's update is counted with which: that of a rank with its first stage."""
+        rank_of = np.array(self.record.schedule.rank_of)
+        first = np.array([int(np.flatnonzero(rank_of == rank)[0]) for rank in rank_of])
+        stages: FloatArray = np.eye(STAGES)[first]
+        return stages
 
 
 def share(seconds: FloatArray) -> FloatArray:
@@ -142,48 +172,64 @@ def plans(profile: Profile, stages: int, micro_batches: int) -> tuple[StagedProb
     return problem, {**cuts, "doubling": tuple(int(cut) for cut in np.searchsorted(done, doubling))}
 
 
+def run_plan(problem: StagedProblem, cost: StagedCost, plan: str, cuts: tuple[int, ...]) -> RunPlan:
+    """The plan as automap-run takes it, one device a stage."""
+    profile, ends = problem.profile, (*cuts, len(problem.profile) - 1)
+    stages = tuple(
+        RunStage(
+            *(first, last, profile.name(last), (s, s), 1, 1, None),
+            *(float(cost.forward_s[s]), float(cost.backward_s[s]), 0.0, 0.0),
+        )
+        for s, (first, last) in enumerate(zip((0, *(cut + 1 for cut in cuts)), ends, strict=True))
+    )
+    count, fingerprint = problem.micro_batches, profile.model_fingerprint
+    return RunPlan(plan, profile.model, stages, count, None, None, cost.length_s, fingerprint, {})
+
+
 def compare(name: str, micro_batches: int, repeats: int, seed: int) -> list[Comparison]:
-    """A model under both schedules and all plans."""
-    build, stages = MODELS[name]
+    """A model under all schedules and plans."""
     torch.manual_seed(seed)
-    model, inputs, labels = build(torch.Generator().manual_seed(seed))
-    profile = measure_module(model, (inputs,), {"labels": labels}, name=name, repeats=repeats, seed=seed)
-    problem, by_plan = plans(profile, stages, micro_batches)
+    model, inputs, labels = MODELS[name]()
+    profile = measure_module(model, inputs, labels, name=name, repeats=repeats, seed=seed)
+    problem, by_plan = plans(profile, STAGES, micro_batches)
+    update_s = float(str(profile.meta["update_per_step_s"]))
     results = []
     for plan, cuts in by_plan.items():
-        cost = plan_cost(problem, StagedPlan(tuple(cuts), tuple(range(1, stages)), micro_batches, "given"))
-        predicted_s = micro_batches * (cost.forward_s + cost.backward_s)
-        for named in ("1f1b", "gpipe"):
-            runs = run_pipeline(
-                model,
-                (inputs,),
-                split_spec=split_spec(profile, cuts),
-                schedule=named,
-                loss=loss,
-                target=labels,
-                micro_batches=micro_batches,
-                repeats=repeats,
-                seed=seed,
+        cost = plan_cost(problem, StagedPlan(cuts, tuple(range(1, STAGES)), micro_batches, "given"))
+        held = np.add.reduceat(profile.W, [0, *(cut + 1 for cut in cuts)]) / profile.W.sum()
+        running = run_plan(problem, cost, plan, cuts)
+        for schedule, virtual in SCHEDULES.items():
+            record = TorchBackend().run(
+                RunProblem(
+                    plan=running,
+                    source=Source(f"step_time:make_{name}", SourceKind.FACTORY),
+                    schedule=run_schedule(running, schedule, virtual),
+                    steps=repeats,
+                    warmup=3,
+                    device="cpu",
+                    seed=seed,
+                )
             )
-            print(f"{name}: {plan} under {named} has run", file=sys.stderr)
-            in_order = tuple(run.order for run in runs) == build_schedule(named, stages, micro_batches).orders
-            results.append(Comparison(name, named, plan, predicted_s, runs, in_order))
+            assert record is not None  # it is no rank of torchrun's
+            print(f"{name}: {plan} under {schedule} has run", file=sys.stderr)
+            result = Comparison(name, schedule, plan, micro_batches * (cost.forward_s + cost.backward_s), record)
+            predicted_s = result.predicted_s + update_s * held @ result.update_stages
+            results.append(replace(result, predicted_s=predicted_s))
     return results
 
 
 def print_table(results: Sequence[Comparison], console: Console) -> None:
-    columns = ("model", "schedule", "plan", "rank", "predicted", "measured", "ratio", "forward", "backward", "update")
-    table = Table(*columns, "process / compute", "passes in order")
+    columns = ("model", "schedule", "plan", "stage", "predicted", "measured", "ratio", "forward", "backward", "update")
+    table = Table(*columns, "passes in order")
     for result in results:
         predicted, measured = share(result.predicted_s), share(result.measured_s)
-        parts = [result.median(part) for part in ("forward_s", "backward_s", "update_s")]
-        rest = result.median("process_s") / result.measured_s
-        for rank in range(len(result.runs)):
+        parts = [result.median(kinds) for kinds in ("F", "BIW", "U")]
+        for rank in range(STAGES):
             table.add_row(
                 *(result.model, result.schedule, result.plan, str(rank)),
                 *(f"{predicted[rank]:.3f}", f"{measured[rank]:.3f}", f"{measured[rank] / predicted[rank]:.2f}"),
                 *(f"{1e3 * part[rank]:.0f} ms" for part in parts),
-                *(f"{rest[rank]:.2f}", "yes" if result.in_order else "no"),
+                "yes" if result.in_order else "no",
             )
     console.print(table)
 

@@ -92,11 +92,24 @@ def decoder() -> tuple[Any, ...]:
     return Decoder(), {"ids": ids, "mask": torch.ones(SAMPLES, TOKENS), "labels": ids.roll(1, 1)}
 
 
-def plan(ends: list[str], devices: list[int], micro_batches: int, samples: int = SAMPLES) -> RunPlan:
-    """A plan that cuts after these modules and gives stages so many devices; its times are made up."""
+def perceptron() -> tuple[nn.Module, tuple[Tensor]]:
+    """Eight equal layers, large enough to be measured."""
+    samples = torch.randn(128, 512, generator=torch.Generator().manual_seed(0))
+    return nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))), (samples,)
+
+
+def plan(
+    ends: list[str], devices: list[int], micro_batches: int, samples: int = SAMPLES, last: tuple[int, ...] | None = None
+) -> RunPlan:
+    """A plan that cuts after these modules and gives stages so many devices; its times are made up.
+
+    `last` holds the last instruction of each stage, for runs that compare the plan with its model.
+    """
     first = [sum(devices[:s]) for s in range(len(devices))]
+    last = last or tuple(range(len(devices)))
+    begins = (0, *(end + 1 for end in last))
     stages = tuple(
-        RunStage(s, s, end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
+        RunStage(begins[s], last[s], end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
         for s, (end, count) in enumerate(zip([*ends, "end of forward"], devices, strict=True))
     )
     return RunPlan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {})
