@@ -182,6 +182,8 @@ def placer_config(config: DictConfig) -> dict[str, Any]:
     Raises:
         BadInput: one is unknown or of another kind.
     """
+    if not isinstance(config.get("placement"), DictConfig):
+        raise BadInput("is not a group of settings", where="placement", do=SEE)
     try:
         merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(PlacerConfig), config.placement))
     except OmegaConfBaseException as error:

@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         pytest.param("how-to/explore.md", (), ("t5_11b ",), 4, marks=pytest.mark.slow),
         ("explanation/schedules.md", ("matplotlib",), (), 1),
         pytest.param("explanation/partitioned-stages.md", ("flax",), (), 1, marks=pytest.mark.slow),
-        pytest.param("how-to/place.md", ("flax",), (), 2, marks=pytest.mark.slow),
+        pytest.param("how-to/place.md", ("flax",), (), 3, marks=pytest.mark.slow),
         pytest.param("how-to/profile.md", ("flax", "torch", "transformers"), ("path/to",), 2, marks=pytest.mark.slow),
         pytest.param("how-to/python.md", (), (), 4, marks=pytest.mark.slow),
         pytest.param("explanation/sharding-agent.md", ("flax", "torch"), (), 2, marks=pytest.mark.slow),

@@ -150,5 +150,5 @@ def test_a_pupil_that_sees_one_step_comes_near_its_teacher(
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     after = rollout(agent, problems, 0.0, generator).reward
-    assert before.mean() < 0.8 * best.mean()
+    assert before.mean() < 0.85 * best.mean()
     assert after.mean() > 0.95 * best.mean()

@@ -33,7 +33,8 @@ from automap_models.simulate.strategy import WITHOUT_WAITING
 MOMENTS = 12
 """Of a rank's order, whose memory is a row."""
 TOLERANCE = 1e-6
-"""Relative, of the solver's values: bounds are lowered by it."""
+"""Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
+infeasible that a strategy solves to the last byte."""
 CHAINS = 4
 """Of the ranks that end last, that become rows at a time."""
 
@@ -111,7 +112,7 @@ class Relaxation:
                     for layer in self._ends(stage):
                         room -= costs.ranks.state[layer]
                         room -= for_backward * costs.ranks.saved[layer, 0] + for_weights * costs.ranks.kept[layer, 0]
-                self._limit(self._row(of_blocks / costs.room.max()), room / costs.room.max())
+                self._limit(self._row(of_blocks / costs.room.max()), room / costs.room.max() + TOLERANCE)
 
     def _least_blocks(self) -> None:
         """No virtual stage is empty: those at the ends have the layers there."""

@@ -180,6 +180,11 @@ def test_plans_and_bounds_are_those_of_all_strategies_of_small_problems() -> Non
     assert all(_agrees(seed) for seed in range(SAMPLE))
 
 
+def test_a_strategy_that_fills_the_memory_to_the_last_byte_is_found() -> None:
+    """The linear program's solver once called this problem infeasible."""
+    assert _agrees(755)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_plans_and_bounds_are_those_of_all_strategies_of_a_thousand_problems(part: int) -> None:
