@@ -122,7 +122,8 @@ def main():
     dist.init_process_group()
     losses = train(getattr(importlib.import_module(module), factory)(), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
     if losses:
-        print(f"rank {{dist.get_rank()}}: loss {{torch.stack(losses).mean().item():.6f}}", flush=True)
+        # One write with its line end: ranks that share a terminal would otherwise write into each other's lines.
+        print(f"rank {{dist.get_rank()}}: loss {{torch.stack(losses).mean().item():.6f}}\\n", end="", flush=True)
     dist.destroy_process_group()
 
 
