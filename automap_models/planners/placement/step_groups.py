@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput
 
 RESOLUTION = 10_000
