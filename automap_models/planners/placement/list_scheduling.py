@@ -132,9 +132,16 @@ class _Rooms(NamedTuple):
 
 
 def _rooms(units: StepUnits) -> _Rooms:
-    nowhere = (np.full(size, -1, dtype=np.int64) for size in (units.unit_of.size, units.memory_bytes.size))
-    used, limit_bytes = np.zeros(units.tables.memory_bytes.size), units.tables.memory_bytes * (1.0 + ROUNDING)
-    return _Rooms(*nowhere, used, units.unit_of, units.memory_bytes, units.allowed, limit_bytes)
+    limit_bytes = units.tables.memory_bytes * (1.0 + ROUNDING)
+    return _Rooms(
+        device=np.full(units.unit_of.size, -1, dtype=np.int64),
+        home=np.full(len(units), -1, dtype=np.int64),
+        used=np.zeros(limit_bytes.size),
+        unit_of=units.unit_of,
+        memory_bytes=units.memory_bytes,
+        allowed=units.allowed,
+        limit_bytes=limit_bytes,
+    )
 
 
 @jit

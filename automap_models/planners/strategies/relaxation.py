@@ -174,10 +174,11 @@ class Relaxation:
         for _ in range(rounds):
             if solution.blocks is None or solution.bound_s >= enough_s or self.stages == 1:
                 break
-            times = PassTimes(*self._durations(solution.blocks), self.costs.messages)
+            forward, inputs, weights = self._durations(solution.blocks)
+            times = PassTimes(forward, inputs, weights, self.costs.messages)
             ends, chains = longest_chains(*self._schedule(), times)
             if self.strategy.schedule in WITHOUT_WAITING:
-                ends = ends - np.concatenate([[0.0], np.cumsum(times.forward_s[:-1] + times.transfer_s)])
+                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
             step_s = float((ends + self._gradients(solution.blocks)).max())
             exact = step_s <= self._step_s * (1 + 1e-4)
             if exact:
