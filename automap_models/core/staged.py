@@ -76,8 +76,8 @@ class StagedProblem:
     def __post_init__(self) -> None:
         if self.state_factor is None:
             object.__setattr__(self, "state_factor", default_state_factor(self.profile))
-        told = (self.profile.device, self.profile.roofline_s, self.profile.dtype)
-        object.__setattr__(self, "cluster", self.cluster.relative_to(*told))
+        profiled = (self.profile.device, self.profile.roofline_s, self.profile.dtype)
+        object.__setattr__(self, "cluster", self.cluster.relative_to(*profiled))
         if self.schedule is not None:
             require_schedule(self.schedule)
         if not 1 <= self.micro_batches <= MAX_MICRO_BATCHES:

@@ -71,9 +71,9 @@ def test_when_one_worker_ends_all_do_and_its_own_error_is_told(
 ) -> None:
     process = start(tmp_path, how)
     printed, _ = process.communicate(timeout=120)
-    pids, (sentence, said, taken_s) = map(json.loads, printed.splitlines())
+    pids, (sentence, message, taken_s) = map(json.loads, printed.splitlines())
     assert sentence == says
-    assert said.endswith(details)
+    assert message.endswith(details)
     assert taken_s < 30
     assert gone(pids)
 

@@ -67,9 +67,9 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
 
     def refused(*arguments: str) -> str:
         assert main(["run", "plan.json", *arguments]) == 2
-        said = capsys.readouterr().err
-        assert len(said.splitlines()) == 1, said
-        return said
+        sentence = capsys.readouterr().err
+        assert len(sentence.splitlines()) == 1, sentence
+        return sentence
 
     capsys.readouterr()
     assert "was made for another model than run_models:make_wider" in refused("run_models:make_wider")
