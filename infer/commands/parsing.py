@@ -276,8 +276,14 @@ def add_step_arguments(group: argparse._ArgumentGroup) -> None:
 
 def add_device(group: argparse._ArgumentGroup) -> None:
     """--device: whose roofline a model's times are."""
-    shown = "what the cluster is made of (default v100), for times"
+    shown = "what the cluster is made of, for times (default: what its description says, else v100)"
     group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
+
+
+def add_profiled_size(group: argparse._ArgumentGroup) -> None:
+    """--microbatch-size: of a profile that does not say it itself."""
+    shown = "samples in the profiled micro-batch of a silent profile"
+    group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
 
 
 def add_state_factor(group: argparse._ArgumentGroup) -> None:
