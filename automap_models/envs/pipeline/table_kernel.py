@@ -99,7 +99,7 @@ def all_reduce(first: np.float32, stop: np.float32, per_node: np.float32, ratio:
     elif across == TWO:
         inside = max((node_first + ONE) * per_node - first, stop - node_last * per_node)
     inside = max(inside, ONE)
-    return TWO * (inside - ONE) / inside * ratio + TWO * (across - ONE) / max(across, ONE)
+    return np.float32(TWO * (inside - ONE) / inside * ratio + TWO * (across - ONE) / max(across, ONE))
 
 
 @jit
