@@ -29,15 +29,16 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import read_plan as read_plan_file
 from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_reader import read_plan as read_plan_file
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.simulate.strategy import strategy_estimate
 from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind

@@ -41,22 +41,14 @@ class DistillationModule(RainbowModule):
     The network is an OneStepQNetwork; `branches` episodes are played on each problem.
 
     Args:
-        network, size, agent, learner, seed: see RainbowModule.
         distillation: a plain mapping of DistillationConfig.
+        rainbow: arguments of RainbowModule.
     """
 
     online: OneStepQNetwork
 
-    def __init__(
-        self,
-        network: str,
-        size: dict[str, Any],
-        agent: dict[str, Any],
-        learner: dict[str, Any],
-        seed: int,
-        distillation: dict[str, Any],
-    ) -> None:
-        super().__init__(network, size, agent, learner, seed)
+    def __init__(self, *, distillation: dict[str, Any], **rainbow: Any) -> None:
+        super().__init__(**rainbow)
         self.distillation = DistillationConfig(**distillation)
         # Not a submodule: it has nothing to learn, and its values are those of its look-ahead.
         self._teacher = [LookAheadQNetwork(replace(self.size, residual="log"))]

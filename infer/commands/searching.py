@@ -46,7 +46,8 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.model import work_once
     from automap_models.planners.strategies.choices import QUICK, of_sizes, what_choices_buy, what_would_fit
-    from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+    from automap_models.planners.strategies.config import StrategiesConfig
+    from automap_models.planners.strategies.planner import StrategiesPlanner
     from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
     from automap_models.workloads.source import transformer
 

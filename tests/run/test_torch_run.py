@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import pipelines  # noqa: E402
 import workers_duties  # noqa: E402
 
-from automap_models.core.run_record import RunPlan  # noqa: E402
+from automap_models.core.run_record import WrittenPlan  # noqa: E402
 from automap_models.run.base import RunProblem, processes_of, run_schedule  # noqa: E402
 from automap_models.run.torch_backend import PRELOAD, run_process  # noqa: E402
 from automap_models.run.workers import Workers  # noqa: E402
@@ -47,7 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with Workers(MOST_PROCESSES, PRELOAD, environment) as workers:
 
-        def run(model: str, plan: RunPlan, schedule: str = "1f1b", **options: Any) -> Any:
+        def run(model: str, plan: WrittenPlan, schedule: str = "1f1b", **options: Any) -> Any:
             problem = RunProblem(
                 plan=plan,
                 source=Source(f"pipelines:{model}", SourceKind.FACTORY),
@@ -62,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield run
 
 
-def plan_of(model: str, name: str, micro_batches: int = 4) -> RunPlan:
+def plan_of(model: str, name: str, micro_batches: int = 4) -> WrittenPlan:
     chosen, devices = PLANS[name]
     return pipelines.plan(CUTS[model][chosen], devices, micro_batches)
 
