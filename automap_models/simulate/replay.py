@@ -227,6 +227,16 @@ class Chain(NamedTuple):
         """How long they take together, [V] seconds of F, I and W, and [V-1] of messages."""
         return float((self.passes * np.stack(passes)).sum() + self.messages @ transfer_s)
 
+    def from_first_pass(self) -> Chain:
+        """The same from the first pass of its rank on; there is one virtual stage a rank.
+
+        A chain that ends on a rank has come through all ranks before it, so that no count falls below 0.
+        """
+        passes, messages = self.passes.copy(), self.messages.copy()
+        passes[0, : self.rank] -= 1.0
+        messages[: self.rank] -= 1.0
+        return Chain(passes, messages, self.rank)
+
 
 def longest_chains(
     name: str,

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from automap_models.hlo.module import MlirModule, Module
     from automap_models.hlo.step import TrainingStep
 
-DEFAULT_DEVICE = "v100"
 Framework = Literal["jax", "torch"]
 _WANTED: Mapping[str, str] = {
     "jax": "return a TrainingStep, or (function, arguments)",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 from automap_models.export.targets import TARGETS
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import ExportRequest
 from ..runner import Command, Output, Report
@@ -122,14 +121,14 @@ def run(request: ExportRequest) -> Exported:
 def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
     """The model as it was planned, on the cluster of the plan; what user code prints goes to stderr."""
     from automap_models.formats.atomic import Cache, cache_folder
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
     from ..reports.text import Steps
 
     assert request.source is not None
     cluster = source.document.cluster.cluster(f"{request.plan}, $.cluster")
-    device = read_device(request.device or DEFAULT_DEVICE)
+    device = device_of(cluster, request.device)
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         return profiled_once(
             request.source, device, request.microbatch_size, cluster, Cache(cache_folder()), steps.begin

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap_models.core.units import BYTES, BYTES_PER_S, SECONDS
 from automap_models.errors import BadInput
-from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, traced
+from automap_models.workloads.source import SourceKind, traced
 
 from ..requests import PlaceRequest
 from ..runner import Command, Output, Report
@@ -271,7 +271,7 @@ def _graph(request: PlaceRequest, kinds: tuple[str, ...] = ()) -> PlacementGraph
 
 def _graph_of_model(request: PlaceRequest, kinds: tuple[str, ...]) -> PlacementGraph:
     """Traced, costed by two rooflines, contracted; what user code prints goes to stderr."""
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 
     from ..reports.text import Steps
 

@@ -14,7 +14,6 @@ from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest, StrategyRequest
 from ..runner import Command, Output, Report
@@ -228,14 +227,15 @@ def run(request: PlanRequest) -> Explored | Candidate | Estimate | Searched:
 def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     """The price of a strategy; what is wrong with it shows before the model is traced."""
     from automap_models.cost.layer_times import Runtime
-    from automap_models.formats.hardware_yaml import read_device, read_kinds
+    from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.model import work_once
     from automap_models.simulate.strategy import require_device, strategy_estimate
     from automap_models.workloads.source import transformer
 
     from ..reports.text import Steps
 
-    cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
+    cluster = _cluster(request)
+    device = device_of(cluster, request.device)
     assert request.options.global_batch is not None
     strategy = strategy_of(wanted, request.options.global_batch, cluster)
     kinds = read_kinds(cluster)
@@ -305,10 +305,10 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
     """What identifies the model, and the model; what user code prints goes to stderr."""
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
-    device = read_device(request.device or DEFAULT_DEVICE)
+    device = device_of(cluster, request.device)
     with contextlib.redirect_stdout(sys.stderr):
         return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
 

@@ -129,7 +129,7 @@ def _problem(request: OnlineRequest) -> StagedProblem:
 
     cluster = read_cluster(request.topo)
     agent_config(request.agent)
-    profile = profile_of(request.source, request.device)
+    profile = profile_of(request.source, request.device or cluster.kind)
     fields = given(request, "micro_batches", "state_factor")
     return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
 

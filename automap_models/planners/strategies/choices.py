@@ -12,7 +12,8 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import SILENT, Progress, Watch
-from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
 
 QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
