@@ -43,8 +43,9 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
-DEVICES = 16
-"""Rough plans begin their stages at so many devices, or at two a stage where that is more."""
+FEW, MANY = 16, 32
+"""Rough plans begin their stages at every second device, or so that they begin at MANY of them; but at no fewer than
+FEW and two a stage."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
@@ -442,10 +443,10 @@ def _coarser_strides(problem: StagedProblem) -> list[int]:
 def few_devices(problem: StagedProblem) -> NDArray[np.bool_] | None:
     """[D+1] the devices at which rough plans may begin their stages: nodes, and every so many; None for all."""
     devices = problem.cluster.devices
-    every = devices // max(DEVICES, 2 * problem.stages)
+    every = min(max(devices // MANY, 2), devices // max(FEW, 2 * problem.stages))
     if every < 2 or not is_plain(problem):
         return None
-    begins = np.arange(devices + 1) % every == 0
+    begins: NDArray[np.bool_] = np.arange(devices + 1) % every == 0
     begins[problem.cluster.node_bounds] = True
     return begins
 
