@@ -273,14 +273,15 @@ def build_module(config: DictConfig) -> RainbowModule:
             raise BadInput("is set beside imitation", where="distillation", do="set one of them to null")
         if network != "one_step":
             raise BadInput(f"is {network!r}", where="agent.network", do="distil with agent=one_step")
+    rainbow = {"network": network, "size": size, "agent": agent, "learner": learner, "seed": config.seed}
     with _enough_memory():
         if config.distillation is not None:
             distillation = _checked(DistillationConfig, "distillation", config.distillation)
-            return DistillationModule(network, size, agent, learner, config.seed, distillation)
+            return DistillationModule(distillation=distillation, **rainbow)
         if config.imitation is None:
-            return RainbowModule(network, size, agent, learner, config.seed)
+            return RainbowModule(**rainbow)
         imitation = _checked(ImitationConfig, "imitation", config.imitation)
-        return ImitationModule(network, size, agent, learner, config.seed, imitation)
+        return ImitationModule(imitation=imitation, **rainbow)
 
 
 @contextmanager

@@ -500,8 +500,13 @@ def require_runnable(name: str, ranks: int, micro_batches: int, virtual: int) ->
         raise BadInput(what, where="`micro_batches`", do=f"give at least {2 * ranks}, one a virtual stage")
     shown, _ = repeating_micro_batches(name, ranks, micro_batches, virtual)
     if ranks * virtual * shown > MOST_PASSES:
-        what = f"schedule {name} with {micro_batches} micro-batches through {ranks * virtual} stages"
-        raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // (ranks * virtual)}")
+        _require_few(name, ranks * virtual, micro_batches)
+
+
+def _require_few(name: str, stages: int, micro_batches: int) -> None:
+    if stages * micro_batches > MOST_PASSES:
+        what = f"schedule {name} with {micro_batches} micro-batches through {stages} stages"
+        raise BadInput(what, where="`micro_batches`", do=f"give at most {MOST_PASSES // stages}")
 
 
 def repeating_micro_batches(name: str, ranks: int, micro_batches: int, virtual: int) -> tuple[int, int]:
@@ -536,11 +541,12 @@ def build_schedule(name: str, ranks: int, micro_batches: int, virtual: int | Non
         virtual: vp; None is what the schedule has, 1 where it may have any.
 
     Raises:
-        BadInput: see `require_runnable`.
+        BadInput: see `require_runnable`; or it has more than MOST_PASSES.
     """
     if virtual is None:
         virtual = (SCHEDULES[name].virtual if name in SCHEDULES else 1) or 1
     require_runnable(name, ranks, micro_batches, virtual)
+    _require_few(name, ranks * virtual, micro_batches)
     family = SCHEDULES[name]
     orders = tuple(tuple(family.order(rank, ranks, micro_batches, virtual)) for rank in range(ranks))
     return Schedule(name, orders, micro_batches, virtual, family.placement)

@@ -280,6 +280,12 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
 
 
+def add_profiled_size(group: argparse._ArgumentGroup) -> None:
+    """--microbatch-size: of a profile that does not say it itself."""
+    shown = "samples in the profiled micro-batch of a silent profile"
+    group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
+
+
 def add_state_factor(group: argparse._ArgumentGroup) -> None:
     """--state-factor: how much training state a byte of parameters brings."""
     group.add_argument(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
 from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 
 GROUPS, DEVICES, NEIGHBOURS = 128, 16, 8
 """Most groups and devices, and neighbours of a group that are looked at on either side: those with the most bytes."""

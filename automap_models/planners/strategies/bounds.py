@@ -36,7 +36,7 @@ from automap_models.core.schedules import (
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.simulate.replay import Chain, longest_chains
+from automap_models.simulate.replay import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 BISECTIONS = 30
@@ -129,7 +129,7 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualCha
         chains.append(Chain(passes, np.zeros(stages - 1), rank))
     if ranks > 1:
         equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else SHORT)
-        _, longest = longest_chains(name, micro_batches, vp, equal, equal, equal, short)
+        _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
         chains += longest
     if name in WITHOUT_WAITING:
         chains = [chain.from_first_pass() for chain in chains]

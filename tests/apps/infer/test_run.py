@@ -79,7 +79,7 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
     document = json.loads(Path("plan.json").read_text())
     document["stages"][1]["devices"] = [5, 2]
     change(stages=document["stages"])
-    assert "$.device_cuts" in refused("run_models:make_model")
+    assert "$.stages[1].devices" in refused("run_models:make_model")
 
 
 def test_more_replicas_than_samples_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
