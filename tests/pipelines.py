@@ -93,6 +93,26 @@ def decoder() -> tuple[Any, ...]:
     return Decoder(), {"ids": ids, "mask": torch.ones(SAMPLES, TOKENS), "labels": ids.roll(1, 1)}
 
 
+def gpt2() -> tuple[Any, ...]:
+    """Hugging Face's GPT-2 with random weights: its head is its embedding, it has dropout and returns a ModelOutput."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 3, "n_embd": 8, "n_head": 2, "n_positions": TOKENS, "vocab_size": CLASSES}
+    ids = _drawn(SAMPLES, TOKENS)
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, use_cache=False))
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def t5() -> tuple[Any, ...]:
+    """Hugging Face's T5 with random weights: every block of the decoder reads what the encoder made."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"num_layers": 2, "d_model": 8, "d_kv": 4, "num_heads": 2, "d_ff": 16, "vocab_size": CLASSES}
+    ids = _drawn(SAMPLES, TOKENS)
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, use_cache=False))
+    return model, {"input_ids": ids, "labels": ids.roll(1, 1)}
+
+
 def perceptron() -> tuple[nn.Module, tuple[Tensor]]:
     """Eight equal layers, large enough to be measured."""
     samples = torch.randn(128, 512, generator=torch.Generator().manual_seed(0))
