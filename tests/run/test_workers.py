@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ended_processes import gone
 
 pytest.importorskip("torch")
 TESTS = Path(__file__).resolve().parents[1]
@@ -38,24 +39,6 @@ def start(tmp_path: Path, how: str) -> subprocess.Popen[str]:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(tests=str(TESTS), how=how)))
     return subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def gone(pids: list[int], within_s: float = 30.0) -> bool:
-    """Whether none of these processes runs any more."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if not any(running(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

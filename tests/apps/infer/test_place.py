@@ -314,6 +314,26 @@ def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytes
     assert placed(capsys, "line.json", "--plan", "p.json")["value"] == pytest.approx(value["value"])
 
 
+def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Placements on H100 had the times of V100, unless --accelerator said otherwise."""
+    pytest.importorskip("jax")
+    cluster = "nodes: 1\ndevices_per_node: 1\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\ndevice: h100\n"
+    (folder / "one.yaml").write_text(cluster)
+    (folder / "silent.yaml").write_text(cluster.replace("device: h100", ""))
+    model = ("their_layers:make_step", "--batch", "1024", "--objective", "step", "--planner", "single")
+    assert main((*model, "--devices", "1", "--json")) == 0
+    capsys.readouterr()  # the user's module greets when it is imported
+    named = placed(capsys, *model, "--devices", "one.yaml", "--out", "p.json")
+    assert named["network"]["kinds"] == ["h100"]
+    h100 = placed(capsys, *model, "--devices", "silent.yaml", "--accelerator", "h100")
+    v100 = placed(capsys, *model, "--devices", "silent.yaml")
+    assert named["value"] == pytest.approx(h100["value"])
+    assert named["value"] < 0.9 * v100["value"]
+    assert placed(capsys, *model[:3], "--plan", "p.json")["value"] == named["value"]
+
+
 def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:
     assert "a cluster is for --objective step" in refused("line.json", "--devices", "C")
     assert "is for --planner learned" in refused("line.json", "--objective", "step", "--finetune", "1")
