@@ -93,7 +93,7 @@ def test_selective_recomputation_with_flash_keeps_every_second_product_and_the_c
     """Half of 3 + 1 + 4 + 1 widths over tp, or none of it where sums are whole; the core's result; a block's input."""
     layers, h, _, pp, b = SIZES["175B"]
     s, t = 2048, 8
-    a_layer = 2 * s * b * h * ((3 / t + 1 + 4 / t + 1) / 2 + 1 / t + 1)
+    a_layer = 2 * s * b * h * ((1 + 1 + 4) / t + 1 / t + 1)
     memory = _first("175B", Runtime(), recompute="selective")
     assert memory.activations == pytest.approx(a_layer * layers + s * b * h * pp)
 
