@@ -58,14 +58,14 @@ class MeasuredStep:
     gathers_a_layer: int
     gradient_bytes: int
     buffer_bytes: float
-    gradient_moved_bytes: float
-    casts_weights_once: bool
-    hopper_attention: bool
-    loss_copies: float
-    tensor_loss_copies: float
+    gradient_moved_bytes: float = 6.0
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
     step_s: float | None
     memory_bytes: float | None
-    only_tensors: bool
+    only_tensors: bool = False
     fits: bool | None
 
 

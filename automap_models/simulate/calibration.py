@@ -50,11 +50,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "overlap": (0.02, 1.0),
 }
 """Of each constant."""
-PULL = 5.0
-"""Weight of a constant's term, beside steps of weight 1: of GPUs that are like V100, A100 and H100
-(benchmarks/results/measured_steps.md compares weights)."""
-PROFILE_PULL = 0.4
-"""The same of kinds that are only known by profiles, which nothing says to be alike."""
+PULL = 0.2
+"""Weight of a constant's term, beside steps of weight 1."""
+SHARED_PULL = 5.0
+"""The same of kinds that are fitted together (`fit_kinds`); benchmarks/results/measured_steps.md compares weights."""
 FEW_WEIGHT = 0.5
 """Of USUAL beside the constants of another kind, in what a kind shares with others."""
 ROUNDS = 3
@@ -248,8 +247,8 @@ def fit_kinds(
         for name in kinds if again is None else again:
             shared = shared_constants(constants[other] for other in lending if other != name)
             kind = kinds[name]
-            fitted = fit_constants(*kind, constants[name], shared).constants if kind.observations else shared
-            constants[name] = fitted
+            fitted = fit_constants(*kind, constants[name], shared, SHARED_PULL) if kind.observations else None
+            constants[name] = shared if fitted is None else fitted.constants
         changes = [np.abs(_parameters(constants[name]) - _parameters(before[name])).max() for name in kinds]
         if max(changes) < SETTLED:
             break

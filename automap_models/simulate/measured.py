@@ -41,7 +41,8 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
 
 def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
     """Bytes of the fullest device by the estimate, of what the step's memory was measured of."""
-    return max(memory.total - (memory.runtime if step.only_tensors else 0.0) for memory in estimate.memory)
+    of_runtime = estimate.memory[0].runtime if step.only_tensors else 0.0  # all ranks have as much
+    return estimate.peak_memory - of_runtime
 
 
 _ALONE = Cluster(nodes=1, devices_per_node=1, intra=1e12, inter=1e12, memory=1e15, name="one device")

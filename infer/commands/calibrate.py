@@ -75,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pull",
         metavar="WEIGHT",
         type=_weight,
-        help="how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 5 for steps, "
-        "where sources are few; less for devices that are unlike these, and 0.4 for profiles alone)",
+        help="how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 0.2; 5 where "
+        "few sources measured a device that is like these)",
     )
 
 
@@ -107,7 +107,6 @@ def run(request: CalibrateRequest) -> Calibrated:
     from automap_models.formats.atomic import Cache, cache_folder
     from automap_models.formats.hardware_yaml import read_device
     from automap_models.simulate.calibration import (
-        PROFILE_PULL,
         PULL,
         USUAL,
         fit_constants,
@@ -135,7 +134,7 @@ def run(request: CalibrateRequest) -> Calibrated:
             progress.advance(done, len(own) + len(profiles), f"tracing the model of {passes.name}")
             observations.append(pass_observation(passes, works.of_passes(passes)))
         progress.begin(f"fitting {len(observations)} steps")
-        pull = request.pull or (PULL if own else PROFILE_PULL)
+        pull = PULL if request.pull is None else request.pull
         fit = fit_constants(observations, devices, usual, usual, pull)
         progress.begin("leaving every source out in turn")
         left_out = left_out_s(observations, devices, fit.constants, usual, pull)
