@@ -28,26 +28,20 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
-from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import read_plan as read_plan_file
+from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
 from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_reader import read_plan as read_plan_file
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.explore import Exploration, ExplorePlanner
 from automap_models.planners.portfolio.planning import explore_config, planned, space_to_explore
 from automap_models.planners.staged.evaluate import evaluate
-from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
 from automap_models.simulate.strategy import strategy_estimate
-from automap_models.workloads.source import (
-    DEFAULT_DEVICE,
-    Source,
-    SourceKind,
-    framework_of,
-    read_model_work,
-    source_kind,
-)
+from automap_models.workloads.source import Source, SourceKind, framework_of, read_model_work, source_kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,8 +160,9 @@ def profile(
     if measuring and not measure:
         raise BadInput("nothing is measured", where=f"`{next(iter(measuring))}`", do="give `measure=True`, too")
     source = _source(model, inputs, request)
+    roofline = device if isinstance(device, Device) else read_device(device)
     profiled = profile_source(
-        source, None, _device(device), measuring if measure else None, lambda what: None, lambda *progress: None
+        source, None, roofline, measuring if measure else None, lambda what: None, lambda *progress: None
     )
     name = name or (source.what if source.model is not None else None)
     return profiled if name is None else replace(profiled, meta={**profiled.meta, "model": name})
@@ -194,7 +189,7 @@ def explore(
     cluster: Cluster | PathLike,
     inputs: object = None,
     *,
-    device: str | Device = DEFAULT_DEVICE,
+    device: str | Device | None = None,
     microbatch_size: int | None = None,
     **options: Any,
 ) -> ExploredResult:
@@ -203,7 +198,7 @@ def explore(
     Args:
         model, inputs: as of `profile`; or a Profile, which has no operations, so that no plan partitions them.
         cluster: a record, a shipped one's name or a YAML file.
-        device: whose roofline a model's times are.
+        device: whose roofline a model's times are; None is the kind that the cluster is made of.
         microbatch_size: samples in the profiled micro-batch of a profile that does not say.
         options: fields of `planners.options.ExploreOptions`: `global_batch`, `pins`, `max_stages`, `forbidden`, ….
 
@@ -214,7 +209,7 @@ def explore(
     """
     request = config_of(ExploreOptions, "explore", **options)
     limited, _ = request.limited(_cluster(cluster)), request.constraints
-    profiled = _profiled_model(model, inputs, limited, _device(device), microbatch_size)
+    profiled = _profiled_model(model, inputs, limited, _device(device, limited), microbatch_size)
     result = ExplorePlanner(explore_config(request)).solve(space_to_explore(profiled, limited, request))
     result.required_plan()
     best = PlannedResult.of(evaluate(result, seed=request.seed))
@@ -226,7 +221,7 @@ def estimate(
     cluster: Cluster | PathLike,
     strategy: Strategy,
     *,
-    device: str | Device = DEFAULT_DEVICE,
+    device: str | Device | None = None,
     sequence: int | None = None,
     dropout: bool = False,
     runtime: Runtime = DEFAULT_RUNTIME,
@@ -238,7 +233,8 @@ def estimate(
             makes of one, which is worth its while where many strategies are priced.
         cluster: a record, a shipped one's name or a YAML file.
         strategy: how the model is trained.
-        device: what the cluster is made of, with constants of training steps; a mixed one names its kinds.
+        device: what the cluster is made of, with constants of training steps; None is the kind that the cluster
+            names. A mixed one names several.
         sequence: tokens of a sample; None is the model's own number.
         dropout: whether the model has the dropout that its config.json says.
         runtime: how the framework runs it.
@@ -253,7 +249,8 @@ def estimate(
     for name, value in (("sequence", sequence), ("dropout", dropout)):
         if isinstance(model, ModelWork) and value:
             raise BadInput("is for the name of a model", where=f"`{name}`", do="leave it out: the work has its own")
-    placed, chips = _cluster(cluster), _device(device)
+    placed = _cluster(cluster)
+    chips = _device(device, placed)
     strategy.require_cluster(placed)
     if not isinstance(model, ModelWork):
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=strategy.dtype, dropout=dropout)
@@ -265,7 +262,7 @@ def search_strategies(
     cluster: Cluster | PathLike,
     global_batch: int,
     *,
-    device: str | Device = DEFAULT_DEVICE,
+    device: str | Device | None = None,
     sequence: int | None = None,
     reserve_bytes: float = 0.0,
     budget_s: float = 20.0,
@@ -290,7 +287,8 @@ def search_strategies(
         BadInput: an argument cannot be used, or fields that are given contradict the model, the cluster or one another.
         Infeasible: no strategy fits the memory.
     """
-    placed, chips = _cluster(cluster), _device(device)
+    placed = _cluster(cluster)
+    chips = _device(device, placed)
     kinds = read_kinds(placed)
     if not isinstance(model, ModelWork):
         precision = fixed.get("precision") or usual_precision([*kinds.values()] or [chips])
@@ -414,8 +412,8 @@ def _cluster(cluster: Cluster | PathLike) -> Cluster:
     return cluster if isinstance(cluster, Cluster) else read_cluster(os.fspath(cluster))
 
 
-def _device(device: str | Device) -> Device:
-    return device if isinstance(device, Device) else read_device(device)
+def _device(device: str | Device | None, cluster: Cluster) -> Device:
+    return device if isinstance(device, Device) else device_of(cluster, device)
 
 
 def _drawn(path: PathLike | None, draw: Any) -> Figure:

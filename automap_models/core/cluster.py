@@ -81,6 +81,7 @@ class Cluster:
         memory: bytes per device.
         name: what people call it.
         groups: of a mixed cluster, in the order of its devices.
+        device: name of the kind of device that all nodes have; empty where nobody says, and of a mixed cluster.
 
     Raises:
         BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES
@@ -94,6 +95,7 @@ class Cluster:
     memory: float
     name: str = "cluster"
     groups: tuple[NodeGroup, ...] = ()
+    device: str = ""
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name}"
@@ -129,8 +131,13 @@ class Cluster:
     @property
     def node_groups(self) -> tuple[NodeGroup, ...]:
         """Groups of equal nodes; a uniform cluster is one."""
-        alone = NodeGroup(self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, speed=1.0)
+        alone = NodeGroup(self.nodes, self.devices_per_node, self.intra, self.inter, self.memory, self.device, 1.0)
         return self.groups or (alone,)
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind of device, of a mixed cluster that of its first nodes; empty where nobody says."""
+        return self.groups[0].device if self.groups else self.device
 
     @property
     def shape(self) -> str:
@@ -239,8 +246,8 @@ class Cluster:
         if self.is_known:
             return self
         unknown = [group.device for group in self.groups if group.speed is None and group.rates]
-        told = roofline_s
-        if not {device, *unknown} <= set(told):
+        kind_s = roofline_s
+        if not {device, *unknown} <= set(kind_s):
             rates = {group.device: group.rates for group in self.groups if group.rates}
             if device not in rates:
                 raise BadInput(
@@ -248,9 +255,11 @@ class Cluster:
                     where=f"cluster {self.name}",
                     do="give each group its `speed`, relative to that device, or profile the model on one of these",
                 )
-            told = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
+            kind_s = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
         groups = tuple(
-            replace(group, speed=told[device] / told[group.device]) if group.speed is None and group.rates else group
+            replace(group, speed=kind_s[device] / kind_s[group.device])
+            if group.speed is None and group.rates
+            else group
             for group in self.groups
         )
         return replace(self, groups=groups)

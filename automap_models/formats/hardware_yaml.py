@@ -67,7 +67,7 @@ def _without_units(value: object, unit: Unit | None, at: str, where: str, do: st
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = (
-    "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), or groups, and may have name"
+    "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), or groups; optional: name, device"
 )
 GROUP_KEYS = (
     "each of its groups needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have device "
@@ -122,6 +122,7 @@ class ClusterDocument(Document, kw_only=True):
     intra: float | UnsetType = UNSET
     inter: float | UnsetType = UNSET
     memory: float | UnsetType = UNSET
+    device: Text | UnsetType = UNSET
     groups: Annotated[list[GroupDocument], Meta(min_length=1)] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
@@ -141,6 +142,7 @@ class ClusterDocument(Document, kw_only=True):
             intra=float(cluster.intra),
             inter=float(cluster.inter),
             memory=float(cluster.memory),
+            device=cluster.device or UNSET,
         )
 
     def cluster(self, where: str, name: str = "cluster") -> Cluster:
@@ -149,7 +151,7 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        given = {key: getattr(self, key) for key in (*SIZES, *RATES) if getattr(self, key) is not UNSET}
+        given = {key: getattr(self, key) for key in (*SIZES, *RATES, "device") if getattr(self, key) is not UNSET}
         name = self.name or name
         groups = () if self.groups is UNSET else self.groups
         if groups and given:
@@ -164,7 +166,8 @@ class ClusterDocument(Document, kw_only=True):
     def require_same(self, cluster: Cluster, where: str, at: str, do: str) -> None:
         """The document describes this cluster, perhaps under another name.
 
-        Speeds are compared where both give them: those of kinds are known once there is a profile.
+        Speeds are compared where both give them: those of kinds are known once there is a profile. So are the kinds
+        of uniform clusters, which need not say what they are made of.
 
         Args:
             cluster: to compare with.
@@ -181,7 +184,7 @@ class ClusterDocument(Document, kw_only=True):
         for (path, own), (_, other) in zip(written.items(), expected.items(), strict=True):
             for key in (*SIZES, *RATES, "device", "speed"):
                 value, wanted = getattr(own, key, None), getattr(other, key, None)
-                if value != wanted and not (key == "speed" and None in (value, wanted)):
+                if value != wanted and not (key in ("device", "speed") and {None, UNSET} & {value, wanted}):
                     what = f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}"
                     raise BadInput(what, where=where, do=do)
 
@@ -216,6 +219,8 @@ def read_cluster(name_or_path: str | Path) -> Cluster:
     return kind.cluster(str(path), path.stem)
 
 
+DEFAULT_DEVICE = "v100"
+"""What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
     "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s and step"
@@ -278,6 +283,15 @@ def read_device(name_or_path: str | Path) -> Device:
     """
     path = find_yaml(name_or_path, "device", "device")
     return read_hardware(path, DeviceDocument, do=DEVICE_KEYS).device(str(path), path.stem)
+
+
+def device_of(cluster: Cluster, name_or_path: str | Path | None = None) -> Device:
+    """The device that is named, else the kind that the cluster is made of, else DEFAULT_DEVICE.
+
+    Raises:
+        BadInput: as of `read_device`.
+    """
+    return read_device(name_or_path or cluster.kind or DEFAULT_DEVICE)
 
 
 def write_device(path: str | os.PathLike[str], device: Device, comment: str = "") -> None:

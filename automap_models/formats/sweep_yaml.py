@@ -187,7 +187,7 @@ def _family(entry: str | FamilyDocument, path: str, file: Path) -> list[Cluster]
         raise BadInput(
             f"cluster {base.name} is mixed: its numbers are those of its groups", where=f"{file}, {path}", do=do
         )
-    numbers = {} if base is None else {key: getattr(base, key) for key in (*SIZES, *RATES)}
+    numbers = {} if base is None else {key: getattr(base, key) for key in (*SIZES, *RATES, "device")}
     label = entry.name or (base.name if base else "cluster")
     choices: dict[str, list[float]] = {}
     for key in (*SIZES, *RATES):

@@ -371,8 +371,8 @@ class _Repetition:
                     if key not in numbers:
                         numbers[key] = len(tensors)
                         tensors.append(rules.tensors[_of_key(key, values)])
-                read_and_made = tuple(numbers[key] for key in keys)
-                copied.append(Use(operation[where], use.opcode, read_and_made, use.rule, use.results))
+                values_of_use = tuple(numbers[key] for key in keys)
+                copied.append(Use(operation[where], use.opcode, values_of_use, use.rule, use.results))
         return flat_rules(tensors, sorted(copied, key=lambda use: use.operation))
 
     def _argument_keys(self, ids: dict[_Key, int]) -> Iterator[tuple[int, int, _Key]]:

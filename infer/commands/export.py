@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
 from automap_models.export.targets import TARGETS
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import ExportRequest
 from ..runner import Command, Output, Report
-from .parsing import add_device, add_step_arguments, at_least, file_argument, filled, given, name_argument, source_of
+from .parsing import (
+    add_device,
+    add_profiled_size,
+    add_step_arguments,
+    file_argument,
+    filled,
+    given,
+    name_argument,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
@@ -74,12 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = parser.add_argument_group("which training step the plan was made for")
     add_step_arguments(step)
     add_device(step)
-    step.add_argument(
-        "--microbatch-size",
-        metavar="N",
-        type=at_least(1),
-        help="samples in the profiled micro-batch of a silent profile",
-    )
+    add_profiled_size(step)
 
 
 def request(namespace: argparse.Namespace) -> ExportRequest:
@@ -122,17 +125,16 @@ def run(request: ExportRequest) -> Exported:
 def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
     """The model as it was planned, on the cluster of the plan; what user code prints goes to stderr."""
     from automap_models.formats.atomic import Cache, cache_folder
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
     from ..reports.text import Steps
 
     assert request.source is not None
-    cluster = source.document.cluster.cluster(f"{request.plan}, $.cluster")
-    device = read_device(request.device or DEFAULT_DEVICE)
+    device = device_of(source.written.cluster, request.device)
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         return profiled_once(
-            request.source, device, request.microbatch_size, cluster, Cache(cache_folder()), steps.begin
+            request.source, device, request.microbatch_size, source.written.cluster, Cache(cache_folder()), steps.begin
         )[1]
 
 

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import SCHEDULES, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest, StrategyRequest
 from ..runner import Command, Output, Report
 from .parsing import (
     add_device,
     add_objective,
+    add_profiled_size,
     add_restrictions,
     add_seed,
     add_state_factor,
@@ -112,12 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
     add_device(step)
-    step.add_argument(
-        "--microbatch-size",
-        metavar="N",
-        type=at_least(1),
-        help="samples in the profiled micro-batch of a silent profile",
-    )
+    add_profiled_size(step)
     problem = parser.add_argument_group("what to plan")
     problem.add_argument(
         "--global-batch",
@@ -228,14 +224,15 @@ def run(request: PlanRequest) -> Explored | Candidate | Estimate | Searched:
 def _priced(request: PlanRequest, wanted: StrategyRequest) -> Estimate:
     """The price of a strategy; what is wrong with it shows before the model is traced."""
     from automap_models.cost.layer_times import Runtime
-    from automap_models.formats.hardware_yaml import read_device, read_kinds
+    from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.model import work_once
     from automap_models.simulate.strategy import require_device, strategy_estimate
     from automap_models.workloads.source import transformer
 
     from ..reports.text import Steps
 
-    cluster, device = _cluster(request), read_device(request.device or DEFAULT_DEVICE)
+    cluster = _cluster(request)
+    device = device_of(cluster, request.device)
     assert request.options.global_batch is not None
     strategy = strategy_of(wanted, request.options.global_batch, cluster)
     kinds = read_kinds(cluster)
@@ -290,7 +287,7 @@ def _restriction_notes(exploration: Exploration, config: ExploreConfig) -> Itera
 
 def _read_back(request: PlanRequest) -> Candidate:
     """The plan in a file, whichever kind it is of, costed again."""
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
     from automap_models.planners.portfolio.candidate import Candidate
 
     from ..reports.text import Steps
@@ -305,10 +302,10 @@ def _read_back(request: PlanRequest) -> Candidate:
 
 def _profiled(request: PlanRequest, cluster: Cluster, cache: Cache, steps: Steps) -> tuple[str, ProfiledModel]:
     """What identifies the model, and the model; what user code prints goes to stderr."""
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.planners.portfolio.model import profiled_once
 
-    device = read_device(request.device or DEFAULT_DEVICE)
+    device = device_of(cluster, request.device)
     with contextlib.redirect_stdout(sys.stderr):
         return profiled_once(request.source, device, request.microbatch_size, cluster, cache, steps.begin)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
-from automap_models.workloads.source import DEFAULT_DEVICE, SourceKind, profile_source
+from automap_models.workloads.source import SourceKind, profile_source
 
 from ..requests import ProfileRequest
 from ..runner import Command, Output, Report
@@ -151,7 +151,7 @@ def profile_of(
         BadInput: it cannot be made.
         UserCodeError: the user's own code raised.
     """
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
 
     from ..reports.text import Steps
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from automap_models.errors import BadInput
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import SearchRequest
 from ..runner import Command, Output, Report
@@ -234,7 +233,7 @@ def _counted(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps:
 
 
 def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: Steps, begun_s: float) -> Sharded:
-    from automap_models.formats.hardware_yaml import read_device
+    from automap_models.formats.hardware_yaml import device_of
     from automap_models.formats.sharding_json import mesh_of, read_sharding_plan
     from automap_models.planners.registry import make_planner
     from automap_models.planners.sharding.evaluate import evaluated
@@ -243,7 +242,7 @@ def _priced(request: SearchRequest, cluster: Cluster, rule_set: RuleSet, steps: 
 
     from ..reports.sharding import Sharded
 
-    device = read_device(request.device or DEFAULT_DEVICE)
+    device = device_of(cluster, request.device)
     mesh = mesh_of(request.plan) if request.plan else _mesh(request, cluster)
     step = TracedSharding.of(request.source, rule_set, steps.begin)
     if request.verify and not step.runs_with_xla:

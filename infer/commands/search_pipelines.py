@@ -129,7 +129,7 @@ def _problem(request: OnlineRequest) -> StagedProblem:
 
     cluster = read_cluster(request.topo)
     agent_config(request.agent)
-    profile = profile_of(request.source, request.device)
+    profile = profile_of(request.source, request.device or cluster.kind)
     fields = given(request, "micro_batches", "state_factor")
     return at_instructions(StagedProblem(profile, cluster, request.stages or cluster.nodes, **fields))
 
@@ -173,7 +173,7 @@ def _policy_plan(problem: StagedProblem) -> StagedPlan:
 
 
 def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
 
     read = read_plan(path, problem.profile, problem.cluster)
     own, plan = read.problem, read.required_plan()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from automap_models.errors import BadInput
-from automap_models.workloads.source import DEFAULT_DEVICE
 
 from ..requests import PlanRequest, StrategyRequest
 
@@ -21,11 +20,12 @@ if TYPE_CHECKING:
 
 def applies(request: PlanRequest) -> bool:
     """Whether the model has layers that strategies divide, and all devices constants of training steps."""
-    from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
+    from automap_models.formats.hardware_yaml import device_of, read_cluster, read_kinds
     from automap_models.workloads.source import transformer
 
-    device = read_device(request.device or DEFAULT_DEVICE)
-    if any(kind.step is None for kind in read_kinds(read_cluster(request.topo)).values() or (device,)):
+    cluster = read_cluster(request.topo)
+    device = device_of(cluster, request.device)
+    if any(kind.step is None for kind in read_kinds(cluster).values() or (device,)):
         return False
     try:
         transformer(request.source).shape()
@@ -43,10 +43,11 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     """
     from automap_models.core.strategy import Strategy
     from automap_models.cost.layer_times import Runtime
-    from automap_models.formats.hardware_yaml import read_device, read_kinds
+    from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.model import work_once
     from automap_models.planners.strategies.choices import QUICK, of_sizes, what_choices_buy, what_would_fit
-    from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+    from automap_models.planners.strategies.config import StrategiesConfig
+    from automap_models.planners.strategies.planner import StrategiesPlanner
     from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
     from automap_models.workloads.source import transformer
 
@@ -54,7 +55,7 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     from ..reports.text import Steps
 
     assert request.options.global_batch is not None
-    device, kinds = read_device(request.device or DEFAULT_DEVICE), read_kinds(cluster)
+    device, kinds = device_of(cluster, request.device), read_kinds(cluster)
     precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device])
     dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
     source = replace(request.source, dtype=dtype)

@@ -56,13 +56,13 @@ def print_report(report: PlanReport, *, verbose: bool = False) -> None:
 
 def heading(profile: Profile, cluster: Cluster) -> str:
     """The model, `on C: 4 nodes of 8 devices with 32.0 GB, 130 GB/s inside a node, 3.12 GB/s between nodes`."""
-    where = "; ".join(map(_group_in_words, cluster.node_groups))
+    where = "; ".join(_group_in_words(group, named=bool(cluster.groups)) for group in cluster.node_groups)
     return f"[bold]{plain(profile.model)}[/bold] on {plain(f'{cluster.name}: {where}')}"
 
 
-def _group_in_words(group: NodeGroup) -> str:
+def _group_in_words(group: NodeGroup, named: bool) -> str:
     devices = f"{counted(group.nodes, 'node')} of {counted(group.devices_per_node, 'device')}"
-    kind = f" ({group.device})" if group.device else ""
+    kind = f" ({group.device})" if named and group.device else ""
     speed = "" if group.speed in (None, 1.0) else f", {group.speed:.3g} × as fast as the profile's"
     return (
         f"{devices}{kind} with {size(group.memory)}{speed}, "

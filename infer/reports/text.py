@@ -152,7 +152,7 @@ def fact_table(facts: Iterable[tuple[str, str]], notes: Iterable[str] = ()) -> T
 
 
 def print_clusters() -> None:
-    """The shipped clusters: how many devices they have, how these are linked, and their memory."""
+    """The shipped clusters: how many devices they have, how these are linked, their memory, and their kind."""
     from automap_models.formats.hardware_yaml import known_clusters, read_cluster
 
     clusters = [read_cluster(name) for name in known_clusters()]
@@ -165,6 +165,7 @@ def print_clusters() -> None:
             [_of_groups(of, lambda group: f"{size(group.inter)}/s") if of.nodes > 1 else "" for of in clusters],
         ),
         Column("memory", [_of_groups(cluster, lambda group: size(group.memory)) for cluster in clusters]),
+        Column("device", [_of_groups(cluster, lambda group: group.device) for cluster in clusters], left=True),
     )
     screen = console()
     screen.print(table(screen.width, layout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,10 +21,12 @@ from automap_models.formats.hardware_yaml import (
     ClusterDocument,
     DeviceDocument,
     cluster_document,
+    device_of,
     known_clusters,
     known_devices,
     read_cluster,
     read_device,
+    read_kinds,
 )
 from automap_models.formats.schema import convert
 from automap_models.resources import conf_dir
@@ -38,7 +41,7 @@ GOOD = {"nodes": 4, "devices_per_node": 8, "intra": 130e9, "inter": 3.125e9, "me
 
 @pytest.mark.parametrize(("name", "nodes"), [("A", 2), ("B", 3), ("C", 4)])
 def test_the_paper_s_clusters_are_shipped(name: str, nodes: int) -> None:
-    assert read_cluster(name) == Cluster(nodes, 8, 130e9, 3.125e9, 32e9, name)
+    assert read_cluster(name) == Cluster(nodes, 8, 130e9, 3.125e9, 32e9, name, device="v100")
 
 
 def test_every_shipped_cluster_is_readable_and_carries_its_file_s_name() -> None:
@@ -52,7 +55,31 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:
     text = "{nodes: 4, devices_per_node: 8, intra: 130e9, inter: 3.125e9, memory: 32e9, name: C}"
     assert isinstance(yaml.safe_load(text)["intra"], str)
     (tmp_path / "c.yaml").write_text(text)
-    assert read_cluster(tmp_path / "c.yaml") == read_cluster("C")
+    assert read_cluster(tmp_path / "c.yaml") == replace(read_cluster("C"), device="")
+
+
+def test_every_shipped_cluster_is_made_of_shipped_devices() -> None:
+    for name in known_clusters():
+        of = read_cluster(name)
+        assert ({of.device} if of.device else set(read_kinds(of))) <= set(known_devices())
+        assert device_of(of) == read_device(of.kind)
+
+
+def test_times_are_of_the_device_that_is_named_else_of_the_cluster_s_else_of_a_v100() -> None:
+    h100 = read_cluster("dgx-h100-4")
+    assert [device_of(h100, name).name for name in ("a100", None)] == ["a100", "h100"]
+    assert device_of(replace(h100, device="")).name == "v100"
+    assert device_of(read_cluster("p4d-p3dn")).name == "a100-40"
+
+
+def test_a_plan_that_does_not_say_what_its_cluster_is_made_of_is_for_that_cluster() -> None:
+    """Plans of version 0.1.0 do not say it; one that does say it is for no other kind."""
+    known = read_cluster("dgx-h100-4")
+    silent = ClusterDocument.of(replace(known, device=""))
+    assert "device" not in cluster_document(replace(known, device=""))
+    silent.require_same(known, "here", "$.cluster", "do")
+    with pytest.raises(BadInput, match=r"\$\.cluster\.device is h100, but cluster dgx-h100-4 has h200"):
+        ClusterDocument.of(known).require_same(replace(known, device="h200"), "here", "$.cluster", "do")
 
 
 def test_quantities_may_have_units(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from automap_models.core.profiled_model import ProfiledModel
 from automap_models.core.result import TIE, PlanReport
 from automap_models.core.schedules import DEFAULT_MIN_GAIN
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.formats.hardware_yaml import known_devices
 from automap_models.planners.base import SILENT, Planner, Progress, Watch
 from automap_models.planners.options import AUTO, ExploreOptions, PlanOptions
 from automap_models.planners.portfolio.auto import AutoConfig
@@ -64,6 +65,7 @@ def planned(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Wat
         *(_restriction_notes(result, problem, planner) if options.planner == AUTO else ()),
         *sample_notes(solved, plan),
         *loop_notes(solved.profile),
+        *device_notes(solved),
     )
     certify_s = options.certify_s
     chosen = solved.stages > 1 and (options.stages == AUTO or len(problem.stages) > 2)
@@ -82,6 +84,17 @@ def sample_notes(problem: StagedProblem, plan: StagedPlan) -> Iterator[str]:
     if whole:
         yield from whole_sample_notes(problem.samples, replicas)
     yield from rescaling_notes(problem.profile, max(replicas), whole=whole)
+
+
+def device_notes(problem: StagedProblem) -> Iterator[str]:
+    """That the times are those of another kind of device than a uniform cluster is made of.
+
+    Only shipped kinds are compared: a device that was measured has the name that its driver gives it.
+    """
+    profiled, kind = problem.profile.meta.get("device"), problem.cluster.device
+    if kind and profiled != kind and profiled in known_devices():
+        name = problem.cluster.name
+        yield f"times are those of {profiled}, but cluster {name} is made of {kind}: profile the model for {kind}"
 
 
 def restriction(constraints: Constraints) -> tuple[str, Constraints]:

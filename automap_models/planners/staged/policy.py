@@ -336,6 +336,7 @@ def grouped(problem: StagedProblem, most_nodes: int, most_per_node: int) -> Grou
         inter=cluster.inter * across,
         memory=cluster.memory,
         name=cluster.name,
+        device=cluster.device,
     )
     p = problem.profile
     profile = Profile.create(p.C / size, p.A, p.W, p.C_fwd / size, p.stash / size)

@@ -20,15 +20,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.schedules import WARM_UPS, micro_batches_per_round
+from automap_models.core.instruction_graph import FloatArray, IntArray
+from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
+from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
+from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.simulate.replay import Chain, PassTimes, longest_chains
+from automap_models.simulate.strategy import WITHOUT_WAITING
 
 BISECTIONS = 30
+MOMENTS = 12
+"""Of a rank's order, whose memory is a row."""
+SHORT = 0.01
+"""Seconds of a message where passes take one: of chains that are as long, those of more messages."""
 SLACK = 1e-9
 """Relative; what is infeasible by less counts as feasible."""
 
@@ -44,6 +53,25 @@ def division_bound(costs: RankCosts, recompute: list[int]) -> float:
     whole = float(seconds[:, recompute].min(axis=1) @ costs.blocks) + float(seconds[list(costs.ends), 0].sum())
     update = costs.even_update_s / (strategy.dp * strategy.cp)
     return strategy.micro_batches * whole / strategy.pp + update
+
+
+@lru_cache(maxsize=4096)
+def fullest_moments(name: str, ranks: int, micro_batches: int, vp: int) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
+    """[S] virtual stages of a rank, and [m, 2, vp] the moments of its order (Schedule.waiting) that no other has more
+    of everything than, MOMENTS at most."""
+    shown, _ = repeating_micro_batches(name, ranks, micro_batches, vp)
+    schedule = build_schedule(name, ranks, shown, vp)
+    return tuple((stages, moments[_most(moments.reshape(len(moments), -1))]) for stages, moments in schedule.waiting)
+
+
+def _most(moments: IntArray) -> list[int]:
+    """Rows that no other row has more of everything than, MOMENTS at most, those of most in all first."""
+    chosen: list[int] = []
+    left = np.argsort(-moments.sum(axis=1), kind="stable")
+    while left.size and len(chosen) < MOMENTS:
+        chosen.append(int(left[0]))
+        left = left[(moments[left] > moments[left[0]]).any(axis=1)]
+    return chosen
 
 
 @lru_cache(maxsize=8192)
@@ -63,6 +91,44 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
         extra = 2.0 * after - 1 if name == "interleaved" else 1.0 * after
         return np.asarray(np.minimum(a_round if vp > 1 else micro_batches, extra))
     return np.ones(ranks)
+
+
+class UsualChains(NamedTuple):
+    """Chains of passes (simulate.replay.Chain) that make ranks end where all stages take equally long.
+
+    Attributes:
+        counts: [n, 3, V] how many F, I and W of each virtual stage; from the first pass of their rank on where ranks do
+            not wait for one another.
+        messages: [n, V-1] how many between neighbouring virtual stages, where ranks compute while they send.
+        ranks: [n] whose last pass is the last of them.
+        rank_of: [V] the rank of each virtual stage.
+    """
+
+    counts: FloatArray
+    messages: FloatArray
+    ranks: IntArray
+    rank_of: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualChains:
+    """Of each rank the chain of equal stages, and its own passes after the forward passes before it."""
+    stages = ranks * vp
+    lies = tuple(rank_of(stage, ranks, SCHEDULES[name].placement) for stage in range(stages))
+    chains = []
+    for rank in range(ranks):
+        passes = np.zeros((3, stages))
+        passes[0, :rank] = 1.0
+        passes[:, [stage for stage, on in enumerate(lies) if on == rank]] = micro_batches
+        chains.append(Chain(passes, np.zeros(stages - 1), rank))
+    if ranks > 1:
+        equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else SHORT)
+        _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
+        chains += longest
+    if name in WITHOUT_WAITING:
+        chains = [chain.from_first_pass() for chain in chains]
+    passes, messages = np.array([of.passes for of in chains]), np.array([of.messages for of in chains])
+    return UsualChains(passes, messages, np.array([of.rank for of in chains]), lies)
 
 
 def allowed_recompute(fixed: object) -> list[int]:

@@ -18,20 +18,13 @@ from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.schedules import build_schedule, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.planners.strategies.family_costs import FamilyCosts
+from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
 
 NONE = RECOMPUTE.index("none")
 Choice = tuple[int, int]
 """Of a virtual stage: kind of recomputation, and of how many blocks, its first ones."""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A strategy that fits, and its step."""
-
-    strategy: Strategy
-    step_s: float
 
 
 class Completions:

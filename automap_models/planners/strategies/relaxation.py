@@ -19,19 +19,16 @@ until the simulator says what the program says. With whole blocks it is an integ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import build_schedule, repeating_micro_batches
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
+from automap_models.planners.strategies.bounds import fullest_moments
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.simulate.replay import Chain, longest_chains
+from automap_models.simulate.replay import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-MOMENTS = 12
-"""Of a rank's order, whose memory is a row."""
 TOLERANCE = 1e-6
 """Relative, of the solver's values: bounds are lowered and memory is enlarged by it. A solver may else call a program
 infeasible that a strategy solves to the last byte."""
@@ -104,7 +101,7 @@ class Relaxation:
         costs, strategy = self.costs, self.strategy
         shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
         saved, kept = (of[np.ix_(self.kinds, np.array(self.recompute))] for of in (costs.ranks.saved, costs.ranks.kept))
-        for rank, (stages, moments) in enumerate(_fullest(*shape)):
+        for rank, (stages, moments) in enumerate(fullest_moments(*shape)):
             for waiting in moments:
                 of_blocks, room = np.zeros(self.shape), costs.room[rank]
                 for stage, for_backward, for_weights in zip(stages, *waiting.tolist(), strict=True):
@@ -150,14 +147,11 @@ class Relaxation:
     def add(self, chain: Chain) -> None:
         """Let no step be shorter than a chain and what of its rank's gradients never hides.
 
-        Where ranks do not wait for one another, a rank's time begins with its first pass. A chain that ends on a rank
-        has come through all ranks before it, so that no count falls below 0.
+        Where ranks do not wait for one another, a rank's time begins with its first pass.
         """
         costs = self.costs
         if self.strategy.schedule in WITHOUT_WAITING:
-            chain = Chain(chain.passes.copy(), chain.messages.copy(), chain.rank)
-            chain.passes[0, : chain.rank] -= 1.0
-            chain.messages[: chain.rank] -= 1.0
+            chain = chain.from_first_pass()
         own = costs.rank_of == chain.rank
         gradients = costs.ranks.gradients[chain.rank]
         of_blocks = np.einsum("pv,vcjp->vcj", chain.passes, self.of_blocks)
@@ -175,9 +169,10 @@ class Relaxation:
             if solution.blocks is None or solution.bound_s >= enough_s or self.stages == 1:
                 break
             forward, inputs, weights = self._durations(solution.blocks)
-            ends, chains = longest_chains(*self._schedule(), forward, inputs, weights, self.costs.messages)
+            times = PassTimes(forward, inputs, weights, self.costs.messages)
+            ends, chains = longest_chains(*self._schedule(), times)
             if self.strategy.schedule in WITHOUT_WAITING:
-                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + self.costs.messages)])
+                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
             step_s = float((ends + self._gradients(solution.blocks)).max())
             exact = step_s <= self._step_s * (1 + 1e-4)
             if exact:
@@ -260,22 +255,3 @@ class Relaxation:
         self._step_s = float(solution.x[-2]) * self.scale
         bound_s = float(solution.fun) * self.scale * (1 - TOLERANCE) + self.costs.tied_s
         return Relaxed(bound_s, np.maximum(solution.x[: self.size], 0.0).reshape(self.shape))
-
-
-@lru_cache(maxsize=512)
-def _fullest(name: str, ranks: int, micro_batches: int, vp: int) -> tuple[tuple[tuple[int, ...], IntArray], ...]:
-    """[S] virtual stages of a rank, and [m, 2, vp] the moments of its order (Schedule.waiting) that no other has more
-    of everything than, MOMENTS at most."""
-    shown, _ = repeating_micro_batches(name, ranks, micro_batches, vp)
-    schedule = build_schedule(name, ranks, shown, vp)
-    return tuple((stages, moments[_most(moments.reshape(len(moments), -1))]) for stages, moments in schedule.waiting)
-
-
-def _most(moments: IntArray) -> list[int]:
-    """Rows that no other row has more of everything than, MOMENTS at most, those of most in all first."""
-    chosen: list[int] = []
-    left = np.argsort(-moments.sum(axis=1), kind="stable")
-    while left.size and len(chosen) < MOMENTS:
-        chosen.append(int(left[0]))
-        left = left[(moments[left] > moments[left[0]]).any(axis=1)]
-    return chosen

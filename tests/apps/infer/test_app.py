@@ -220,10 +220,10 @@ def test_the_shipped_clusters_are_listed(command: list[str], capsys: pytest.Capt
     assert app.main([*command, "--list-clusters"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[2:] if not line.startswith(" ")}
-    assert rows["C"] == ["4", "×", "8", "130", "GB/s", "3.12", "GB/s", "32.0", "GB"]
-    assert rows["dgx-1"] == ["1", "×", "8", "150", "GB/s", "32.0", "GB"]  # no link between nodes
+    assert rows["C"] == ["4", "×", "8", "130", "GB/s", "3.12", "GB/s", "32.0", "GB", "v100"]
+    assert rows["dgx-1"] == ["1", "×", "8", "150", "GB/s", "32.0", "GB", "v100"]  # no link between nodes
     at = next(i for i, line in enumerate(lines) if line.startswith("p4d-p3dn"))  # a line for each kind of node
-    assert [line.split()[-2:] for line in lines[at : at + 2]] == [["40.0", "GB"], ["32.0", "GB"]]
+    assert [line.split()[-2:] for line in lines[at : at + 2]] == [["GB", "a100-40"], ["GB", "v100"]]
     assert set(rows) == set(known_clusters())
     assert lines == [line.rstrip() for line in lines]
 

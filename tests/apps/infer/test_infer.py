@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.core.schedules import WARM_UPS
+from automap_models.core.pass_orders import WARM_UPS
 from automap_models.infer.app import infer as main
 from automap_models.plots import figures
 
@@ -446,3 +446,14 @@ def test_an_interrupt_leaves_no_partial_file(
     assert main(["graph.txt", "--topo", "tiny.yaml", "--out", "plan.json", "--json"]) == 130
     assert "Traceback" not in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == before
+
+
+def test_times_of_another_kind_of_device_than_the_cluster_s_are_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = {
+        name: document(capsys, "vgg.npz", "--topo", name, "--planner", "policy")["notes"] for name in ("A", "p4d-4")
+    }
+    words = "times are those of v100, but cluster p4d-4 is made of a100-40: profile the model for a100-40"
+    assert words in notes["p4d-4"]
+    assert not any("made of" in note for note in notes["A"])

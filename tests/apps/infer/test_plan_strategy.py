@@ -145,6 +145,20 @@ def test_a_device_without_constants_is_refused_before_the_model_is_traced(
     assert "has no constants of training steps (`step:`)" in capsys.readouterr().err
 
 
+def test_the_device_is_the_one_that_the_cluster_is_made_of(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A model on H100 was priced, and searched for, as if these were V100 where --device was forgotten."""
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    model, _, device, *_ = files
+    named = tmp_path / "named.yaml"
+    named.write_text(CLUSTER.replace("name: pair", f"name: pair, device: {device}"))
+    for arguments in (files, (model, "--topo", str(named))):
+        assert main([*arguments, *GIVEN, "--json"]) == 0
+    first, _, second = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(first + "}") == json.loads(second)
+
+
 def test_the_options_know_what_a_strategy_knows() -> None:
     assert get_args(Recompute) == RECOMPUTE
     assert get_args(Precision) == PRECISIONS
@@ -156,7 +170,7 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     """Given fields are fixed, the price is the library's, no choice is better, and the file is read back."""
     monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
     out, picture = tmp_path / "strategy.json", tmp_path / "strategy.png"
-    options = ("--global-batch", "16", "--tp", "2", "--budget", "2", "--devices", "4..8")
+    options = ("--global-batch", "16", "--tp", "2", "--budget", "0.5", "--devices", "4..8")
     assert main([*files, *options, "--out", str(out), "--plot", str(picture), "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     written = read_strategy(out)

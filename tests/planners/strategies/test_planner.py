@@ -2,157 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from itertools import product
-from typing import Any
 
-import numpy as np
 import pytest
-from gpt_work import gpt_work
+from strategy_problems import DEVICE, best_of_all, random_problem, small_work, strategies
 
 from automap_models.core.cluster import Cluster
-from automap_models.core.device import Device
-from automap_models.core.model_work import ModelWork
-from automap_models.core.schedules import SCHEDULES
-from automap_models.core.strategy import Strategy
-from automap_models.cost.layer_times import Runtime
 from automap_models.errors import BadInput
-from automap_models.planners.strategies.planner import StrategiesConfig, StrategiesPlanner
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
-from automap_models.simulate.calibration import USUAL
-from automap_models.simulate.strategy import StrategyPricing
 
-DEVICE = Device("device", {"float32": 20e12, "bfloat16": 300e12}, 20e12, 2e12, 0.6, 0.75, step=USUAL)
 TO_THE_END = StrategiesConfig(gap=0.0, exhaustive=5000, budget_s=60.0)
 SAMPLE, ALL = 12, 1000
-
-
-def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def cuts(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
-    """All numbers of layers of stages of which none between the ends is empty."""
-    for head in product(range(layers + 1), repeat=stages - 1):
-        counts = (*head, layers - sum(head))
-        if counts[-1] >= 0 and all(counts[1:-1]):
-            yield counts
-
-
-def recomputations(counts: tuple[int, ...]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """All of what virtual stages of so many layers may recompute."""
-    kinds = [[("none", 0), *((kind, n) for kind in ("selective", "full") for n in range(1, c + 1))] for c in counts]
-    yield from product(*kinds)
-
-
-def strategies(problem: StrategyProblem) -> Iterator[Strategy]:
-    """All strategies there are, by the rules of `Strategy` alone, with the fields that are fixed."""
-    devices, batch, shape = problem.cluster.devices, problem.global_batch, problem.work.shape
-
-    def values(name: str, free: list[Any]) -> list[Any]:
-        return [problem.fixed[name]] if name in problem.fixed else free
-
-    some = divisors(devices)
-    for tp, cp, pp, dp in product(*(values(name, some) for name in ("tp", "cp", "pp", "dp"))):
-        if tp * cp * pp * dp != devices or batch % dp:
-            continue
-        for ep, b, schedule, vp, zero, shared in product(
-            values("ep", divisors(dp)),
-            values("micro_batch", divisors(batch // dp)),
-            values("schedule", list(SCHEDULES)),
-            values("vp", [1, 2, 3]),
-            values("zero", [0, 1, 2, 3]),
-            values("sequence_parallel", [False, True]),
-        ):
-            if pp * vp > shape.layers + 2:
-                continue
-            for layers in [problem.fixed["layers"]] if "layers" in problem.fixed else cuts(shape.layers, pp * vp):
-                try:
-                    uniform = Strategy(
-                        micro_batch=b,
-                        global_batch=batch,
-                        tp=tp,
-                        pp=pp,
-                        dp=dp,
-                        vp=vp,
-                        cp=cp,
-                        ep=ep,
-                        schedule=schedule,
-                        zero=zero,
-                        sequence_parallel=shared,
-                        layers=layers,
-                    )
-                    uniform.require_model(shape)
-                except BadInput:
-                    continue
-                if "recompute" in problem.fixed:
-                    yield replace(uniform, recompute=problem.fixed["recompute"])
-                    continue
-                for choices in recomputations(layers):
-                    kinds, blocks = zip(*choices, strict=True)
-                    yield replace(uniform, recompute=kinds, recompute_blocks=blocks)
-
-
-@cache
-def small_work(layers: int, hidden: int, heads: int, sequence: int) -> ModelWork:
-    return gpt_work(layers, hidden, heads, sequence=sequence, vocabulary=512)
-
-
-def random_problem(seed: int) -> StrategyProblem:
-    """Few layers and devices, memory that is often too small for much, and some fields given."""
-    draw = np.random.default_rng(seed)
-    work = small_work(int(draw.integers(1, 5)), int(draw.choice([64, 256])), 2, int(draw.choice([32, 128])))
-    devices = int(draw.choice([1, 2, 2, 3, 4, 4]))
-    per_node = int(draw.choice(divisors(devices)))
-    links = draw.choice([1e9, 1e10, 1e11], 2)
-    cluster = Cluster(devices // per_node, per_node, float(links[0]), float(links[1]), 1.0e12)
-    batch = int(draw.choice([2, 4, 6, 8]))
-    fixed: dict[str, Any] = {}
-    free = {
-        "tp": [1, 2],
-        "cp": [1, 1, 2],
-        "pp": [1, 2, 2, 3, 4],
-        "micro_batch": [1, 2],
-        "schedule": list(SCHEDULES),
-        "zero": [0, 1, 2, 3],
-        "sequence_parallel": [False, True],
-        "recompute": ["none", "selective", "full"],
-        "vp": [1, 2],
-    }
-    for name in draw.permutation(list(free))[: int(draw.integers(4, 7))].tolist():
-        fixed[name] = free[name][int(draw.integers(len(free[name])))]
-    launch_s = float(draw.choice([0.0, 6e-6]))
-    device = replace(DEVICE, step=replace(USUAL, launch_s=launch_s, overlap=float(draw.choice([0.0, 0.3, 1.0]))))
-    problem = StrategyProblem(
-        work=work,
-        cluster=cluster,
-        device=device,
-        global_batch=batch,
-        fixed=fixed,
-        runtime=Runtime(flash=bool(draw.integers(2))),
-    )
-    held = sorted(
-        StrategyPricing(work, cluster, device, problem.runtime).estimate(strategy).fullest[0]
-        for strategy in _some(problem, draw)
-    )
-    if not held:
-        return problem
-    room = float(np.quantile(held, draw.uniform())) * (1 + 1e-9)
-    return replace(problem, cluster=replace(cluster, memory=room))
-
-
-def _some(problem: StrategyProblem, draw: np.random.Generator) -> list[Strategy]:
-    everything = list(strategies(problem))
-    return [everything[i] for i in draw.choice(len(everything), 3)] if everything else []
-
-
-def best_of_all(problem: StrategyProblem) -> float | None:
-    """The shortest step of any strategy that fits; None where none does."""
-    pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-    estimates = map(pricing.estimate, strategies(problem))
-    return min((estimate.step_s for estimate in estimates if problem.fits(estimate)), default=None)
 
 
 def _agrees(seed: int) -> bool:

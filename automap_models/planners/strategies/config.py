@@ -1,0 +1,32 @@
+"""How far the search of strategies goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from automap_models.errors import BadInput
+
+
+@dataclass(frozen=True)
+class StrategiesConfig:
+    """How far to search.
+
+    Attributes:
+        gap: share of the step by which another strategy may be shorter at most when the search ends; 0 is to the end.
+        rounds: of chains that become rows of a family's linear program.
+        trials: neighbouring cuts that are simulated of a family that may have the best strategy.
+        whole_s: seconds that a program of whole blocks may take; 0 solves none.
+        exhaustive: strategies of a family up to which all of them are simulated where bounds do not rule it out.
+        budget_s: seconds of computing after which the search ends with the gap that it has reached.
+    """
+
+    gap: float = 0.01
+    rounds: int = 6
+    trials: int = 24
+    whole_s: float = 0.5
+    exhaustive: int = 200
+    budget_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gap < 1.0:
+            raise BadInput(f"a gap of {self.gap:g}", where="`gap`", do="give a share from 0 to 1, such as 0.01")

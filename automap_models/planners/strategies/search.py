@@ -1,0 +1,323 @@
+"""The fastest strategy under the memory of every rank, by branch and bound, with a proof on the simulated step.
+
+    divisions        tp, cp, ep, pp, dp, micro-batch, SP       work shared evenly
+      └ ranks        × ZeRO                                    bounds.closed_bound, with the emptiest schedule's memory
+          └ families × schedule × virtual stages               the same with their own
+              └ cuts and recomputation in pieces               relaxation: few chains, then more, then whole blocks
+                  └ strategies, simulated                      completion
+
+One queue holds all of them by their bound. The one of the least bound is replaced by what it consists of, or its bound
+by a tighter one. The search ends when the least bound is within `gap` of the best strategy: no strategy of the grid is
+more than that shorter.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import combinations, count
+from math import comb
+
+import numpy as np
+
+from automap_models.core.instruction_graph import FloatArray
+from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.strategies.bounds import (
+    allowed_recompute,
+    closed_bound,
+    division_bound,
+    least_in_flight,
+)
+from automap_models.planners.strategies.completion import Completions
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.planners.strategies.grid import Division, Family, Grid, Way
+from automap_models.planners.strategies.incumbent import Completion, Incumbent
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.relaxation import Relaxation
+from automap_models.planners.strategies.sweep import Sweep
+from automap_models.simulate.strategy import StrategyPricing
+
+DIVES = 60
+"""Families that are simulated as soon as they are come upon, so that there is something to hold bounds against."""
+FIRST_BOUNDS, FIRST_DIVES = 2000, 24
+"""Divisions whose 1F1B is bounded first, and of which so many are simulated."""
+SWEPT = 400
+"""Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
+NEWS_S = 0.2
+"""Between two pieces of news for whoever watches."""
+
+
+class Level(IntEnum):
+    """How tight the bound of an entry of the queue is."""
+
+    DIVISION = 0
+    RANKS = 1
+    FAMILY = 2
+    RELAXED = 3
+    CHAINS = 4
+    WHOLE = 5
+    """Only simulating all of its strategies could tell more."""
+
+
+@dataclass(eq=False)
+class _Ranks:
+    """Families that differ in nothing but schedule and virtual stages."""
+
+    division: Division
+    zero: int
+    ways: Sequence[Way]
+    costs: RankCosts
+
+
+@dataclass(eq=False)
+class _Family:
+    """A family in the queue, with what its bounds are made of as soon as they are needed."""
+
+    family: Family
+    costs: FamilyCosts
+    relaxation: Relaxation | None = None
+    completions: Completions | None = None
+
+
+@dataclass
+class SearchCounts:
+    """How much was looked at: divisions and families of the grid, families by the bound that ruled them out or not."""
+
+    divisions: int = 0
+    families: int = 0
+    relaxed: int = 0
+    chained: int = 0
+    whole: int = 0
+    simulated: int = 0
+    swept: int = 0
+    """Strategies of equal stages that were priced first."""
+
+
+@dataclass
+class Search:
+    """One search; `best`: so far, of all and of each schedule."""
+
+    problem: StrategyProblem
+    config: StrategiesConfig
+    deadline: Deadline
+    watch: Watch
+    counts: SearchCounts = field(default_factory=SearchCounts)
+    left: float = float("inf")
+    """The least bound of what was neither ruled out nor searched to the end."""
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self.pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime, problem.kinds)
+        self.grid = Grid(problem)
+        self.recompute = allowed_recompute(problem.fixed.get("recompute"))
+        self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
+        self.numbers = count()
+        self.reported_s = 0.0
+        self.dives = DIVES
+        self.incumbent = Incumbent(self.config.gap)
+
+    # ---- the queue
+
+    def push(self, bound_s: float, level: Level, entry: Division | _Ranks | _Family) -> None:
+        """Come to it later; what is ruled out now counts for what is proven."""
+        if bound_s < self.limit_s:
+            heapq.heappush(self.queue, (bound_s, next(self.numbers), level, entry))
+        elif bound_s < float("inf"):
+            self.left = min(self.left, bound_s)
+
+    @property
+    def best(self) -> Completion | None:
+        """The best strategy so far."""
+        return self.incumbent.best
+
+    @property
+    def limit_s(self) -> float:
+        """What is bounded by as much need not be looked at."""
+        return self.incumbent.limit_s
+
+    def run(self) -> None:
+        """Until no bound is less than the limit."""
+        divisions = []
+        for division in self.grid.divisions():
+            ways = self.grid.ways(division)
+            if self.deadline.passed:
+                self.left = 0.0
+                return
+            if not ways:
+                continue
+            self.counts.divisions += 1
+            costs = self.rank_costs(division, self.grid.zeros(division)[0], ways)
+            divisions.append((division_bound(costs, self.recompute), division, costs))
+        self.sweep(divisions)
+        for bound_s, division, _ in divisions:
+            self.push(bound_s, Level.DIVISION, division)
+        self.dive_first()
+        while self.queue:
+            bound_s, _, level, entry = heapq.heappop(self.queue)
+            if bound_s >= self.limit_s or self.deadline.passed:
+                self.left = min(self.left, bound_s)
+                break
+            self.tell(bound_s)
+            if isinstance(entry, Division):
+                self.split(entry)
+            elif isinstance(entry, _Ranks):
+                self.split_ranks(bound_s, entry)
+            else:
+                self.tighten(bound_s, level, entry)
+
+    def sweep(self, divisions: Sequence[tuple[float, Division, RankCosts]]) -> None:
+        """Price what a person would try first."""
+        sweep = Sweep(self.problem, self.grid, self.pricing, self.recompute, self.incumbent)
+        sweep.run(divisions, int(SWEPT * self.config.budget_s))
+        self.counts.swept = sweep.prices
+
+    def dive_first(self) -> None:
+        """Simulate 1F1B of the divisions that are best by a bound that knows its memory.
+
+        Without that the first strategies would be those whose bounds are the most optimistic ones.
+        """
+        way, entries = Way("1f1b", 1), []
+        for _, number, _, division in sorted(self.queue, key=lambda of: of[:2])[:FIRST_BOUNDS]:
+            if self.deadline.passed:
+                return
+            if not isinstance(division, Division) or way not in self.grid.ways(division):
+                continue
+            zeros = self.grid.zeros(division)
+            zero = 1 if 1 in zeros else zeros[0]
+            ranks = self.rank_costs(division, zero, [way])
+            family = Family(division, zero, way)
+            costs = FamilyCosts(ranks, self.grid.strategy(family))
+            bound_s = closed_bound(ranks, self.recompute, self.in_flight(division, way), costs)
+            entries.append((bound_s, number, _Family(family, costs)))
+        entries.sort(key=lambda of: of[:2])
+        for bound_s, _, entry in entries[:FIRST_DIVES]:
+            if bound_s >= self.limit_s or self.deadline.passed:
+                return
+            self.dive(entry)
+
+    def rank_costs(self, division: Division, zero: int, ways: Sequence[Way]) -> RankCosts:
+        """Of a division with a stage of ZeRO, whatever the way."""
+        strategy = self.grid.strategy(Family(division, zero, ways[0]))
+        return RankCosts(self.pricing, strategy, self.problem.reserve_bytes)
+
+    def tell(self, bound_s: float) -> None:
+        """News for whoever watches, not too often."""
+        now_s = time.monotonic()
+        if now_s - self.reported_s < NEWS_S:
+            return
+        self.reported_s = now_s
+        best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
+        self.watch(Progress(f"searching {self.counts.families:,} families of strategies{best}"))
+
+    def split(self, division: Division) -> None:
+        """Into the stages of ZeRO."""
+        ways = self.grid.ways(division)
+        emptiest = np.min([self.in_flight(division, way) for way in ways], axis=0)
+        for zero in self.grid.zeros(division):
+            costs = self.rank_costs(division, zero, ways)
+            bound_s = closed_bound(costs, self.recompute, emptiest)
+            self.push(bound_s, Level.RANKS, _Ranks(division, zero, ways, costs))
+
+    def in_flight(self, division: Division, way: Way) -> FloatArray:
+        """[S] micro-batches that ranks hold at least."""
+        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
+        return least_in_flight(way.schedule, division.pp, micro_batches, way.vp)
+
+    def split_ranks(self, least_s: float, ranks: _Ranks) -> None:
+        """Into families, of which the ones of the least bounds are simulated at once until one fits."""
+        entries = []
+        for way in ranks.ways:
+            family = Family(ranks.division, ranks.zero, way)
+            entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)))
+            bound_s = closed_bound(ranks.costs, self.recompute, self.in_flight(ranks.division, way), entry.costs)
+            self.counts.families += 1
+            entries.append((max(least_s, bound_s), way, entry))
+        entries.sort(key=lambda of: of[:2])
+        for bound_s, _, entry in entries[:2]:
+            if self.dives and bound_s < self.limit_s:
+                self.dives -= 1
+                if self.dive(entry):
+                    break
+        for bound_s, _, entry in entries:
+            self.push(bound_s, Level.FAMILY, entry)
+
+    def dive(self, entry: _Family) -> bool:
+        """Whether the first cuts that suggest themselves fit."""
+        relaxation, completions = self.prepared(entry)
+        relaxed = relaxation.solve(0, self.limit_s)
+        if relaxed.blocks is None or relaxed.bound_s >= self.limit_s:
+            return False
+        return self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), Level.FAMILY)
+
+    def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
+        """What a family's bounds and strategies are made by."""
+        if entry.relaxation is None or entry.completions is None:
+            problem = self.problem
+            entry.relaxation = Relaxation(entry.costs, self.recompute)
+            entry.completions = Completions(self.pricing, entry.costs, self.recompute, problem)
+        return entry.relaxation, entry.completions
+
+    def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
+        """The bound of a family, or its end; what the bound's strategy suggests is simulated."""
+        config = self.config
+        relaxation, completions = self.prepared(entry)
+        if level == Level.FAMILY:
+            self.counts.relaxed += 1
+            relaxed = relaxation.solve(0, self.limit_s)
+        elif level == Level.RELAXED:
+            self.counts.chained += 1
+            relaxed = relaxation.solve(config.rounds, self.limit_s)
+        elif level == Level.CHAINS and config.whole_s and entry.costs.strategy.stages > 1:
+            self.counts.whole += 1
+            relaxed = relaxation.whole(config.whole_s)
+        else:
+            self.end(bound_s, entry)
+            return
+        if relaxed.blocks is not None:
+            self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
+        self.push(max(bound_s, relaxed.bound_s), Level(level + 1), entry)
+
+    def simulate(self, entry: _Family, layers: tuple[int, ...], level: Level) -> bool:
+        """Whether cuts fit; and where the family may have the best strategy their neighbours."""
+        completions = entry.completions
+        assert completions is not None
+        self.counts.simulated += 1
+        completion = completions.best(layers)
+        self.incumbent.take(completion)
+        near = completion is None or self.best is None or completion.step_s < 1.1 * self.best.step_s
+        if level > Level.FAMILY and near:
+            self.incumbent.take(completions.improved(layers, self.config.trials))
+        return completion is not None
+
+    def end(self, bound_s: float, entry: _Family) -> None:
+        """All strategies of a family, where they are few; else its bound is all that is known."""
+        completions = entry.completions
+        assert completions is not None
+        stages, layers = entry.costs.strategy.stages, int(entry.costs.ranks.blocks.sum())
+        cuts = 1 if completions.given_layers else comb(layers + stages - 1, stages - 1)
+        if cuts <= self.config.exhaustive:
+            whole = True
+            for composition in [completions.given_layers] if completions.given_layers else compositions(layers, stages):
+                if not completions.given_layers and not all(composition[1:-1]):
+                    continue
+                every = completions.every(composition, self.config.exhaustive // cuts + 1)
+                whole = whole and every is not None
+                for choices in every or ():
+                    self.incumbent.take(completions.priced(composition, choices))
+                    if self.deadline.passed:
+                        whole = False
+                        break
+            if whole:
+                return
+        self.left = min(self.left, bound_s)
+
+
+def compositions(whole: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """All ways in which so many parts of 0 or more add up to the whole, in order."""
+    for bars in combinations(range(whole + parts - 1), parts - 1):
+        ends = (-1, *bars, whole + parts - 1)
+        yield tuple(ends[i + 1] - ends[i] - 1 for i in range(parts))
