@@ -18,8 +18,9 @@ TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 
 
-_DEEPSPEED_MOVED = {"bf16": 10.0}
-"""The same optimizers; gradients in fp16 are added up where the backward pass writes them."""
+_DEEPSPEED_MOVED = {"bf16": 18.0}
+"""The same optimizers: BF16_Optimizer.update_hp_grads casts a gradient to fp32, 2 + 4 bytes, and adds it, 4 + 4 + 4;
+gradients in fp16 are added up where the backward pass writes them."""
 _DEEPSPEED_BYTES = {"fp16": 2, "bf16": 6}
 """FP16_Optimizer widens fp16 gradients where it updates; BF16_Optimizer adds up in fp32 beside bf16 gradients."""
 
