@@ -63,8 +63,8 @@ class Runtime:
             its parameters, DeepSpeed one of each.
         prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
         gradient_moved_bytes: of a parameter's gradient in every micro-batch, beyond what its product writes: 6 where it
-            is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the product
-            itself adds to what is there (gradient accumulation fusion of Megatron).
+            is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
+            product itself adds to what is there (gradient accumulation fusion of Megatron).
         casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
         hopper_attention: whether flash kernels are written for Hopper and later devices (HOPPER_ATTENTION).
         loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
