@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +53,22 @@ def test_a_reader_that_raises_is_a_failure() -> None:
     target = Target([b"x"], raises, change_text)
     with pytest.raises(KeyError):
         runner.run_case(target, b"x")
+
+
+def test_a_case_that_waits_ends_its_child_with_the_place_where_it_waits() -> None:
+    """Also in code that runs no handler of Python's, such as a lock that nobody releases."""
+    waits = (
+        "import threading, pathlib, sys; from fuzzing import cases, runner, mutations; runner.LONGEST_WAIT_S = 0.2;"
+        "lock = threading.Lock(); lock.acquire();"
+        "target = cases.Target([b'x'], lambda content: lock.acquire(),"
+        " mutations.change_text);"
+        "runner.prepared = lambda names: {'x': target};"
+        "runner.child(['x'], 0, 0, 1, pathlib.Path(sys.argv[1]))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", waits, folder], cwd=Path(__file__).parent, capture_output=True)
+    assert done.returncode == -signal.SIGALRM
+    assert b"in child" in done.stderr
 
 
 def test_a_case_depends_on_its_target_seed_and_number_alone() -> None:

@@ -247,10 +247,10 @@ def _heft(tables: StepTables, rooms: _Rooms, order: IntArray) -> None:  # noqa: 
 
 
 @jit
-def _arrival(tables: StepTables, u: int, a: int, b: int, made_s: float, channel_free: FloatArray) -> float:
+def _arrival(tables: StepTables, u: int, a: int, b: int, end_s: float, channel_free: FloatArray) -> float:
     """When an output is on device b that was made on device a, its transfer being the next one of its channel."""
     c = tables.channel[a, b]
-    begin = max(made_s, channel_free[c])
+    begin = max(end_s, channel_free[c])
     return float(begin + tables.latency_s[c] + tables.output_bytes[u] * tables.s_per_byte[c])
 
 

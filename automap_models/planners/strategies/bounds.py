@@ -25,14 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import (
-    SCHEDULES,
-    WARM_UPS,
-    build_schedule,
-    micro_batches_per_round,
-    rank_of,
-    repeating_micro_batches,
-)
+from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
+from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
