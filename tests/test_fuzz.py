@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from fuzzing import runner
 from fuzzing.cases import Call, Target
+from fuzzing.commands import COMMANDS
 from fuzzing.mutations import change_call, change_json, change_options, change_text, change_tree
 from fuzzing.targets import CALLED, NAMES, TARGETS, descriptions, documents, profiles
+
+from automap_models.infer import app
 
 for extra in ("jax", "lightning", "onnx"):
     pytest.importorskip(extra)
@@ -103,6 +106,11 @@ def test_kept_cases_are_of_known_targets() -> None:
     for name in CALLED:
         for path in (runner.KEPT / name).glob("*"):
             assert set(json.loads(path.read_bytes())) == {"arguments", "files"}
+
+
+def test_every_command_is_a_target() -> None:
+    """But for automap run, which starts processes that train; the plans that it reads have their readers' targets."""
+    assert set(COMMANDS) == set(app.SUMMARIES) - {"run"}
 
 
 def test_a_document_never_holds_itself() -> None:

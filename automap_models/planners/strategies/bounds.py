@@ -30,7 +30,7 @@ from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, re
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.simulate.replay import Chain, PassTimes, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 BISECTIONS = 30
@@ -94,7 +94,7 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
 
 
 class UsualChains(NamedTuple):
-    """Chains of passes (simulate.replay.Chain) that make ranks end where all stages take equally long.
+    """Chains of passes (simulate.rounds.Chain) that make ranks end where all stages take equally long.
 
     Attributes:
         counts: [n, 3, V] how many F, I and W of each virtual stage; from the first pass of their rank on where ranks do

@@ -10,7 +10,7 @@
       every chain      Σ count · seconds of passes and messages + gradients of its rank ≤ T
       every rank       its update ≤ O
 
-A chain is passes each of which waits for the one before it (simulate.replay.longest_chains), so that no strategy of the
+A chain is passes each of which waits for the one before it (simulate.rounds.longest_chains), so that no strategy of the
 family ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
 few chains first. Then its solution is played by the simulator, and the chains that make the ranks end become rows,
 until the simulator says what the program says. With whole blocks it is an integer program, which takes longer.
@@ -26,7 +26,7 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners.strategies.bounds import fullest_moments
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.simulate.replay import Chain, PassTimes, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 TOLERANCE = 1e-6
