@@ -29,8 +29,8 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
-from automap_models.formats.plan_json import read_plan as read_plan_file
 from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_reader import read_plan as read_plan_file
 from automap_models.hlo.step import TrainingStep
 from automap_models.planners.base import config_of
 from automap_models.planners.options import ExploreOptions, PlanOptions

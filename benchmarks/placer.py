@@ -16,8 +16,8 @@ import numpy as np
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.cost.kernels import roofline_times
-from automap_models.cost.makespan import StepTables
 from automap_models.cost.makespan_bound import makespan_bound_s
+from automap_models.cost.step_tables import StepTables
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.planners.base import Deadline
 from automap_models.planners.placement.learned import proposals, read_placer

@@ -3,7 +3,8 @@
     python benchmarks/training_speed.py [--epochs 4] [OVERRIDE ...]
 
 Draws a small data set, trains on it with the shipped configuration (and any Hydra overrides given) and reads the rates
-of the later epochs from the run's own log. The claim: ≥ 500 episodes/s on two cores.
+of the later epochs from the run's own log, by the clock and by processor time, of which other work on the machine takes
+nothing. The claim: ≥ 500 episodes/s on two cores.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from common import run_program
 from rich.console import Console
 from rich.table import Table
 
+CLOCKS = {"the clock": "train/episodes_per_s", "processor time": "train/episodes_per_processor_s"}
 
-def rates(folder: Path) -> list[float]:
+
+def rates(folder: Path, column: str) -> list[float]:
     """Episodes a second of every epoch."""
     with next(folder.glob("csv/*/metrics.csv")).open(newline="") as file:
-        rows = [row["train/episodes_per_s"] for row in csv.DictReader(file)]
+        rows = [row[column] for row in csv.DictReader(file)]
     return [float(rate) for rate in rows if rate]
 
 
@@ -44,10 +47,11 @@ def main() -> None:
             "export=false",
         )
         run_program("train", *settings, *arguments.overrides)
-        by_epoch = rates(out)
-    table = Table("epochs", "episodes/s, median of all but the first", "slowest", "fastest")
-    later = by_epoch[1:] or by_epoch
-    table.add_row(str(len(by_epoch)), *(f"{rate:.0f}" for rate in (median(later), min(later), max(later))))
+        by_clock = {clock: rates(out, column) for clock, column in CLOCKS.items()}
+    table = Table("by", "epochs", "episodes/s, median of all but the first", "slowest", "fastest")
+    for clock, by_epoch in by_clock.items():
+        later = by_epoch[1:] or by_epoch
+        table.add_row(clock, str(len(by_epoch)), *(f"{rate:.0f}" for rate in (median(later), min(later), max(later))))
     Console().print(table)
 
 

@@ -17,7 +17,8 @@ from automap_models.core.strategy import Strategy
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput
 from automap_models.export.sources import StagedSource, StrategySource
-from automap_models.formats.plan_json import read_plan_document, write_plan
+from automap_models.formats.plan_json import write_plan
+from automap_models.formats.plan_reader import read_written_plan
 from automap_models.formats.strategy_json import WrittenStrategy
 from automap_models.simulate.step import step_cost
 
@@ -63,7 +64,7 @@ def staged_source(problem: StagedProblem, plan: StagedPlan, folder: Any) -> Stag
     report = PlanReport(costed(problem, plan), {}, 1.0, None, None)
     path = folder / "plan.json"
     write_plan(path, report)
-    return StagedSource(read_plan_document(path), report.result, ProfiledModel(problem.profile))
+    return StagedSource(read_written_plan(path), report.result, ProfiledModel(problem.profile))
 
 
 def cut_plan(

@@ -45,15 +45,15 @@ def megatron_arguments(text: str) -> dict[str, list[str]]:
 @contextmanager
 def stand_ins(**modules: dict[str, Any]) -> Iterator[None]:
     """Modules with these attributes, dots written as double underscores, in place of packages not installed."""
-    made: dict[str, ModuleType] = {}
+    paths: dict[str, ModuleType] = {}
     for name, attributes in modules.items():
         parts = name.split("__")
         for depth in range(1, len(parts) + 1):
             path = ".".join(parts[:depth])
-            made.setdefault(path, ModuleType(path))
-        made[".".join(parts)].__dict__.update(attributes)
-    before = {path: sys.modules.get(path) for path in made}
-    sys.modules.update(made)
+            paths.setdefault(path, ModuleType(path))
+        paths[".".join(parts)].__dict__.update(attributes)
+    before = {path: sys.modules.get(path) for path in paths}
+    sys.modules.update(paths)
     try:
         yield
     finally:

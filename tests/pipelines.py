@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from automap_models.core.run_record import RunPlan, RunStage
+from automap_models.core.cluster import Cluster
+from automap_models.core.written_plan import WrittenPlan, WrittenStage
 
 SAMPLES, TOKENS, CLASSES = 6, 5, 11
 
@@ -92,6 +93,26 @@ def decoder() -> tuple[Any, ...]:
     return Decoder(), {"ids": ids, "mask": torch.ones(SAMPLES, TOKENS), "labels": ids.roll(1, 1)}
 
 
+def gpt2() -> tuple[Any, ...]:
+    """Hugging Face's GPT-2 with random weights: its head is its embedding, it has dropout and returns a ModelOutput."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 3, "n_embd": 8, "n_head": 2, "n_positions": TOKENS, "vocab_size": CLASSES}
+    ids = _drawn(SAMPLES, TOKENS)
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, use_cache=False))
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def t5() -> tuple[Any, ...]:
+    """Hugging Face's T5 with random weights: every block of the decoder reads what the encoder made."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"num_layers": 2, "d_model": 8, "d_kv": 4, "num_heads": 2, "d_ff": 16, "vocab_size": CLASSES}
+    ids = _drawn(SAMPLES, TOKENS)
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, use_cache=False))
+    return model, {"input_ids": ids, "labels": ids.roll(1, 1)}
+
+
 def perceptron() -> tuple[nn.Module, tuple[Tensor]]:
     """Eight equal layers, large enough to be measured."""
     samples = torch.randn(128, 512, generator=torch.Generator().manual_seed(0))
@@ -100,7 +121,7 @@ def perceptron() -> tuple[nn.Module, tuple[Tensor]]:
 
 def plan(
     ends: list[str], devices: list[int], micro_batches: int, samples: int = SAMPLES, last: tuple[int, ...] | None = None
-) -> RunPlan:
+) -> WrittenPlan:
     """A plan that cuts after these modules and gives stages so many devices; its times are made up.
 
     `last` holds the last instruction of each stage, for runs that compare the plan with its model.
@@ -109,7 +130,8 @@ def plan(
     last = last or tuple(range(len(devices)))
     begins = (0, *(end + 1 for end in last))
     stages = tuple(
-        RunStage(begins[s], last[s], end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
+        WrittenStage(begins[s], last[s], end, (first[s], first[s] + count - 1), count, 1, None, 1.0, 2.0, 0.1, 0.1)
         for s, (end, count) in enumerate(zip([*ends, "end of forward"], devices, strict=True))
     )
-    return RunPlan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {})
+    cluster = Cluster(1, sum(devices), 1e9, 1e9, 1e12)
+    return WrittenPlan("a plan", "a model", stages, micro_batches, samples, "1f1b", 1.0, None, {}, cluster)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from automap_models.envs.pipeline.env import Problems
 from automap_models.errors import BadInput
-from automap_models.rl.distillation import DERIVED, derived, empty_lesson, lesson_loss, taught
+from automap_models.rl.distillation import DERIVED, Lessons, LossSettings, derived, empty_lesson, lesson_loss, taught
+from automap_models.rl.fused import require_compiler
 from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.rl.replay import Items
@@ -23,14 +24,22 @@ class DistillationConfig:
 
     Attributes:
         temperatures: differences of action values that count (rl.distillation); the first is that of priorities.
+        regret: weight of what the pupil's choices lose on average.
+        compile: compile what is computed of states into fused loops (rl.fused): a minute a function, once on a machine.
 
     Raises:
-        BadInput: there is none, or one is not positive.
+        BadInput: a temperature or the weight is out of its range, or there is nothing to compile with.
     """
 
     temperatures: list[float] = field(default_factory=lambda: [0.02, 0.1, 0.5])
+    regret: float = 0.0
+    compile: bool = False
 
     def __post_init__(self) -> None:
+        if not self.regret >= 0:
+            raise BadInput(f"is {self.regret}", where="distillation.regret", do="give 0 or more")
+        if self.compile:
+            require_compiler("distillation.compile")
         if not self.temperatures or not min(self.temperatures) > 0:
             raise BadInput(f"is {self.temperatures}", where="distillation.temperatures", do="give numbers above 0")
 
@@ -41,25 +50,18 @@ class DistillationModule(RainbowModule):
     The network is an OneStepQNetwork; `branches` episodes are played on each problem.
 
     Args:
-        network, size, agent, learner, seed: see RainbowModule.
         distillation: a plain mapping of DistillationConfig.
+        rainbow: arguments of RainbowModule.
     """
 
     online: OneStepQNetwork
 
-    def __init__(
-        self,
-        network: str,
-        size: dict[str, Any],
-        agent: dict[str, Any],
-        learner: dict[str, Any],
-        seed: int,
-        distillation: dict[str, Any],
-    ) -> None:
-        super().__init__(network, size, agent, learner, seed)
+    def __init__(self, *, distillation: dict[str, Any], **rainbow: Any) -> None:
+        super().__init__(**rainbow)
         self.distillation = DistillationConfig(**distillation)
         # Not a submodule: it has nothing to learn, and its values are those of its look-ahead.
-        self._teacher = [LookAheadQNetwork(replace(self.size, residual="log"))]
+        teacher = LookAheadQNetwork(replace(self.size, residual="log"))
+        self._lessons = Lessons(self.online, teacher, compiled=self.distillation.compile)
 
     def _empty_row(self) -> Items:
         return empty_lesson(self.size)
@@ -71,13 +73,14 @@ class DistillationModule(RainbowModule):
         """Episodes of the pupil with the teacher's values."""
         episodes = self.settings.branches
         skip_last = self.exact_decisions
-        return taught(self.agent, self._teacher[0], index, problems, episodes, epsilon, self.generator, skip_last)
+        return taught(self.agent, self._lessons, index, problems, episodes, epsilon, self.generator, skip_last)
 
     def _derive(self, problems: Problems, items: Items) -> Items:
         """The features of rows."""
-        return derived(self.online, problems, items)
+        return derived(self._lessons, problems, items)
 
     def _weighted_loss(self, items: Items, weights: Tensor) -> tuple[Tensor, Tensor]:
         """See rl.learner.Loss."""
-        settings = self.distillation.temperatures, self.agent.config.huber
-        return lesson_loss(self.online, items, weights.to(self.device), *settings)
+        settings = self.distillation
+        loss = LossSettings(settings.temperatures, self.agent.config.huber, settings.regret)
+        return lesson_loss(self.online, items, weights.to(self.device), loss)

@@ -144,22 +144,14 @@ class ImitationModule(RainbowModule):
     What has to do with exploring and with returns (the agent's ε, γ, n, the target network) does nothing here.
 
     Args:
-        network, size, agent, learner, seed: see RainbowModule; an episode a problem is all there is (branches 1).
         imitation: a plain mapping of ImitationConfig.
+        rainbow: arguments of RainbowModule; an episode a problem is all there is (branches 1).
     """
 
     plans: ExactPlans
 
-    def __init__(
-        self,
-        network: str,
-        size: dict[str, Any],
-        agent: dict[str, Any],
-        learner: dict[str, Any],
-        seed: int,
-        imitation: dict[str, Any],
-    ) -> None:
-        super().__init__(network, size, agent, learner, seed)
+    def __init__(self, *, imitation: dict[str, Any], **rainbow: Any) -> None:
+        super().__init__(**rainbow)
         self.imitation = ImitationConfig(**imitation)
         if self.settings.branches != 1:
             raise BadInput(

@@ -84,7 +84,6 @@ class PlacerModule(L.LightningModule):
         self.network = PlacerNetwork(PlacerSize(**config["size"]))
         self.ppo = PpoConfig(**config["ppo"])
         self.automatic_optimization = False
-        self.best_seen: dict[str, float] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam."""

@@ -91,7 +91,7 @@ class RainbowModule(L.LightningModule):
         )
         self.episodes = 0
         self._gaps: list[Tensor] = []
-        self._started = (0.0, 0)
+        self._started = (0.0, 0.0, 0)
 
     def setup(self, stage: str) -> None:
         """The learner and the random states of this process; a resumed run overwrites them with its checkpoint's."""
@@ -125,8 +125,8 @@ class RainbowModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
 
     def on_train_epoch_start(self) -> None:
-        """Start the clock of this epoch."""
-        self._started = (time.perf_counter(), self.episodes)
+        """Start the clocks of this epoch."""
+        self._started = (time.perf_counter(), time.process_time(), self.episodes)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Play on each problem of the batch, then learn."""
@@ -215,11 +215,12 @@ class RainbowModule(L.LightningModule):
         return self.agent.loss(problems, replayed(self.agent.config, problems, items), importance)
 
     def on_train_epoch_end(self) -> None:
-        """Report episodes and their rate over the epoch, learning included."""
-        since, episodes = self._started
-        rate = (self.episodes - episodes) / max(1e-9, time.perf_counter() - since)
+        """Report episodes and their rate over the epoch, learning included, by the clock and by processor time."""
+        since, busy_since, episodes = self._started
+        played = self.episodes - episodes
         self.log("train/episodes", float(self.episodes))
-        self.log("train/episodes_per_s", rate, prog_bar=True)
+        self.log("train/episodes_per_s", played / max(1e-9, time.perf_counter() - since), prog_bar=True)
+        self.log("train/episodes_per_processor_s", played / max(1e-9, time.process_time() - busy_since))
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Greedy lengths of held-out problems over their optima."""

@@ -246,8 +246,8 @@ class Cluster:
         if self.is_known:
             return self
         unknown = [group.device for group in self.groups if group.speed is None and group.rates]
-        told = roofline_s
-        if not {device, *unknown} <= set(told):
+        kind_s = roofline_s
+        if not {device, *unknown} <= set(kind_s):
             rates = {group.device: group.rates for group in self.groups if group.rates}
             if device not in rates:
                 raise BadInput(
@@ -255,9 +255,11 @@ class Cluster:
                     where=f"cluster {self.name}",
                     do="give each group its `speed`, relative to that device, or profile the model on one of these",
                 )
-            told = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
+            kind_s = {kind: 1.0 / _matrix_rate(kind, dict(of), dtype, self.name) for kind, of in rates.items()}
         groups = tuple(
-            replace(group, speed=told[device] / told[group.device]) if group.speed is None and group.rates else group
+            replace(group, speed=kind_s[device] / kind_s[group.device])
+            if group.speed is None and group.rates
+            else group
             for group in self.groups
         )
         return replace(self, groups=groups)

@@ -198,8 +198,8 @@ class Profile:
     @property
     def roofline_s(self) -> Mapping[str, float]:
         """Kinds of devices with their time of a micro-batch by the roofline; empty where the profile does not say."""
-        told = self.meta.get("roofline_s")
-        return told if isinstance(told, Mapping) and all(_is_time(value) for value in told.values()) else {}
+        kind_s = self.meta.get("roofline_s")
+        return kind_s if isinstance(kind_s, Mapping) and all(_is_time(value) for value in kind_s.values()) else {}
 
     @property
     def element_bytes(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What is known of a plan when it runs, and what its run measured.
+"""What the run of a plan measured.
 
 A run has ranks as a schedule has: a rank holds one stage of the plan, or several virtual ones, on the devices of the
 first of them. Each of these devices is a replica of the stage and works on its part of every micro-batch.
@@ -10,95 +10,15 @@ first of them. Each of these devices is a replica of the stage and works on its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from automap_models.core.pass_orders import ActionKind
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import ActionKind, Schedule
-
-
-@dataclass(frozen=True)
-class RunStage:
-    """A stage as plan.json tells it.
-
-    Attributes:
-        first, last: its instructions.
-        end: name of its last instruction, which is the cut after it.
-        devices: first and last device.
-        replicas: d.
-        tensor: t devices that share the operators of a replica; the stage has d·t devices.
-        sharding: name of how these divide operators; None where each replica is one device.
-        forward_s, backward_s: predicted seconds of one micro-batch on the fullest replica.
-        transfer_s: predicted seconds of a message to the next stage; 0 of the last one.
-        all_reduce_s: predicted seconds of its gradients' all-reduce.
-    """
-
-    first: int
-    last: int
-    end: str
-    devices: tuple[int, int]
-    replicas: int
-    tensor: int
-    sharding: str | None
-    forward_s: float
-    backward_s: float
-    transfer_s: float
-    all_reduce_s: float
-
-    @property
-    def device_count(self) -> int:
-        """d·t."""
-        return self.devices[1] - self.devices[0] + 1
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """A plan.json as a run needs it, without the profile that it was made for.
-
-    Attributes:
-        where: the file.
-        model: the model's name in it.
-        stages: in the order of the model.
-        micro_batches: M.
-        microbatch_size: samples N of a micro-batch; None where the plan does not say.
-        schedule: under which it was planned; None where it was planned by length.
-        step_s: predicted seconds of a step under that schedule, or the length L.
-        model_fingerprint: `Profile.model_fingerprint` of the profiled model; None in older files.
-        shardings: of the operators, by name: degree, and which dimension of each variable is partitioned.
-    """
-
-    where: str
-    model: str
-    stages: tuple[RunStage, ...]
-    micro_batches: int
-    microbatch_size: int | None
-    schedule: str | None
-    step_s: float
-    model_fingerprint: str | None
-    shardings: Mapping[str, tuple[int, Mapping[str, int]]]
-
-    @property
-    def devices(self) -> int:
-        """D."""
-        return self.stages[-1].devices[1] + 1
-
-    @property
-    def instructions(self) -> int:
-        """Number of instructions n of the model."""
-        return self.stages[-1].last + 1
-
-    @property
-    def cut_names(self) -> tuple[str, ...]:
-        """[S-1] what the cut after each stage but the last is called."""
-        return tuple(stage.end for stage in self.stages[:-1])
-
-    @property
-    def has_equal_replicas(self) -> bool:
-        """Whether all stages have equally many devices."""
-        return len({stage.device_count for stage in self.stages}) == 1
+from automap_models.core.schedules import Schedule
+from automap_models.core.written_plan import WrittenPlan
 
 
 @dataclass(frozen=True)
@@ -175,7 +95,7 @@ class RunRecord:
         notes: sentences for people.
     """
 
-    plan: RunPlan
+    plan: WrittenPlan
     schedule: Schedule
     backend: str
     executor: str

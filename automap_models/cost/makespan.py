@@ -21,76 +21,11 @@ This is the step of Baechi (Jeon et al., SoCC 2020) and of GDP (arXiv 1910.01578
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from automap_models.core.dag import topological_order
-from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
-
-
-@dataclass(frozen=True, eq=False)
-class StepTables:
-    """A problem as the kernels read it: n operations, e edges, D devices, C channels.
-
-    Attributes:
-        readers_start, readers: [n + 1], [e] readers of each operation, one after the other.
-        inputs_start, inputs: [n + 1], [e] what each reads.
-        order: [n] a topological order.
-        time_s: [D, n] seconds of each operation on each device.
-        output_bytes: [n] what a transfer of its output moves.
-        live_bytes: [n] what its output occupies.
-        held_bytes: [n] what it occupies all the time on the device that it is placed on.
-        channel: [D, D] see core.step_devices.
-        s_per_byte, latency_s: [C] of each channel.
-        memory_bytes: [D] of each device.
-    """
-
-    readers_start: IntArray
-    readers: IntArray
-    inputs_start: IntArray
-    inputs: IntArray
-    order: IntArray
-    time_s: FloatArray
-    output_bytes: FloatArray
-    live_bytes: FloatArray
-    held_bytes: FloatArray
-    channel: IntArray
-    s_per_byte: FloatArray
-    latency_s: FloatArray
-    memory_bytes: FloatArray
-
-    @classmethod
-    def of(cls, problem: PlacementProblem) -> StepTables:
-        """The tables of a problem."""
-        graph, devices = problem.graph, problem.step_devices
-        n = len(graph)
-        producers, consumers = graph.edges.T
-        by_consumer = np.lexsort((producers, consumers))
-        return cls(
-            readers_start=_starts(producers, n),
-            readers=np.ascontiguousarray(consumers),
-            inputs_start=_starts(consumers, n),
-            inputs=np.ascontiguousarray(producers[by_consumer]),
-            order=np.array(topological_order(graph.successors()), dtype=np.int64),
-            time_s=problem.device_times_s,
-            output_bytes=np.ascontiguousarray(graph.output_bytes, dtype=np.float64),
-            live_bytes=np.zeros(n) if graph.live_bytes is None else np.ascontiguousarray(graph.live_bytes),
-            held_bytes=np.ascontiguousarray(graph.memory_bytes, dtype=np.float64),
-            channel=devices.channel,
-            s_per_byte=1.0 / devices.bytes_per_s,
-            latency_s=devices.latency_s,
-            memory_bytes=devices.memory_bytes,
-        )
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What the kernels take, in their order."""
-        return (
-            *(self.readers_start, self.readers, self.inputs_start, self.inputs, self.order, self.time_s),
-            *(self.output_bytes, self.live_bytes, self.held_bytes, self.channel, self.s_per_byte, self.latency_s),
-        )
+from automap_models.core.placement import FloatArray, IntArray
+from automap_models.cost.step_tables import StepTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +61,7 @@ def simulate_step(tables: StepTables, assignment: IntArray) -> StepTimeline:
     from automap_models.cost.makespan_kernel import simulate
 
     n = assignment.size
-    arguments: tuple[Any, ...] = (*tables.arrays, np.ascontiguousarray(assignment, dtype=np.int64))
-    start, finish, first, target, peak = simulate(*arguments)
+    start, finish, first, target, peak = simulate(tables, np.ascontiguousarray(assignment, dtype=np.int64))
     producer = np.repeat(np.arange(n), np.diff(first))
     makespan = float(finish[:n].max(initial=0.0))
     return StepTimeline(makespan, start[:n], finish[:n], producer, target, start[n:], finish[n:], peak)
@@ -144,10 +78,4 @@ def step_values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, 
     """
     from automap_models.cost.makespan_kernel import values
 
-    placed = np.ascontiguousarray(assignments, dtype=np.int64)
-    arguments: tuple[Any, ...] = (*tables.arrays, tables.memory_bytes, placed)
-    return values(*arguments)
-
-
-def _starts(keys: IntArray, n: int) -> IntArray:
-    return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=n))]).astype(np.int64)
+    return values(tables, np.ascontiguousarray(assignments, dtype=np.int64))

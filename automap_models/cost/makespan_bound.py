@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from automap_models.core.placement import FloatArray
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 
 STEPS = 300
 """Steps by which the shares of unequal devices are improved; any shares give a valid limit."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from automap_models.core.placement import FloatArray, IntArray
+from automap_models.cost.step_tables import StepTables
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -26,42 +27,13 @@ def jit(function: FunctionT) -> FunctionT:
 
 
 @jit
-def values(
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    live_bytes: FloatArray,
-    held_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    memory_bytes: FloatArray,
-    assignments: IntArray,
-) -> tuple[FloatArray, FloatArray]:
+def values(tables: StepTables, assignments: IntArray) -> tuple[FloatArray, FloatArray]:
     """[B] makespans and [B] excess bytes."""
-    count = assignments.shape[0]
+    count, memory_bytes = assignments.shape[0], tables.memory_bytes
     value, excess = np.zeros(count), np.zeros(count)
     for i in range(count):
-        _, finish, _, _, peak = simulate(
-            readers_start,
-            readers,
-            inputs_start,
-            inputs,
-            order,
-            time_s,
-            output_bytes,
-            live_bytes,
-            held_bytes,
-            channel,
-            s_per_byte,
-            latency_s,
-            assignments[i],
-        )
-        for v in range(order.size):
+        _, finish, _, _, peak = simulate(tables, assignments[i])
+        for v in range(tables.order.size):
             value[i] = max(value[i], finish[v])
         for d in range(peak.size):
             if peak[d] > memory_bytes[d] * (1.0 + 1e-9):
@@ -109,18 +81,10 @@ def _pop(heap: IntArray, first: int, size: int, priority: FloatArray) -> int:
 
 
 @jit
-def _transfers(
-    readers_start: IntArray,
-    readers: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    device: IntArray,
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+def _transfers(tables: StepTables, device: IntArray) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Where each operation's transfers begin, their targets, [n + t] seconds and priorities of all tasks."""
+    readers_start, readers, channel = tables.readers_start, tables.readers, tables.channel
+    order, time_s, output_bytes = tables.order, tables.time_s, tables.output_bytes
     n, devices = device.size, time_s.shape[0]
     first = np.zeros(n + 1, dtype=np.int64)
     mark = np.full(devices, -1, dtype=np.int64)
@@ -154,7 +118,7 @@ def _transfers(
                 target[used] = b
                 used += 1
                 c = channel[a, b]
-                task_s[slot[b]] = latency_s[c] + output_bytes[v] * s_per_byte[c]
+                task_s[slot[b]] = tables.latency_s[c] + output_bytes[v] * tables.s_per_byte[c]
             rank[slot[b]] = max(rank[slot[b]], task_s[slot[b]] + rank[s])
         for t in range(first[v], first[v + 1]):
             longest = max(longest, rank[n + t])
@@ -164,27 +128,16 @@ def _transfers(
 
 @jit
 def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is what all parts share
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    order: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    live_bytes: FloatArray,
-    held_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    device: IntArray,
+    tables: StepTables, device: IntArray
 ) -> tuple[FloatArray, FloatArray, IntArray, IntArray, FloatArray]:
     """Start and finish of all tasks (operations, then transfers), transfers' firsts and targets, peaks of memory."""
-    n, devices = device.size, time_s.shape[0]
-    first, target, task_s, rank = _transfers(
-        readers_start, readers, order, time_s, output_bytes, channel, s_per_byte, latency_s, device
-    )
+    readers_start, readers, channel = tables.readers_start, tables.readers, tables.channel
+    inputs_start, inputs = tables.inputs_start, tables.inputs
+    order, live_bytes = tables.order, tables.live_bytes
+    n, devices = device.size, tables.time_s.shape[0]
+    first, target, task_s, rank = _transfers(tables, device)
     transfers = first[n]
-    tasks, resources = n + transfers, devices + latency_s.size
+    tasks, resources = n + transfers, devices + tables.latency_s.size
     source = np.zeros(transfers, dtype=np.int64)
     resource = np.zeros(tasks, dtype=np.int64)
     waiting = np.zeros(tasks, dtype=np.int64)  # inputs that an operation still lacks
@@ -217,7 +170,7 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
     start, finish = np.zeros(tasks), np.zeros(tasks)
     used, peak = np.zeros(devices), np.zeros(devices)
     for v in range(n):
-        used[device[v]] += held_bytes[v]
+        used[device[v]] += tables.held_bytes[v]
     peak[:] = used
     ready, ready_count = np.zeros(tasks, dtype=np.int64), 0
     ended, ended_count = np.zeros(tasks, dtype=np.int64), 0

@@ -32,7 +32,8 @@ from automap_models.core.placement import (
     job_successors,
     sums_by,
 )
-from automap_models.cost.makespan import StepTables, StepTimeline, simulate_step
+from automap_models.cost.makespan import StepTimeline, simulate_step
+from automap_models.cost.step_tables import StepTables
 
 
 @dataclass(frozen=True, eq=False)

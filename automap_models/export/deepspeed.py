@@ -20,7 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from automap_models.core.strategy import Strategy
-from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
 
@@ -120,20 +120,16 @@ def parts(layers: tuple[int, ...]) -> list[int]:
 
 
 def _layout(source: Source) -> Layout:
-    assert isinstance(source, StagedSource | StrategySource)
     layout = layout_of(source, NAME, LIMITS)
-    s, where = layout.strategy, f"plan of {layout.model}"
-    if s.pp > 1 and s.zero > MOST_ZERO:
-        what = f"DeepSpeed runs no pipeline with ZeRO-{s.zero}"
-        raise Inexpressible(what, where=where, do=f"take zero {MOST_ZERO}, or one stage")
-    if layout.recompute(NAME) == "selective":
-        raise Inexpressible("DeepSpeed recomputes whole layers", where=where, do="take recompute full or none")
-    if s.cp * s.ep > 1:
-        what = "context and expert parallelism are the model's own in DeepSpeed"
-        raise Inexpressible(what, where=where, do="take cp 1 and ep 1")
-    if s.precision not in _PRECISION:
-        what = f"precision {s.precision} is none of DeepSpeed's"
-        raise Inexpressible(what, where=where, do=f"take {', '.join(_PRECISION)}")
+    s = layout.strategy
+    zero = f"DeepSpeed runs no pipeline with ZeRO-{s.zero}"
+    layout.require(s.pp == 1 or s.zero <= MOST_ZERO, zero, f"take zero {MOST_ZERO}, or one stage")
+    selective = layout.recompute(NAME) == "selective"
+    layout.require(not selective, "DeepSpeed recomputes whole layers", "take recompute full or none")
+    own = "context and expert parallelism are the model's own in DeepSpeed"
+    layout.require(s.cp * s.ep == 1, own, "take cp 1 and ep 1")
+    precision = f"precision {s.precision} is none of DeepSpeed's"
+    layout.require(s.precision in _PRECISION, precision, f"take {', '.join(_PRECISION)}")
     return layout
 
 

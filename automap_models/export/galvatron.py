@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
 from automap_models.formats.atomic import json_text
@@ -77,18 +77,13 @@ def _text(numbers: Any) -> str:
 
 
 def _layout(source: Source) -> Layout:
-    assert isinstance(source, StagedSource | StrategySource)
     layout = layout_of(source, NAME, LIMITS)
-    s, where = layout.strategy, f"plan of {layout.model}"
-    if s.zero == 1:
-        raise Inexpressible("Galvatron has no ZeRO-1", where=where, do="take zero 2: the same bytes move")
-    if any(kind == "selective" for kind, _ in layout.recomputed):
-        raise Inexpressible("Galvatron recomputes whole layers", where=where, do="take recompute full or none")
-    if s.cp * s.ep > 1:
-        what = "Galvatron has neither context nor expert parallelism"
-        raise Inexpressible(what, where=where, do="take cp 1 and ep 1")
-    if s.precision == "fp8":
-        raise Inexpressible("precision fp8 is none of Galvatron's", where=where, do="take bf16")
+    s = layout.strategy
+    layout.require(s.zero != 1, "Galvatron has no ZeRO-1", "take zero 2: the same bytes move")
+    selective = any(kind == "selective" for kind, _ in layout.recomputed)
+    layout.require(not selective, "Galvatron recomputes whole layers", "take recompute full or none")
+    layout.require(s.cp * s.ep == 1, "Galvatron has neither context nor expert parallelism", "take cp 1 and ep 1")
+    layout.require(s.precision != "fp8", "precision fp8 is none of Galvatron's", "take bf16")
     return layout
 
 

@@ -108,8 +108,8 @@ def _staged(source: StagedSource, notes: list[str]) -> tuple[dict[str, int], Wei
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     """[S] layers of each stage as transformers has them: equally many, the last one has the rest."""
-    each = layers // stages
-    return (*(each,) * (stages - 1), layers - each * (stages - 1))
+    share = layers // stages
+    return (*(share,) * (stages - 1), layers - share * (stages - 1))
 
 
 def _require_even(layout: Layout, where: str) -> None:

@@ -22,7 +22,7 @@ from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.errors import BadInput
-from automap_models.export.sources import StagedSource, StrategySource
+from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Limits
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -77,9 +77,27 @@ class Layout:
         (kind,) = kinds or {"none"}
         return kind  # type: ignore[return-value]
 
+    def require_ranks(self) -> None:
+        """Refuse virtual stages that are all on one rank.
 
-def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits) -> Layout:
-    """The layout of a plan or strategy.
+        Raises:
+            Inexpressible: they are.
+        """
+        s = self.strategy
+        self.require(s.pp > 1 or s.vp == 1, "virtual stages on one rank", "take 1 virtual stage, or more ranks")
+
+    def require(self, holds: bool, objection: str, do: str) -> None:
+        """Refuse the layout where that does not hold, with what the target objects to and what to take instead.
+
+        Raises:
+            Inexpressible: it does not hold.
+        """
+        if not holds:
+            raise Inexpressible(objection, where=f"plan of {self.model}", do=do)
+
+
+def layout_of(source: Source, target: str, limits: Limits) -> Layout:
+    """The layout of a plan of stages or a strategy, the only kinds of which targets that have layouts take any.
 
     Raises:
         Inexpressible: the target has no words for it.
@@ -88,16 +106,16 @@ def layout_of(source: StagedSource | StrategySource, target: str, limits: Limits
     if isinstance(source, StagedSource):
         layout = staged_layout(source.require_result(target), target, limits)
     else:
+        assert isinstance(source, StrategySource)
         strategy = source.written.strategy
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    where = f"plan of {layout.model}"
-    require_schedule(layout.strategy.schedule, target, limits, where)
-    if limits.power_of_two and layout.strategy.pp & (layout.strategy.pp - 1):
-        what = f"{target} has 1, 2, 4, 8, … stages, not {layout.strategy.pp}"
-        raise Inexpressible(what, where=where, do="plan with one of these numbers")
+    require_schedule(layout.strategy.schedule, target, limits, f"plan of {layout.model}")
+    pp = layout.strategy.pp
+    what = f"{target} has 1, 2, 4, 8, … stages, not {pp}"
+    layout.require(not limits.power_of_two or not pp & (pp - 1), what, "plan with one of these numbers")
     if limits.cuts == "inner blocks" and 0 in layout.layers:
         what = f"{target} gives every stage a block, and stage {layout.layers.index(0)} has none"
-        raise Inexpressible(what, where=where, do="move a block to it")
+        layout.require(False, what, "move a block to it")
     return layout
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
 
@@ -88,15 +88,10 @@ def _layers(count: int) -> str:
 
 
 def _layout(source: Source) -> Layout:
-    assert isinstance(source, StagedSource | StrategySource)
     layout = layout_of(source, NAME, LIMITS)
-    s = layout.strategy
-    if s.zero > 1:
-        what = f"ZeRO-{s.zero} would need Megatron-FSDP, which stages of a layout do not have"
-        raise Inexpressible(what, where=f"plan of {layout.model}", do="take zero 1, its distributed optimizer")
-    if s.vp > 1 and s.pp == 1:
-        what = "virtual stages on one rank"
-        raise Inexpressible(what, where=f"plan of {layout.model}", do="take 1 virtual stage, or more ranks")
+    zero = f"ZeRO-{layout.strategy.zero} would need Megatron-FSDP, which stages of a layout do not have"
+    layout.require(layout.strategy.zero <= 1, zero, "take zero 1, its distributed optimizer")
+    layout.require_ranks()
     return layout
 
 

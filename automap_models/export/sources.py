@@ -15,9 +15,10 @@ from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
 from automap_models.core.sharding import ShardingPlan
 from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.formats import plan_json, sharding_json, strategy_json
-from automap_models.formats.plan_json import PlanDocument, read_plan, read_plan_document
+from automap_models.formats.plan_reader import read_plan, read_written_plan
 from automap_models.formats.schema import read_bytes, require_kind
 from automap_models.formats.sharding_json import read_named_sharding_plan
 from automap_models.formats.strategy_json import WrittenStrategy, read_strategy
@@ -32,25 +33,25 @@ class StagedSource:
     """A plan of stages.
 
     Attributes:
-        document: its file.
+        written: its file.
         result: the plan costed again; None where the model was not given.
         model: with the shardings that its stages may use; None likewise.
     """
 
-    document: PlanDocument
+    written: WrittenPlan
     result: Result[StagedProblem, StagedPlan] | None = None
     model: ProfiledModel | None = None
 
     @property
     def name(self) -> str:
         """Of the model."""
-        return self.document.model
+        return self.written.model
 
     @property
     def schedule(self) -> Schedule:
         """The order of passes; 1F1B where the plan was made for none."""
-        written = self.document.schedule if self.result is None else self.result.problem.schedule
-        return build_schedule(written or DEFAULT_SCHEDULE, len(self.document.cuts) + 1, self.document.micro_batches)
+        name = self.written.schedule if self.result is None else self.result.problem.schedule
+        return build_schedule(name or DEFAULT_SCHEDULE, len(self.written.stages), self.written.micro_batches)
 
     def require_result(self, target: str) -> Result[StagedProblem, StagedPlan]:
         """The plan with its problem.
@@ -109,7 +110,7 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     """
     kind = require_kind(read_bytes(path), KINDS, str(path), _DO)
     if kind in STAGED:
-        return StagedSource(read_plan_document(path))
+        return StagedSource(read_written_plan(path))
     if kind == strategy_json.KIND:
         return StrategySource(read_strategy(path))
     return ShardingSource(*read_named_sharding_plan(path))
@@ -123,4 +124,4 @@ def with_model(source: StagedSource, path: str | os.PathLike[str], model: Profil
         Infeasible: it does not fit the cluster of the file.
     """
     profiled = ProfiledModel(model) if isinstance(model, Profile) else model
-    return StagedSource(source.document, read_plan(path, profiled), profiled)
+    return StagedSource(source.written, read_plan(path, profiled), profiled)

@@ -18,7 +18,7 @@ from typing import Any
 
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
-from automap_models.export.layout import Inexpressible, Layout, layout_of
+from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
 from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
 
@@ -116,19 +116,14 @@ def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
 
 
 def _layout(source: Source) -> Layout:
-    assert isinstance(source, StagedSource | StrategySource)
     layout = layout_of(source, NAME, LIMITS)
-    s, where = layout.strategy, f"plan of {layout.model}"
-    if s.zero == 1:
-        raise Inexpressible("torchtitan has no ZeRO-1", where=where, do="take zero 2: the same bytes move")
-    if s.precision not in _PRECISION:
-        what = f"precision {s.precision} is no field of torchtitan's training config"
-        raise Inexpressible(what, where=where, do=f"take {' or '.join(_PRECISION)}")
-    if s.pp == 1 < s.vp:
-        raise Inexpressible("virtual stages on one rank", where=where, do="take 1 virtual stage, or more ranks")
+    s = layout.strategy
+    layout.require(s.zero != 1, "torchtitan has no ZeRO-1", "take zero 2: the same bytes move")
+    precision = f"precision {s.precision} is no field of torchtitan's training config"
+    layout.require(s.precision in _PRECISION, precision, f"take {' or '.join(_PRECISION)}")
+    layout.require_ranks()
     for stage in range(1, s.stages - 1):
-        if not layout.layers[stage]:
-            raise Inexpressible(f"stage {stage} has no layer", where=where, do="give it one")
+        layout.require(layout.layers[stage] > 0, f"stage {stage} has no layer", "give it one")
     return layout
 
 

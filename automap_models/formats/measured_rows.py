@@ -278,8 +278,8 @@ def network_in(words: str, devices_per_node: int) -> float | None:
     rate = re.search(rf"(?<![\d.])(\d{{1,6}}(?:\.\d{{1,6}})?) ?{_GBIT_PER_S}([^.;,()]*)", words, re.IGNORECASE)
     if rate is None:
         return None
-    of_each = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
-    return float(rate[1]) * GBIT * (devices_per_node if of_each else 1)
+    per_device = re.search(r"\b(?:per|a) (?:gpu|device)\b|/gpu", rate[2], re.IGNORECASE)
+    return float(rate[1]) * GBIT * (devices_per_node if per_device else 1)
 
 
 @lru_cache

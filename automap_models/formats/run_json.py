@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from automap_models.core.profile import FloatArray
-from automap_models.core.run_record import Comparison, RunRecord, RunStage
+from automap_models.core.run_record import Comparison, RunRecord
+from automap_models.core.written_plan import WrittenStage
 from automap_models.simulate.engine import Timeline
 
 FORWARD, BACKWARD, UPDATE, REDUCTION = "F", "BIW", "U", "G"
@@ -67,7 +68,7 @@ def _times(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _stage(record: RunRecord, predicted: Timeline, s: int, stage: RunStage) -> dict[str, Any]:
+def _stage(record: RunRecord, predicted: Timeline, s: int, stage: WrittenStage) -> dict[str, Any]:
     idle = idle_shares(record), predicted_idle_shares(record, predicted)
     rank = record.schedule.rank_of[s]
     passes = record.plan.micro_batches

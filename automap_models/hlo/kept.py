@@ -99,8 +99,8 @@ class _Saving:
         graph = self.graph
         if graph.opcodes[i] != "convert":
             return False
-        read, made = graph.operands[graph.operand_offsets[i]], graph.result_offsets[i]
-        return all(graph.dtypes[v] in DTYPE_NAMES for v in (read, made))
+        read, result = graph.operands[graph.operand_offsets[i]], graph.result_offsets[i]
+        return all(graph.dtypes[v] in DTYPE_NAMES for v in (read, result))
 
     def _is_softmax(self, i: int) -> bool:
         """Whether an instruction divides a value by a reduction of itself."""
@@ -156,13 +156,13 @@ class _Saving:
         unit = max(1.0, float(self.graph.value_bytes.max(initial=0)) / _LARGEST_CAPACITY)
         size = np.ceil(self.graph.value_bytes / unit).astype(np.int64)
         start, end, read = self._edges()
-        made, needed = end[start == NEVER], np.unique(read)
+        ends, needed = end[start == NEVER], np.unique(read)
         start, end = start[start != NEVER], end[start != NEVER]
-        groups = np.unique(np.concatenate([start, end, made, needed]))
+        groups = np.unique(np.concatenate([start, end, ends, needed]))
         edges = np.concatenate(
             [
                 np.stack([groups, n + groups, size[groups]]),
-                np.stack([np.full(made.size, source), made, size[made] + 1]),
+                np.stack([np.full(ends.size, source), ends, size[ends] + 1]),
                 np.stack([n + start, end, size[start] + 1]),
                 np.stack([n + needed, np.full(needed.size, target), size[needed] + 1]),
             ],
@@ -199,5 +199,5 @@ class _Saving:
 
     def _is_computed_again(self, i: int) -> bool:
         graph = self.graph
-        made = graph.dtypes[graph.result_offsets[i] : graph.result_offsets[i + 1]]
-        return graph.opcodes[i] in _COMPUTED_AGAIN and not any(dtype.startswith("ui") for dtype in made)
+        results = graph.dtypes[graph.result_offsets[i] : graph.result_offsets[i + 1]]
+        return graph.opcodes[i] in _COMPUTED_AGAIN and not any(dtype.startswith("ui") for dtype in results)

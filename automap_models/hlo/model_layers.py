@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.hlo.block_labels import NO_BLOCK, BlockStack, operation_labels
 from automap_models.hlo.locations import in_attention_core
 from automap_models.hlo.module import Module
-from automap_models.hlo.repetition import NO_BLOCK, BlockStack, operation_labels
 from automap_models.hlo.step_classes import PASSED_THROUGH
 
 BEFORE = 0
@@ -81,7 +81,7 @@ class ModelLayers:
         for value, i in zip(graph.operands.tolist(), graph.consumers.tolist(), strict=True):
             if shown[value] in readers and graph.phases[i] == Phase.FORWARD and layers[i] != NO_BLOCK:
                 readers[shown[value]].add(layers[i])
-        return {v: tuple(sorted(found)) for v, found in readers.items()}
+        return {v: tuple(sorted(reading)) for v, reading in readers.items()}
 
     @cached_property
     def token_inputs(self) -> tuple[int, ...]:
@@ -112,16 +112,16 @@ class ModelLayers:
     @cached_property
     def core_results(self) -> frozenset[int]:
         """Values that attention cores make in the forward pass for what comes after them."""
-        return frozenset(v for v, made, i in self._forward_reads if self.in_core[made] and not self.in_core[i])
+        return frozenset(v for v, producer, i in self._forward_reads if self.in_core[producer] and not self.in_core[i])
 
     @cached_property
     def crossing(self) -> dict[int, tuple[int, list[int]]]:
         """Value made of tokens → the layer that makes it, and later ones whose forward pass reads it, ascending."""
         layers, readers = self.of_instructions, dict[tuple[int, int], set[int]]()
-        for v, made, i in self._forward_reads:
-            if self.from_tokens[v] and NO_BLOCK < layers[made] < layers[i]:
-                readers.setdefault((v, layers[made]), set()).add(layers[i])
-        return {v: (made, sorted(reading)) for (v, made), reading in readers.items()}
+        for v, producer, i in self._forward_reads:
+            if self.from_tokens[v] and NO_BLOCK < layers[producer] < layers[i]:
+                readers.setdefault((v, layers[producer]), set()).add(layers[i])
+        return {v: (producer, sorted(reading)) for (v, producer), reading in readers.items()}
 
     @cached_property
     def forward_readers(self) -> dict[int, list[int]]:

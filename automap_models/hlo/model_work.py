@@ -23,12 +23,12 @@ from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.strategy import TransformerShape
 from automap_models.cost.kernels import REDUCTION_OPCODES, Traffic, kernel_traffic
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
 from automap_models.hlo.module_kernels import module_traffic
-from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_rules import Use
 from automap_models.hlo.step_classes import PASSED_THROUGH, StepClasses, Sum
@@ -149,8 +149,10 @@ class _Work:
         if self.graph.opcodes[i] not in REDUCTION_OPCODES:
             return False
         per_token = Mark.SAMPLES | Mark.TOKENS
-        read, made = (self.marks.of_value(v) & per_token for v in (self._read(i)[0], int(self.graph.result_offsets[i])))
-        return made == 0 < read
+        read, result = (
+            self.marks.of_value(v) & per_token for v in (self._read(i)[0], int(self.graph.result_offsets[i]))
+        )
+        return result == 0 < read
 
     @cached_property
     def passes(self) -> NDArray[np.int8]:
@@ -256,10 +258,10 @@ class _Work:
         """Saved value → the layer that saves it: the first that reads it, since a pipeline may be cut before that."""
         layers, keepers = self.layers.of_instructions, dict[int, int]()
         for v in np.flatnonzero(self.kept).tolist():
-            made = int(self.graph.producers[v])
-            at_home = any(layers[i] == layers[made] for i in self.layers.forward_readers[v])
+            producer = int(self.graph.producers[v])
+            at_home = any(layers[i] == layers[producer] for i in self.layers.forward_readers[v])
             handed_on = v in self.layers.crossing and not at_home
-            keepers[v] = self.layers.crossing[v][1][0] if handed_on else layers[made]
+            keepers[v] = self.layers.crossing[v][1][0] if handed_on else layers[producer]
         return keepers
 
     def _read_for_weights(self, layer: int) -> set[int]:
@@ -270,8 +272,8 @@ class _Work:
 
     def _handed_on(self, layer: int) -> Iterator[int]:
         """Values made up to a layer that later ones read in the forward pass."""
-        for v, (made, reading) in self.layers.crossing.items():
-            if made <= layer < reading[-1] and self.graph.shapes[v]:
+        for v, (producer, reading) in self.layers.crossing.items():
+            if producer <= layer < reading[-1] and self.graph.shapes[v]:
                 yield v
 
     def _exchanged(self, layer: int) -> Iterator[int]:
@@ -285,12 +287,12 @@ class _Work:
 
     def _keys_and_values(self, layer: int) -> list[int]:
         """What the products of attention cores read from outside, other than queries."""
-        found: dict[int, None] = {}
+        chosen: dict[int, None] = {}
         for i in self._products(layer, WorkPass.FORWARD):
             if self.layers.in_core[i]:
-                outside = [v for v in map(self._behind_moves, self._read(i)) if not self._is_made_in_core(v)]
-                found |= dict.fromkeys([min(outside, key=self._size)])  # queries have as many heads, or more
-        return list(found)
+                outside = [v for v in map(self._behind_moves, self._read(i)) if not self._comes_from_core(v)]
+                chosen |= dict.fromkeys([min(outside, key=self._size)])  # queries have as many heads, or more
+        return list(chosen)
 
     def _products(self, layer: int, of_pass: WorkPass) -> list[int]:
         chosen = self._of_layer(layer)
@@ -299,13 +301,13 @@ class _Work:
     def _read(self, i: int) -> list[int]:
         return [int(v) for v in self.graph.operands[slice(*self.graph.operand_offsets[i : i + 2])]]
 
-    def _is_made_in_core(self, v: int) -> bool:
+    def _comes_from_core(self, v: int) -> bool:
         maker = int(self.graph.producers[v])
         return maker >= 0 and bool(self.layers.in_core[maker])
 
     def _behind_moves(self, v: int) -> int:
         """The value from outside an attention core that a value of it is in another order or type, or itself."""
-        while self._is_made_in_core(v) and self.graph.opcodes[self.graph.producers[v]] in PASSED_THROUGH:
+        while self._comes_from_core(v) and self.graph.opcodes[self.graph.producers[v]] in PASSED_THROUGH:
             v = self._read(int(self.graph.producers[v]))[0]
         return v
 

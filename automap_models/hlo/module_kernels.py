@@ -109,15 +109,15 @@ class _Modules:
 
     def _ends_product(self, i: int) -> bool:
         """Whether a kernel only adds parameters to the result of a product of its module, which nothing else reads."""
-        made = [v for v in self.reads[i] if self.producers[v] in self.cluster]
-        if len(made) != 1 or self.members[self.cluster[i]] != 1 or not self._merges(i):
+        inside = [v for v in self.reads[i] if self.producers[v] in self.cluster]
+        if len(inside) != 1 or self.members[self.cluster[i]] != 1 or not self._merges(i):
             return False
-        product = self.producers[made[0]]
+        product = self.producers[inside[0]]
         return (
             self.graph.opcodes[product] in MATRIX_OPCODES
             and self.groups[product] == self.groups[i]
             and self.graph.opcodes[i] == "add"
-            and self.readers[made[0]] == {i}
+            and self.readers[inside[0]] == {i}
         )
 
     def traffic(self) -> Traffic:

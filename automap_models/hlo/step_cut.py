@@ -102,11 +102,11 @@ class StepCut:
 
     def averaged(self) -> tuple[int, ...]:
         """Values of micro-batches that updates read or the step returns; ascending."""
-        made = {v for program in self.of_kind("FBIW") for v in program.outputs}
+        written = {v for program in self.of_kind("FBIW") for v in program.outputs}
         read = {v for program in self.of_kind("U") for v in program.inputs} | set(self.results)
         read |= set(self.wanted)
         read |= set(self.returned.values()) - set(self.threaded.values())
-        return tuple(sorted(made & read))
+        return tuple(sorted(written & read))
 
     def holders(self, argument: int) -> tuple[int, ...]:
         """The stages whose programs read an argument."""
@@ -247,9 +247,9 @@ class _Owners:
 
     def _operand_keys(self, i: int) -> list[ProgramKey | None]:
         """Of each operand that is neither an argument nor copied; views are looked through."""
-        return [self.key[self.producers[v]] for v in map(self.shown, self.reads[i]) if self._is_made(v)]
+        return [self.key[self.producers[v]] for v in map(self.shown, self.reads[i]) if self._has_producer(v)]
 
-    def _is_made(self, v: int) -> bool:
+    def _has_producer(self, v: int) -> bool:
         return self.producers[v] >= 0 and not self.is_copied(self.producers[v])
 
     def shown(self, v: int) -> int:
@@ -403,8 +403,8 @@ class _Cut:
         key = self.key[self.owners.producers[v]]
         if key is None:
             shown = self.owners.shown(v)
-            made = self.key[self.owners.producers[shown]] if shown >= self.arguments else None
-            key = self._returning(v, argument) if made is None else made
+            producer = self.key[self.owners.producers[shown]] if shown >= self.arguments else None
+            key = self._returning(v, argument) if producer is None else producer
         self._demand(key, [v])
         self.outputs[key].add(v)
         self.source[v, key.stage] = key
@@ -431,15 +431,15 @@ class _Cut:
                 continue
             if i in self.operations[at]:
                 continue
-            made = self._maker(at, i)
-            if made == at:
+            maker = self._maker(at, i)
+            if maker == at:
                 self.operations[at].add(i)
                 pending += [(at, u) for u in self.owners.reads[i]]
                 continue
             self.inputs[at].add(v)
-            self.outputs[made].add(v)
-            self.source[v, at.stage] = made
-            pending.append((made, v))
+            self.outputs[maker].add(v)
+            self.source[v, at.stage] = maker
+            pending.append((maker, v))
 
     def _maker(self, at: ProgramKey, i: int) -> ProgramKey:
         """The program that a program has an instruction from: itself where that is copied."""

@@ -98,9 +98,9 @@ def _edges(graph: InstructionGraph, liveness: Liveness, stored: NDArray[np.bool_
     reader = graph.consumers
     argument = liveness.argument[read]
     is_stored = (argument != NEVER) & np.where(argument >= 0, stored[np.maximum(argument, 0)], False)
-    made = liveness.is_activation[read] & (graph.producers[read] >= 0)
+    computed = liveness.is_activation[read] & (graph.producers[read] >= 0)
     source = np.where(is_stored, argument, held + graph.producers[read])
-    chosen = (is_stored | made) & ~shows[reader]
+    chosen = (is_stored | computed) & ~shows[reader]
     pairs = np.stack([source[chosen], held + reader[chosen]], axis=1)
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
 

@@ -171,7 +171,7 @@ def maker_in_words(planner: str) -> str:
     return _MAKERS.get(planner, planner)
 
 
-def solve_each(
+def solve_all(
     planner: Planner[ProblemT, PlanT, Any], problems: Sequence[ProblemT], deadline: Deadline = NEVER
 ) -> list[Result[ProblemT, PlanT] | AutomapError]:
     """A result for each problem, or the error that it raises; together as far as possible."""

@@ -30,7 +30,9 @@ def draw_strategies(best: Estimate, choices: Sequence[tuple[str, Estimate | None
         if held.any():
             left.bar(ranks, held, bottom=bottom, color=colour, label=kind)
             bottom += held
-    left.plot(ranks, np.array(best.memory_bytes) / GB, color="black", drawstyle="steps-mid", label="of the device")
+    memory = np.array(best.memory_bytes) / GB
+    left.hlines(memory, ranks - 0.5, ranks + 0.5, color="black", label="what the device has")
+    left.set_ylim(0, 1.05 * max(memory.max(), bottom.max()))
     left.set(xlabel="rank of the pipeline", ylabel="GB of a device", title=f"{best.model} on {best.cluster}")
     left.set_xticks(ranks)
     left.legend(fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))

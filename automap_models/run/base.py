@@ -12,8 +12,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from automap_models.core.run_record import RunPlan, RunRecord
+from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import Timeline, simulate
 from automap_models.workloads.source import Source
@@ -46,7 +47,7 @@ class RunProblem:
         say: is told what is being done.
     """
 
-    plan: RunPlan
+    plan: WrittenPlan
     source: Source
     schedule: Schedule
     steps: int = DEFAULT_STEPS
@@ -71,7 +72,7 @@ class Backend(Protocol):
         """
 
 
-def run_schedule(plan: RunPlan, name: str | None, virtual: int | None) -> Schedule:
+def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Schedule:
     """The schedule that a plan's S stages run under: S / vp ranks of vp virtual stages each.
 
     Args:
@@ -102,7 +103,7 @@ def run_schedule(plan: RunPlan, name: str | None, virtual: int | None) -> Schedu
     return schedule
 
 
-def predicted_timeline(plan: RunPlan, schedule: Schedule) -> Timeline:
+def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
     """One step as the plan's own figures predict it, a gradient all-reduce after the last pass of each stage.
 
     A schedule that splits the backward pass takes half of it for the gradients of the weights: plan.json does not say
@@ -118,7 +119,7 @@ def predicted_timeline(plan: RunPlan, schedule: Schedule) -> Timeline:
     return simulate(*times, schedule, weight_s=weight_s)
 
 
-def processes_of(plan: RunPlan, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+def processes_of(plan: WrittenPlan, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """[S] the processes of each stage, one a device of its rank, numbered from 0 over the ranks."""
     counts = [plan.stages[rank].device_count for rank in range(schedule.ranks)]
     first = np.concatenate([[0], np.cumsum(counts)])

@@ -60,7 +60,7 @@ def environment(devices: int, device: str | None) -> dict[str, str]:
 def _answered(request: JaxRequest, devices: int, say: Callable[[str], None]) -> JaxAnswer:
     """What the process that runs it answers."""
     command = [sys.executable, "-m", "automap_models.run.jax_run"]
-    with TemporaryFile("w+") as said, _process(command, environment(devices, request.device), said) as process:
+    with TemporaryFile("w+") as output, _process(command, environment(devices, request.device), output) as process:
         assert process.stdin is not None and process.stdout is not None  # both are pipes
         process.stdin.write(msgspec.json.encode(request).decode() + "\n")
         process.stdin.flush()
@@ -73,18 +73,18 @@ def _answered(request: JaxRequest, devices: int, say: Callable[[str], None]) -> 
             else:
                 return msgspec.convert(answer["answer"], JaxAnswer)
         code = process.wait()
-        said.seek(0)
-        details = "".join(said.readlines()[-_LAST_LINES:])
+        output.seek(0)
+        details = "".join(output.readlines()[-_LAST_LINES:])
         raise RunFailed(
             f"the process that ran it ended with exit code {code}", where=request.plan.where, details=details
         )
 
 
 @contextmanager
-def _process(command: list[str], environ: Mapping[str, str], said: Any) -> Iterator[subprocess.Popen[str]]:
+def _process(command: list[str], environ: Mapping[str, str], output: Any) -> Iterator[subprocess.Popen[str]]:
     """A process that ends with the block."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, env=dict(environ), text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=output, env=dict(environ), text=True) as process:
         try:
             yield process
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from automap_models.core.run_record import RunPlan
 from automap_models.core.schedules import DEFAULT_SCHEDULE, Schedule, build_schedule
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.run.base import processes_of
 
@@ -63,7 +63,7 @@ class Layout:
         return self.schedule.micro_batches
 
 
-def layout_of(plan: RunPlan, schedule: Schedule) -> Layout:
+def layout_of(plan: WrittenPlan, schedule: Schedule) -> Layout:
     """The layout of a plan whose stages run in a schedule's order."""
     stages = tuple(
         StageLayout(devices, stage.replicas, stage.tensor, _dims(plan, stage.sharding))
@@ -77,7 +77,7 @@ def on_one_device(micro_batches: int) -> Layout:
     return Layout((), (StageLayout((0,)),), build_schedule(DEFAULT_SCHEDULE, 1, micro_batches))
 
 
-def _dims(plan: RunPlan, sharding: str | None) -> Mapping[str, int]:
+def _dims(plan: WrittenPlan, sharding: str | None) -> Mapping[str, int]:
     if sharding is None:
         return {}
     if sharding not in plan.shardings:

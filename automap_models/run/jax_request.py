@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from automap_models.core.run_record import Comparison, RunPlan, RunRecord, StepRecord
+from automap_models.core.run_record import Comparison, RunRecord, StepRecord
 from automap_models.core.schedules import build_schedule
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import AutomapError, BadInput, RunFailed, UserCodeError
 from automap_models.run.base import RunProblem
 from automap_models.workloads.source import Source
@@ -23,7 +24,7 @@ _ERRORS: Mapping[str, type[AutomapError]] = {
 class JaxRequest:
     """A problem as another process gets it; see RunProblem."""
 
-    plan: RunPlan
+    plan: WrittenPlan
     source: Source
     schedule: str
     virtual: int

@@ -19,8 +19,9 @@ import numpy as np
 
 from automap_models.core.instruction_graph import InstructionGraph
 from automap_models.core.profile import Profile
-from automap_models.core.run_record import Comparison, RunPlan, StepRecord
+from automap_models.core.run_record import Comparison, StepRecord
 from automap_models.core.units import size
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import AutomapError, BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
@@ -82,7 +83,7 @@ def _used(pipeline: JaxPipeline) -> list[int]:
     return [device for stage in pipeline.layout.stages for device in stage.devices]
 
 
-def _step(source: Source, plan: RunPlan) -> TrainingStep:
+def _step(source: Source, plan: WrittenPlan) -> TrainingStep:
     """The step of one micro-batch.
 
     Raises:
@@ -107,7 +108,7 @@ def _traceable(source: Source) -> TrainingStep:
     return step_of(source.what, returned, source.dtype)
 
 
-def require_model(plan: RunPlan, traced: TracedStep, source: Source) -> None:
+def require_model(plan: WrittenPlan, traced: TracedStep, source: Source) -> None:
     """Refuse another model than the plan's.
 
     A profile of a built-in model with many blocks has other names than the whole trace, in the same places: it was made
@@ -132,13 +133,13 @@ def _profile(graph: InstructionGraph) -> Profile:
     return profile_from_graph(graph, np.ones(len(graph)), {})
 
 
-def _is_model(plan: RunPlan, profile: Profile) -> bool:
+def _is_model(plan: WrittenPlan, profile: Profile) -> bool:
     if plan.model_fingerprint is not None:
         return profile.model_fingerprint == plan.model_fingerprint
     return len(profile) == plan.instructions and _names(plan, profile.names) == plan.cut_names
 
 
-def _names(plan: RunPlan, names: Sequence[str]) -> tuple[str, ...]:
+def _names(plan: WrittenPlan, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[stage.last] for stage in plan.stages[:-1])
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from automap_models.core.run_record import RunPlan
 from automap_models.core.schedules import Schedule
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 
 
@@ -99,7 +99,7 @@ class Layout:
         return tuple(tuple(overlaps(self.samples, *ends)) for ends in pairwise(counts))
 
 
-def run_layout(plan: RunPlan, schedule: Schedule, processes: Sequence[tuple[int, ...]], samples: int) -> Layout:
+def run_layout(plan: WrittenPlan, schedule: Schedule, processes: Sequence[tuple[int, ...]], samples: int) -> Layout:
     """The layout of a plan for micro-batches of that many samples.
 
     Raises:

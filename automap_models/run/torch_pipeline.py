@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from automap_models.core.run_record import RunPlan
+from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
-from automap_models.formats.plan_json import read_run_plan
+from automap_models.formats.plan_reader import read_written_plan
 from automap_models.run.base import Executor, processes_of, run_schedule
 from automap_models.run.layout import Layout, run_layout
 from automap_models.run.torch_clock import Clock
@@ -41,7 +41,7 @@ class Pipeline:
 
     Args:
         model: the whole model, on any device; its tensors become those of the stages.
-        plan: a plan.json, or what `read_run_plan` reads.
+        plan: a plan.json, or what `read_written_plan` reads.
         inputs: of one micro-batch, the first dimension of tensors being samples; only shapes count.
         loss: of the model's output and the target, a mean over samples. None takes the loss that the model returns.
         schedule, virtual: see `base.run_schedule`; None is the plan's own.
@@ -59,7 +59,7 @@ class Pipeline:
     def __init__(
         self,
         model: nn.Module,
-        plan: str | os.PathLike[str] | RunPlan,
+        plan: str | os.PathLike[str] | WrittenPlan,
         inputs: Inputs,
         *,
         loss: Loss | None = None,
@@ -70,7 +70,7 @@ class Pipeline:
         seeds: Callable[[int, int], None] | None = None,
         name: str | None = None,
     ) -> None:
-        self.plan = plan if isinstance(plan, RunPlan) else read_run_plan(plan)
+        self.plan = plan if isinstance(plan, WrittenPlan) else read_written_plan(plan)
         self.name, self.device = name or type(model).__name__, device or torch.device("cpu")
         self.schedule = run_schedule(self.plan, schedule, virtual)
         args, kwargs = arguments_of(inputs)

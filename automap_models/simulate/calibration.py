@@ -6,7 +6,7 @@
 A source of many steps counts as one of FULL_WEIGHT, so that it does not outvote the others. A profile that was measured
 has three residuals, of the forward pass, the backward pass and the update, each by its share of the step. Constants
 are fitted as logarithms, within RANGES. How good they are for a source that nobody has seen is told by leaving each
-source out in turn (`cross_validated`); each profile is a source.
+source out in turn (`left_out_s`); each profile is a source.
 """
 
 from __future__ import annotations
@@ -258,21 +258,6 @@ def left_out_s(
         chosen = [observation for observation, left_out in zip(observations, own, strict=True) if left_out]
         seconds[own] = predicted_s(chosen, devices, constants)
     return seconds
-
-
-def cross_validated(
-    observations: Sequence[Observation],
-    devices: Sequence[Device],
-    start: StepConstants = USUAL,
-    usual: StepConstants = USUAL,
-) -> list[SourceErrors]:
-    """The errors of each source under the constants that are fitted to all others; none where there is only one.
-
-    Raises:
-        BadInput: see `fit_constants`.
-    """
-    seconds = left_out_s(observations, devices, start, usual)
-    return errors_by_source(observations, seconds) if seconds.size else []
 
 
 def _weights(observations: Sequence[Observation]) -> FloatArray:

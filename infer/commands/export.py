@@ -14,7 +14,16 @@ from automap_models.export.targets import TARGETS
 
 from ..requests import ExportRequest
 from ..runner import Command, Output, Report
-from .parsing import add_device, add_step_arguments, at_least, file_argument, filled, given, name_argument, source_of
+from .parsing import (
+    add_device,
+    add_profiled_size,
+    add_step_arguments,
+    file_argument,
+    filled,
+    given,
+    name_argument,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from automap_models.core.profiled_model import ProfiledModel
@@ -73,12 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = parser.add_argument_group("which training step the plan was made for")
     add_step_arguments(step)
     add_device(step)
-    step.add_argument(
-        "--microbatch-size",
-        metavar="N",
-        type=at_least(1),
-        help="samples in the profiled micro-batch of a silent profile",
-    )
+    add_profiled_size(step)
 
 
 def request(namespace: argparse.Namespace) -> ExportRequest:
@@ -127,11 +131,10 @@ def _profiled(request: ExportRequest, source: StagedSource) -> ProfiledModel:
     from ..reports.text import Steps
 
     assert request.source is not None
-    cluster = source.document.cluster.cluster(f"{request.plan}, $.cluster")
-    device = device_of(cluster, request.device)
+    device = device_of(source.written.cluster, request.device)
     with Steps() as steps, contextlib.redirect_stdout(sys.stderr):
         return profiled_once(
-            request.source, device, request.microbatch_size, cluster, Cache(cache_folder()), steps.begin
+            request.source, device, request.microbatch_size, source.written.cluster, Cache(cache_folder()), steps.begin
         )[1]
 
 

@@ -274,7 +274,7 @@ def _watching() -> Iterator[Watch]:
 def _read_back(request: InferRequest, path: Path) -> PlanReport:
     """A plan in a file, costed again."""
     from automap_models.formats.hardware_yaml import read_cluster
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
     from automap_models.planners.staged.evaluate import evaluate
 
     cluster = None if request.topo is None else read_cluster(request.topo)

@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, WARM_UPS
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES
@@ -278,6 +279,12 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     """--device: whose roofline a model's times are."""
     shown = "what the cluster is made of, for times (default: what its description says, else v100)"
     group.add_argument("--device", metavar="NAME|FILE", type=name_argument, help=shown)
+
+
+def add_profiled_size(group: argparse._ArgumentGroup) -> None:
+    """--microbatch-size: of a profile that does not say it itself."""
+    shown = "samples in the profiled micro-batch of a silent profile"
+    group.add_argument("--microbatch-size", metavar="N", type=at_least(1), help=shown)
 
 
 def add_state_factor(group: argparse._ArgumentGroup) -> None:

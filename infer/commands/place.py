@@ -136,7 +136,10 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     add_step_arguments(group)
     group.add_argument("--nodes", metavar="N", type=at_least(2), help="most nodes of the graph to make (default 200)")
     group.add_argument(
-        "--accelerator", metavar="NAME|FILE", type=name_argument, help="roofline of the accelerators (default v100)"
+        "--accelerator",
+        metavar="NAME|FILE",
+        type=name_argument,
+        help="roofline of the accelerators (default: the cluster's, else v100)",
     )
     group.add_argument("--host", metavar="NAME|FILE", type=name_argument, help="roofline of the CPUs (default cpu)")
     group.add_argument(
@@ -241,11 +244,19 @@ def _placed(request: PlaceRequest) -> PlacementResult:
 
 
 def _network(request: PlaceRequest) -> StepDevices:
-    """The devices of the cluster; kinds of which it gives the speed count as that much faster accelerators."""
+    """The devices of the cluster; kinds of which it gives the speed count as that much faster accelerators.
+
+    A model has times on the kind that a uniform cluster is made of, unless --accelerator names another one; a graph in
+    a file has those of its accelerators.
+    """
     from automap_models.core.step_devices import StepDevices
     from automap_models.formats.hardware_yaml import read_cluster
 
-    return StepDevices.of_cluster(read_cluster(str(request.cluster)))
+    cluster = read_cluster(str(request.cluster))
+    devices = StepDevices.of_cluster(cluster)
+    if not cluster.device or request.accelerator or request.source.kind is SourceKind.PROFILE:
+        return devices
+    return replace(devices, kinds=(cluster.device,) * cluster.devices)
 
 
 def _read_back(request: PlaceRequest, path: Path) -> PlacementResult:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import SCHEDULES, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions
@@ -20,6 +21,7 @@ from ..runner import Command, Output, Report
 from .parsing import (
     add_device,
     add_objective,
+    add_profiled_size,
     add_restrictions,
     add_seed,
     add_state_factor,
@@ -111,12 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = parser.add_argument_group("which training step")
     add_step_arguments(step)
     add_device(step)
-    step.add_argument(
-        "--microbatch-size",
-        metavar="N",
-        type=at_least(1),
-        help="samples in the profiled micro-batch of a silent profile",
-    )
+    add_profiled_size(step)
     problem = parser.add_argument_group("what to plan")
     problem.add_argument(
         "--global-batch",
@@ -290,7 +287,7 @@ def _restriction_notes(exploration: Exploration, config: ExploreConfig) -> Itera
 
 def _read_back(request: PlanRequest) -> Candidate:
     """The plan in a file, whichever kind it is of, costed again."""
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
     from automap_models.planners.portfolio.candidate import Candidate
 
     from ..reports.text import Steps

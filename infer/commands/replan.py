@@ -71,7 +71,7 @@ def replanned(request: ReplanRequest) -> Replanned:
     from automap_models.core.result import Result
     from automap_models.formats.hardware_yaml import read_cluster
     from automap_models.formats.observed_json import read_observed, read_running
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
     from automap_models.planners.registry import make_planner
     from automap_models.planners.staged.evaluate import evaluate
     from automap_models.simulate.step import step_cost

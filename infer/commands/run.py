@@ -104,13 +104,13 @@ def run(request: RunRequest) -> RunOutcome:
         RunFailed: one of its processes ended.
         SystemExit: this process is one of several, another one of which reports.
     """
-    from automap_models.formats.plan_json import read_run_plan
+    from automap_models.formats.plan_reader import read_written_plan
     from automap_models.run.backends import make_backend
     from automap_models.run.base import RunProblem, predicted_timeline, run_schedule
 
     from ..reports.text import Steps
 
-    plan = read_run_plan(request.plan)
+    plan = read_written_plan(request.plan)
     schedule = run_schedule(plan, request.schedule, request.virtual)
     with Steps() as steps:
         steps.begin(f"building {request.source.what}")

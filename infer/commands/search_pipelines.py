@@ -173,7 +173,7 @@ def _policy_plan(problem: StagedProblem) -> StagedPlan:
 
 
 def _plan_in(path: Path, problem: StagedProblem) -> StagedPlan:
-    from automap_models.formats.plan_json import read_plan
+    from automap_models.formats.plan_reader import read_plan
 
     read = read_plan(path, problem.profile, problem.cluster)
     own, plan = read.problem, read.required_plan()

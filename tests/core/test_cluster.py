@@ -73,10 +73,10 @@ def test_its_fields_are_what_all_its_groups_have_at_least() -> None:
 
 def test_kinds_are_as_fast_as_the_profile_says_and_else_as_their_matrix_products_are() -> None:
     cluster = Cluster.of_groups(GROUPS, "mixed")
-    told = cluster.relative_to("t4", {"t4": 6.0, "a100": 1.0, "v100": 3.0}, "float32")
-    assert [group.speed for group in told.groups] == [6.0, 2.0]
-    assert told.slowdown is not None
-    assert told.slowdown.tolist() == [1 / 6] * 8 + [1 / 2] * 2
+    relative = cluster.relative_to("t4", {"t4": 6.0, "a100": 1.0, "v100": 3.0}, "float32")
+    assert [group.speed for group in relative.groups] == [6.0, 2.0]
+    assert relative.slowdown is not None
+    assert relative.slowdown.tolist() == [1 / 6] * 8 + [1 / 2] * 2
     assert [group.speed for group in cluster.relative_to("v100", {}, "float32").groups] == [10.0, 1.0]
     own = Cluster.of_groups([dataclasses.replace(group, speed=3.0) for group in GROUPS])
     assert own.relative_to("unheard of", {}, "float32") is own

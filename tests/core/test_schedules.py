@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from automap_models.core import schedules
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, Action, Order, build_schedule, most_held
+from automap_models.core.pass_orders import WARM_UPS, Action, Order
+from automap_models.core.schedules import SCHEDULES, build_schedule, most_held
 from automap_models.errors import BadInput
 
 GRIDS = {
@@ -291,3 +292,11 @@ def test_turns_put_no_pass_before_its_inputs(name: str) -> None:
 def _read(grid: str) -> tuple[Order, ...]:
     rows = enumerate(grid.strip().splitlines())
     return tuple(tuple(Action(c[0], stage, int(c[1:])) for c in row.split()) for stage, row in rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("micro_batches", [1_000_000, 10**9])
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+def test_a_schedule_of_too_many_passes_is_refused_before_it_is_laid_out(name: str, micro_batches: int) -> None:
+    """A plan of 10^9 micro-batches filled the memory: its middle repeats itself, but all of it was laid out."""
+    with pytest.raises(BadInput, match=f"{micro_batches} micro-batches through 4 stages.*give at most 500000"):
+        build_schedule(name, 4, micro_batches)

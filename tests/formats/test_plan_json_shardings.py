@@ -19,7 +19,8 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import plan_cost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.npz import model_from_npz, model_to_npz
-from automap_models.formats.plan_json import plan_document, read_plan, write_plan
+from automap_models.formats.plan_json import plan_document, write_plan
+from automap_models.formats.plan_reader import read_plan
 
 CLUSTER = Cluster(2, 4, intra=100e9, inter=10e9, memory=10e9, name="pair")
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automap_models.core.run_record import Pass, RunPlan, RunRecord, RunStage, StepRecord
+from automap_models.core.cluster import Cluster
+from automap_models.core.run_record import Pass, RunRecord, StepRecord
+from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
 from automap_models.formats.observed_json import read_observed
 from automap_models.formats.run_json import idle_shares, run_document
@@ -17,17 +19,18 @@ from automap_models.formats.run_trace import write_run_trace
 from automap_models.run.base import predicted_timeline, processes_of, run_schedule
 
 
-def plan(devices: list[int], micro_batches: int = 2) -> RunPlan:
+def plan(devices: list[int], micro_batches: int = 2) -> WrittenPlan:
     """Stages of 1 s forward and 2 s backward, without transfers."""
     first = np.cumsum([0, *devices]).tolist()
     stages = tuple(
-        RunStage(s, s, f"cut {s}", (first[s], first[s] + d - 1), d, 1, None, 1.0, 2.0, 0.0, 0.0)
+        WrittenStage(s, s, f"cut {s}", (first[s], first[s] + d - 1), d, 1, None, 1.0, 2.0, 0.0, 0.0)
         for s, d in enumerate(devices)
     )
-    return RunPlan("plan.json", "toy", stages, micro_batches, 4, "1f1b", 9.0, None, {})
+    cluster = Cluster(1, sum(devices), 1e9, 1e9, 1e12)
+    return WrittenPlan("plan.json", "toy", stages, micro_batches, 4, "1f1b", 9.0, None, {}, cluster)
 
 
-def record(of: RunPlan, slow: dict[tuple[int, int], float]) -> RunRecord:
+def record(of: WrittenPlan, slow: dict[tuple[int, int], float]) -> RunRecord:
     """Two steps in which replica r of stage s takes 0.1 s forward and 0.2 s backward, times its slowness."""
     schedule = run_schedule(of, None, None)
     passes = [

@@ -63,7 +63,7 @@ def documents() -> dict[str, Target]:
     from automap_models.formats.observed_json import read_observed
     from automap_models.formats.placement_json import read_placement
     from automap_models.formats.placement_plan import read_placement_plan, read_split
-    from automap_models.formats.plan_json import read_plan, read_run_plan
+    from automap_models.formats.plan_reader import read_plan, read_written_plan
     from automap_models.formats.schema import decode_json
     from automap_models.formats.sharding_json import read_sharding_plan
     from automap_models.formats.strategy_json import read_strategy
@@ -85,7 +85,7 @@ def documents() -> dict[str, Target]:
         "split": (lambda path: read_split(path, problem), [samples.as_json(samples.SPLIT)]),
         "placement": (lambda path: read_placement_plan(path, graph), [placed]),
         "plan": (lambda path: read_plan(path, whole), [plan]),
-        "plan to run": (read_run_plan, [plan, hybrid]),
+        "plan to run": (read_written_plan, [plan, hybrid]),
         "hybrid plan": (lambda path: read_plan(path, layers), [hybrid]),
         "strategy": (read_strategy, [samples.as_json(samples.STRATEGY)]),
         "measured steps": (read_measured_steps, [samples.as_json(samples.MEASURED_STEPS)]),

@@ -19,6 +19,7 @@ TARGETS: Mapping[Callable[[], dict[str, Target]], Sequence[str]] = {
         "placement",
         "plan",
         "hybrid plan",
+        "plan to run",
         "measured steps",
         "measured profile",
         "config",

@@ -177,12 +177,12 @@ class Naive:
         self.forward = [i for i in range(len(graph)) if graph.phases[i] == F]
         self.candidates = [self.arguments + i for i in self.forward if graph.opcodes[i] != "reshape"]
 
-    def made(self, i: int) -> int:
+    def result(self, i: int) -> int:
         return self.arguments + i
 
     def are_one(self, i: int) -> bool:
         """Whether an instruction makes another form of what it reads."""
-        types = {self.graph.dtypes[v] for v in (*self.reads[i], self.made(i))}
+        types = {self.graph.dtypes[v] for v in (*self.reads[i], self.result(i))}
         return self.graph.opcodes[i] == "reshape" or (self.graph.opcodes[i] == "convert" and types <= FLOATS)
 
     def computable(self, saved: set[int]) -> set[int]:
@@ -192,7 +192,7 @@ class Naive:
         while len(known) > before:
             before = len(known)
             for i in self.forward:
-                v, opcode = self.made(i), self.graph.opcodes[i]
+                v, opcode = self.result(i), self.graph.opcodes[i]
                 again = opcode in COMPUTED_AGAIN and not self.graph.dtypes[v].startswith("ui")
                 if (again or self.are_one(i)) and known.issuperset(self.reads[i]):
                     known.add(v)
@@ -205,13 +205,13 @@ class Naive:
         forms = {value}
         for _ in self.forward:
             for i in filter(self.are_one, self.forward):
-                pair = {self.made(i), *self.reads[i]}
+                pair = {self.result(i), *self.reads[i]}
                 forms |= pair if pair & forms else set()
         return forms
 
     def read_by_products(self) -> set[int]:
         """Forward values, or arguments, that products of the backward pass read, as they are or moved."""
-        found, pending = set[int](), list[int]()
+        chosen, pending = set[int](), list[int]()
         for i in range(len(self.graph)):
             if self.graph.phases[i] == B and self.graph.opcodes[i] == "dot":
                 pending += self.reads[i]
@@ -219,10 +219,10 @@ class Naive:
             v = pending.pop()
             i = v - self.arguments
             if i < 0 or self.graph.phases[i] == F:
-                found.add(v)
+                chosen.add(v)
             elif self.graph.opcodes[i] in ("reshape", "transpose", "convert"):
                 pending += self.reads[i]
-        return found
+        return chosen
 
     def fewest_bytes(self) -> float:
         """By all sets of values that could be saved."""

@@ -9,9 +9,9 @@ import pytest
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.block_labels import NO_BLOCK
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
-from automap_models.hlo.repetition import NO_BLOCK
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.t5 import T5Config
@@ -89,7 +89,7 @@ def test_what_the_norm_of_an_embedding_computes_for_its_gradient_comes_before_th
     bert = _layers(BERT)
     assert set(_of_paths(bert, "embedding_layer_norm")) <= {BEFORE, NO_BLOCK}
     assert set(_of_paths(bert, "masked_lm", "masked_lm_layer_norm", "loss")) <= {bert.after, NO_BLOCK}
-    assert {made for made, _ in bert.crossing.values()} == {0, 1, 2}
+    assert {producer for producer, _ in bert.crossing.values()} == {0, 1, 2}
 
 
 @pytest.mark.slow
@@ -103,5 +103,5 @@ def test_the_end_of_an_encoder_belongs_to_the_first_block_of_the_decoder() -> No
         if t5.graph.layers[i] == "encoder/final_layer_norm" and t5.graph.phases[i] != Phase.UPDATE and op.path
     }
     assert ends <= {3, NO_BLOCK}
-    handed_on = {(made, tuple(reading)) for made, reading in t5.crossing.values()}
+    handed_on = {(producer, tuple(reading)) for producer, reading in t5.crossing.values()}
     assert handed_on == {(0, (1,)), (1, (2,)), (2, (3,)), (3, (4,)), (4, (5,))}

@@ -37,14 +37,14 @@ def computed(graph: InstructionGraph, values: dict[int, int], operations: range 
 def by_programs(graph: InstructionGraph, cut: StepCut) -> dict[int, int]:
     """The values that the programs return, run one after the other; each has its own inputs and nothing else."""
     arguments = {v: v + 1 for v in range(len(graph.arguments))}
-    made: dict[tuple[ProgramKey, int], int] = {}
+    outputs: dict[tuple[ProgramKey, int], int] = {}
     values = dict(arguments)
     for key, program in cut.programs.items():
         given_values = {
-            v: arguments[v] if v in arguments else made[cut.source[v, key.stage], v] for v in program.inputs
+            v: arguments[v] if v in arguments else outputs[cut.source[v, key.stage], v] for v in program.inputs
         }
         after = computed(graph, given_values, program.operations)
-        made |= {(key, v): after[v] for v in program.outputs}
+        outputs |= {(key, v): after[v] for v in program.outputs}
         values |= {v: after[v] for v in program.outputs}
     return values
 
@@ -99,8 +99,8 @@ def test_only_what_computes_nothing_new_is_in_two_programs(
             read = graph.operands[graph.operand_offsets[at] : graph.operand_offsets[at + 1]]
             ancestors |= {int(v) for v in read if v < len(graph.arguments)}
             pending += [int(graph.producers[v]) for v in read if v >= len(graph.arguments)]
-        made_of = {graph.arguments[v].kind for v in ancestors}
-        assert graph.opcodes[i] == "reshape" or not made_of & kinds
+        producers = {graph.arguments[v].kind for v in ancestors}
+        assert graph.opcodes[i] == "reshape" or not producers & kinds
 
 
 @pytest.fixture

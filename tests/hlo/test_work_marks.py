@@ -78,9 +78,9 @@ def traced(request: pytest.FixtureRequest) -> Traced:
 
 
 def _dimension(name: str) -> int | None:
-    found = [dim for pattern, dim in PARTITIONED.items() if re.search(pattern, name)]
-    assert len(found) < 2, name
-    return found[0] if found else None
+    dims = [dim for pattern, dim in PARTITIONED.items() if re.search(pattern, name)]
+    assert len(dims) < 2, name
+    return dims[0] if dims else None
 
 
 def test_tensor_parallelism_divides_one_dimension_of_the_parameters_that_megatron_divides(traced: Traced) -> None:
@@ -117,8 +117,8 @@ def test_what_a_step_reads_has_samples_and_tokens_and_the_hidden_states_as_well(
 def test_scores_have_queries_and_keys(traced: Traced) -> None:
     step, marks, layers = traced.step, traced.marks, traced.layers
     products = [i for i, opcode in enumerate(step.graph.opcodes) if opcode == "dot_general" and layers.in_core[i]]
-    made = [int(step.graph.result_offsets[i]) for i in products]
-    for v in made:
+    results = [int(step.graph.result_offsets[i]) for i in products]
+    for v in results:
         scores = list(step.graph.shapes[v]).count(LENGTH) == 2
         assert marks.is_scores(v) == scores
         assert marks.of_value(v) == Mark.SAMPLES | Mark.TOKENS | Mark.TENSOR or not scores

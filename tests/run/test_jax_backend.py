@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ended_processes import gone
 
 pytest.importorskip("jax")
 
-from automap_models.core.run_record import RunPlan, RunStage
+from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import build_schedule
+from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput, RunFailed, UserCodeError
 from automap_models.infer.app import main
 from automap_models.run import jax_backend
@@ -59,6 +64,14 @@ def dies(batch=4):
     import sys
     print("out of memory, says the operating system", file=sys.stderr)
     os._exit(9)
+
+
+def stalls(batch=4):
+    import os
+    import time
+    with open("pid", "w") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(600)
 """
 CLUSTER = "name: four\nnodes: 1\ndevices_per_node: 4\nintra: 10 GB/s\ninter: 10 GB/s\nmemory: 4 GB\n"
 
@@ -74,8 +87,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def problem(what: str, samples: int | None = 4, **fields: Any) -> RunProblem:
     """One stage on one device."""
-    stage = RunStage(0, 5, "dot", (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
-    plan = RunPlan("plan.json", "layers", (stage,), 2, samples, "1f1b", 4e-3, None, {})
+    stage = WrittenStage(0, 5, "dot", (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
+    cluster = Cluster(1, 1, 1e9, 1e9, 1e12)
+    plan = WrittenPlan("plan.json", "layers", (stage,), 2, samples, "1f1b", 4e-3, None, {}, cluster)
     return RunProblem(plan, Source(what, SourceKind.FACTORY), build_schedule("1f1b", 1, 2), **fields)
 
 
@@ -109,6 +123,32 @@ def test_an_error_of_the_process_is_one_of_this(
         JaxBackend().run(problem(f"layers_of_a_user:{model}"))
     details = {"raises": "no such weights", "dies": "out of memory, says the operating system"}
     assert details.get(model, "") in getattr(caught.value, "details", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_the_process_does_not_outlive_the_command_however_it_ends(
+    sent: signal.Signals, folder: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C reaches the whole group of processes; a command that is killed cannot stop anybody."""
+    shutil.copy(folder / "layers_of_a_user.py", tmp_path)
+    program = (
+        f"import sys; sys.path[:0] = {[*map(str, Path(__file__).parents[:2]), '.']}\n"
+        "from test_jax_backend import JaxBackend, problem\n"
+        "JaxBackend().run(problem('layers_of_a_user:stalls'))"
+    )
+    command = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, start_new_session=True)
+    end, pid = time.monotonic() + 120, tmp_path / "pid"
+    while not (pid.exists() and pid.read_text().endswith("\n")):
+        assert command.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    if sent is signal.SIGINT:
+        os.killpg(command.pid, sent)
+    else:
+        command.kill()
+    assert command.wait(timeout=60) != 0
+    assert gone([int(pid.read_text())])
 
 
 @pytest.mark.slow

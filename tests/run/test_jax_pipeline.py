@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from automap_models.core.run_record import RunPlan, RunStage
+from automap_models.core.cluster import Cluster
 from automap_models.core.schedules import build_schedule
+from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
@@ -214,16 +215,17 @@ def test_a_step_that_does_not_return_its_parameters_is_refused(traced: TracedSte
         step_results(silent)
 
 
-def run_plan_of(traced: TracedStep, fingerprint: str | None) -> RunPlan:
+def run_plan_of(traced: TracedStep, fingerprint: str | None) -> WrittenPlan:
     """A plan of two stages, (1, 2) devices, as read from a file."""
     names = [traced.graph.names[i] for i in np.flatnonzero(traced.graph.phases == 0)]
     middle, last = len(names) // 2, len(names) - 1
     times = (1e-3, 2e-3, 0.0, 0.0)
     stages = (
-        RunStage(0, middle, names[middle], (0, 0), 1, 1, None, *times),
-        RunStage(middle + 1, last, names[last], (1, 2), 2, 1, None, *times),
+        WrittenStage(0, middle, names[middle], (0, 0), 1, 1, None, *times),
+        WrittenStage(middle + 1, last, names[last], (1, 2), 2, 1, None, *times),
     )
-    return RunPlan("plan.json", "small", stages, MICRO_BATCHES, SAMPLES, "1f1b", 1.0, fingerprint, {})
+    cluster = Cluster(1, 3, 1e9, 1e9, 1e12)
+    return WrittenPlan("plan.json", "small", stages, MICRO_BATCHES, SAMPLES, "1f1b", 1.0, fingerprint, {}, cluster)
 
 
 def test_the_plan_of_another_model_is_refused(traced: TracedStep) -> None:
@@ -249,8 +251,9 @@ def test_a_deep_model_is_told_by_its_repeated_blocks(tmp_path: Path) -> None:
     graph = instruction_graph(module_of(source))
     names = [graph.names[i] for i in np.flatnonzero(graph.phases == 0)]
     profile = profile_from_graph(graph, np.ones(len(graph)), {})
-    stage = RunStage(0, len(names) - 1, names[-1], (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
-    plan = RunPlan("plan.json", "deep", (stage,), 1, 2, "1f1b", 1.0, profile.model_fingerprint, {})
+    stage = WrittenStage(0, len(names) - 1, names[-1], (0, 0), 1, 1, None, 1e-3, 1e-3, 0.0, 0.0)
+    cluster = Cluster(1, 1, 1e9, 1e9, 1e12)
+    plan = WrittenPlan("plan.json", "deep", (stage,), 1, 2, "1f1b", 1.0, profile.model_fingerprint, {}, cluster)
     require_model(plan, TracedStep(training_step_of(source)), source)
     with pytest.raises(BadInput, match="was made for another model"):
         require_model(dataclasses.replace(plan, model_fingerprint="0"), TracedStep(training_step_of(source)), source)

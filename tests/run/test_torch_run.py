@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import pipelines  # noqa: E402
 import workers_duties  # noqa: E402
 
-from automap_models.core.run_record import RunPlan  # noqa: E402
+from automap_models.core.run_record import WrittenPlan  # noqa: E402
 from automap_models.run.base import RunProblem, processes_of, run_schedule  # noqa: E402
 from automap_models.run.torch_backend import PRELOAD, run_process  # noqa: E402
 from automap_models.run.workers import Workers  # noqa: E402
@@ -23,8 +23,10 @@ CUTS = {
     "encoder": ["layers.0.linear1", "layers.2", "layers.4.self_attn"],
     "convolutions": ["layers.0.1", "layers.2", "before layers.4"],
     "decoder": ["layers.0", "layers.2.1", "layers.5"],
+    "gpt2": ["transformer.h.0.attn", "transformer.h.1"],
+    "t5": ["encoder.block.0", "decoder.block.0.layer.0"],
 }
-"""Three cuts of each model, inside layers and between them."""
+"""Two or three cuts of each model, inside layers and between them."""
 PLANS: dict[str, tuple[slice, list[int]]] = {
     "1": (slice(0, 0), [1]),
     "1-1": (slice(1, 2), [1, 1]),
@@ -45,7 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with Workers(MOST_PROCESSES, PRELOAD, environment) as workers:
 
-        def run(model: str, plan: RunPlan, schedule: str = "1f1b", **options: Any) -> Any:
+        def run(model: str, plan: WrittenPlan, schedule: str = "1f1b", **options: Any) -> Any:
             problem = RunProblem(
                 plan=plan,
                 source=Source(f"pipelines:{model}", SourceKind.FACTORY),
@@ -60,7 +62,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield run
 
 
-def plan_of(model: str, name: str, micro_batches: int = 4) -> RunPlan:
+def plan_of(model: str, name: str, micro_batches: int = 4) -> WrittenPlan:
     chosen, devices = PLANS[name]
     return pipelines.plan(CUTS[model][chosen], devices, micro_batches)
 
@@ -100,6 +102,12 @@ def test_a_plan_gives_the_losses_and_gradients_of_one_process(
 def test_batch_statistics_are_those_of_a_replica(name: str, executor: Any, schedule: str, runs: Runner) -> None:
     """Batch normalisation takes the samples of one replica together; one process takes them apart alike."""
     require_agreement(runs("convolutions", plan_of("convolutions", name), schedule, executor=executor), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "name"), [("gpt2", "2-2"), ("t5", "1-2-1")])
+def test_models_of_hugging_face_run_as_they_are(model: str, name: str, runs: Runner) -> None:
+    require_agreement(runs(model, plan_of(model, name, 2)), trainable(model))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ended_processes import gone
 
 pytest.importorskip("torch")
 TESTS = Path(__file__).resolve().parents[1]
@@ -40,24 +41,6 @@ def start(tmp_path: Path, how: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def gone(pids: list[int], within_s: float = 30.0) -> bool:
-    """Whether none of these processes runs any more."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        if not any(running(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("how", "says", "details"),
@@ -71,9 +54,9 @@ def test_when_one_worker_ends_all_do_and_its_own_error_is_told(
 ) -> None:
     process = start(tmp_path, how)
     printed, _ = process.communicate(timeout=120)
-    pids, (sentence, said, taken_s) = map(json.loads, printed.splitlines())
+    pids, (sentence, message, taken_s) = map(json.loads, printed.splitlines())
     assert sentence == says
-    assert said.endswith(details)
+    assert message.endswith(details)
     assert taken_s < 30
     assert gone(pids)
 

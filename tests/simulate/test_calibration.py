@@ -17,7 +17,6 @@ from automap_models.simulate.calibration import (
     RANGES,
     USUAL,
     Observation,
-    cross_validated,
     ends_of_ranges,
     errors_by_source,
     errors_of_all,
@@ -69,11 +68,12 @@ def test_steps_priced_with_known_constants_give_them_back() -> None:
 
 
 def test_a_source_that_is_left_out_is_predicted_by_the_others() -> None:
-    validated = cross_validated(measured(0.02, 0), DEVICE)
+    observations = measured(0.02, 0)
+    validated = errors_by_source(observations, left_out_s(observations, DEVICE))
     assert [errors.source for errors in validated] == ["one", "three", "two"]
     assert sum(errors.steps for errors in validated) == 28
     assert all(errors.median < 0.05 for errors in validated)
-    assert cross_validated([o for o in measured(0.0, 0) if o.source == "one"], DEVICE) == []
+    assert left_out_s([o for o in measured(0.0, 0) if o.source == "one"], DEVICE).size == 0
 
 
 def test_an_outlier_does_not_move_the_fit() -> None:
@@ -152,7 +152,7 @@ def test_profiles_priced_with_known_constants_give_them_back() -> None:
 
 
 def test_a_profile_that_is_left_out_is_predicted_by_the_others() -> None:
-    validated = cross_validated(profiled(0.02), DEVICE)
+    validated = errors_by_source(profiled(0.02), left_out_s(profiled(0.02), DEVICE))
     assert len(validated) == 6
     assert all(errors.median < 0.08 for errors in validated)
     together = errors_of_all(profiled(0.02), left_out_s(profiled(0.02), DEVICE))

@@ -283,7 +283,7 @@ def test_a_group_may_say_how_fast_its_devices_are() -> None:
     """Half as fast is the device that takes twice the time for everything."""
     strategy = Strategy(micro_batch=1, global_batch=16, pp=2, dp=4)
     groups = [NodeGroup(1, 4, 300e9, 100e9, 80e9), NodeGroup(1, 4, 300e9, 100e9, 80e9, speed=0.5)]
-    said = strategy_estimate(WORK, strategy, Cluster.of_groups(groups), DEVICE)
+    estimate = strategy_estimate(WORK, strategy, Cluster.of_groups(groups), DEVICE)
     kinds = {"fast": DEVICE, "half": HALF_AS_FAST}
     named = strategy_estimate(WORK, strategy, _mixed("fast", "half"), DEVICE, kinds=kinds)
-    assert said.step_s == pytest.approx(named.step_s)
+    assert estimate.step_s == pytest.approx(named.step_s)

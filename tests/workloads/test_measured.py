@@ -96,7 +96,7 @@ def _measured(source: Source) -> MeasuredPasses:
     return measured_passes(profile, "tiny")
 
 
-def _a_microsecond_each(module: object, graph: InstructionGraph, **_: object) -> Measured:
+def _microseconds(module: object, graph: InstructionGraph, **_: object) -> Measured:
     """In place of a clock, which takes a minute to compile every operation."""
     ends_s = {phase: float((graph.phases <= phase).sum()) * 1e-6 for phase in Phase}
     return Measured(np.full(len(graph), 1e-6), ends_s, ends_s, 0.0, {}, 1, 0)
@@ -105,7 +105,7 @@ def _a_microsecond_each(module: object, graph: InstructionGraph, **_: object) ->
 @pytest.mark.slow
 def test_a_measured_profile_says_which_transformer_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of JAX and of PyTorch: both lead to the same parameters, and to the times of the profile."""
-    monkeypatch.setattr(measure, "measure_times", _a_microsecond_each)
+    monkeypatch.setattr(measure, "measure_times", _microseconds)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(TINY))
     jax = _measured(Source(str(path), SourceKind.CONFIG, batch=2, sequence=16))

@@ -16,7 +16,6 @@ from torch import Tensor
 from automap_models.cost.staged_torch import all_reduce_factor, equal_parts, span_before, transfer_factor
 from automap_models.envs.pipeline.cost_to_go import (
     IMPOSSIBLE,
-    UNITS,
     CostToGo,
     Rest,
     Scaled,
@@ -140,7 +139,7 @@ def rest_after_points(
     Returns:
         The rest, and the transfer time per activation from the stage on `sender` … to it.
     """
-    plans = _begun(scaled, _known(scaled, tables, left), first_devices(scaled), sender).transpose(1, 2)
+    plans = _begun(scaled, _known(scaled, tables, left), first_devices(scaled, tables.units), sender).transpose(1, 2)
     batch, count = points.shape[0], tables.points.shape[1]
     offset = count * torch.arange(batch, device=points.device).unsqueeze(1)
     index = torch.cat([offset + near for near in _neighbours(tables, points)], 1)
@@ -156,10 +155,10 @@ def rest_from_devices(
 
     As rest_after_points; between two units the plans from both are known.
     """
-    known, per_unit = _known(scaled, tables, left), devices_per_unit(scaled)
+    known, per_unit = _known(scaled, tables, left), devices_per_unit(scaled, tables.units)
     near = torch.cat(_neighbours(tables, point), 1).repeat_interleave(2, 1)  # before, before, behind, behind
-    rows = known.gather(2, near.view(-1, 1, 4, 1).expand(-1, known.shape[1], -1, UNITS))
-    units = torch.cat([torch.floor(first / per_unit), torch.ceil(first / per_unit)], 1).clamp(max=UNITS - 1)
+    rows = known.gather(2, near.view(-1, 1, 4, 1).expand(-1, known.shape[1], -1, tables.units))
+    units = torch.cat([torch.floor(first / per_unit), torch.ceil(first / per_unit)], 1).clamp(max=tables.units - 1)
     units = units.repeat(1, 2, 1)  # below, above, below, above
     mine = rows.gather(3, units.long().unsqueeze(1).expand(-1, known.shape[1], -1, -1))
     mine = _from_device(scaled, mine, units * per_unit, first)

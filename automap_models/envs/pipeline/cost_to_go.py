@@ -104,9 +104,22 @@ class CostToGo(NamedTuple):
         """The tables of some of the problems."""
         return CostToGo(*(tensor[index] for tensor in self))
 
+    @property
+    def units(self) -> int:
+        """Number U of units that devices are counted in."""
+        return int(self.end.shape[3])
+
     def only(self, left: Tensor) -> CostToGo:
         """The same with a single level: of each problem that for so many stages left, int64 [B]."""
         return CostToGo(self.points, *(table.gather(1, _level(table, left)) for table in self[1:]))
+
+    def for_states(self, owner: Tensor, left: Tensor) -> CostToGo:
+        """Of each state the tables of its problem, int64 [n], with the single level for so many stages left, int64 [n].
+
+        Where there is no such level the nearest stands in its place.
+        """
+        level = (left - 2).clamp(0, self.end.shape[1] - 1)
+        return CostToGo(self.points[owner], *(table[owner, level].unsqueeze(1) for table in self[1:]))
 
 
 def _level(table: Tensor, left: Tensor) -> Tensor:
@@ -141,15 +154,15 @@ def levels(max_stages: int) -> int:
     return max(1, max_stages - 2)
 
 
-def devices_per_unit(scaled: Scaled) -> Tensor:
-    """[B, 1, 1]."""
-    return torch.ceil(scaled.devices / UNITS)
+def devices_per_unit(scaled: Scaled, units: int = UNITS) -> Tensor:
+    """[B, 1, 1] where devices are counted in so many units."""
+    return torch.ceil(scaled.devices / units)
 
 
-def first_devices(scaled: Scaled) -> Tensor:
+def first_devices(scaled: Scaled, units: int = UNITS) -> Tensor:
     """[B, 1, U] the first device of each unit; on clusters without a whole number of them some are beyond the last."""
-    units = torch.arange(UNITS, dtype=scaled.devices.dtype, device=scaled.devices.device)
-    return units * devices_per_unit(scaled)
+    number = torch.arange(units, dtype=scaled.devices.dtype, device=scaled.devices.device)
+    return number * devices_per_unit(scaled, units)
 
 
 def stage_devices(scaled: Scaled) -> Tensor:
@@ -157,13 +170,13 @@ def stage_devices(scaled: Scaled) -> Tensor:
     return scaled.devices.new_tensor(STAGE_UNITS) * devices_per_unit(scaled)
 
 
-def choose_points(arrays: Tensor, cut_mask: Tensor) -> Tensor:
-    """int64 [B, K] the grid points that tables are made for, ascending.
+def choose_points(arrays: Tensor, cut_mask: Tensor, points: int = POINTS) -> Tensor:
+    """int64 [B, K] the grid points that tables are made for, ascending; K is `points`, or all that there are.
 
     By priority: the ends; the point with the smallest activations in each of K - 2·END_POINTS segments, which have
     equal shares of computation, parameters and legal points together; where computation or parameters jump.
     """
-    count = min(POINTS, arrays.shape[2])
+    count = min(points, arrays.shape[2])
     segments = max(1, count - 2 * END_POINTS)
     rank = cut_mask.float().cumsum(1)
     computation, parameters = (arrays[:, c] / arrays[:, c, -1:].clamp(min=1e-12) for c in (0, 2))

@@ -160,8 +160,9 @@ def look_ahead(scaled: Scaled, done: Progress, cut: Tensor, first: Tensor, rest:
 def look_at_cuts(problems: Problems, scaled: Scaled, done: Progress) -> tuple[LookAhead, Tensor]:
     """The look-ahead for every point and each unit of devices after it, [B, P, U], and the units' first devices."""
     points = torch.arange(problems.points, device=scaled.arrays.device).expand(scaled.arrays.shape[0], -1)
-    first = first_devices(scaled)
-    rest, factor_out = rest_after_points(scaled, _tables(problems), done.left, points, done.first)
+    tables = _tables(problems)
+    first = first_devices(scaled, tables.units)
+    rest, factor_out = rest_after_points(scaled, tables, done.left, points, done.first)
     return look_ahead(scaled, done, scaled.arrays, first, rest, factor_out), first
 
 
@@ -256,7 +257,7 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     all_seen, first = look_at_cuts(problems, scaled, done)
     possible = (first > done.first) & (first <= scaled.devices - done.left)
     best = first_best(torch.where(possible, all_seen.reward, OUT_OF_MEMORY_REWARD - 1))
-    seen, first = all_seen.at(best), best * devices_per_unit(scaled)
+    seen, first = all_seen.at(best), best * devices_per_unit(scaled, _tables(problems).units)
     # Where stages are as many as devices, none of those left may be the first of a unit: nothing is promised then.
     seen = seen._replace(reward=torch.where(possible.any(2, keepdim=True), seen.reward, OUT_OF_MEMORY_REWARD))
     estimate = seen.reward.squeeze(2)

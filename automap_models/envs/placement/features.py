@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
 from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 
 GROUPS, DEVICES, NEIGHBOURS = 128, 16, 8
 """Most groups and devices, and neighbours of a group that are looked at on either side: those with the most bytes."""
@@ -190,7 +190,7 @@ def _neighbours(
     apart = a != b
     keys, inverse = np.unique(np.stack([a[apart], b[apart]], axis=1), axis=0, return_inverse=True)
     size = np.bincount(inverse.ravel(), weights=problem.graph.output_bytes[producer][apart], minlength=len(keys))
-    found = []
+    neighbours = []
     for own, other in ((1, 0), (0, 1)):
         near, mask = np.zeros((GROUPS, NEIGHBOURS), dtype=np.int64), np.zeros((GROUPS, NEIGHBOURS), dtype=np.float32)
         used = np.zeros(GROUPS, dtype=np.int64)
@@ -199,8 +199,8 @@ def _neighbours(
             if used[group] < NEIGHBOURS:
                 near[group, used[group]], mask[group, used[group]] = keys[k, other], 1.0
                 used[group] += 1
-        found.append((near, mask))
-    return found[0], found[1]
+        neighbours.append((near, mask))
+    return neighbours[0], neighbours[1]
 
 
 def _device_features(problem: PlacementProblem, unit_s: float, per_byte: float) -> tuple[SingleArray, SingleArray]:

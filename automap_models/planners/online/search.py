@@ -184,14 +184,14 @@ def first_plans(problems: Pivots) -> Chosen:
     env = OnlinePipelineEnv()
     states = env.reset(problems)
     for step in range(problems.stages - 1):
-        least, pivot = _least_of_each_device_cut(problems, step, bounds_s(problems, states))
+        least, pivot = _least_per_device_cut(problems, step, bounds_s(problems, states))
         _, best = least.flatten().sort(stable=True)
         best = best[: min(WIDTH, max(1, int(least.isfinite().sum())))]
         states, _, _ = env.step(problems, states.take(best // least.shape[1]), pivot.flatten()[best])
     return states
 
 
-def _least_of_each_device_cut(problems: Pivots, step: int, bound: Tensor) -> tuple[Tensor, Tensor]:
+def _least_per_device_cut(problems: Pivots, step: int, bound: Tensor) -> tuple[Tensor, Tensor]:
     """[B, J] the least bound of pivots with each device cut, and int64 [B, J] which pivot has it."""
     slots = range(problems.device.shape[1])
     least = [torch.where(problems.slot[step] == slot, bound, torch.inf).min(1) for slot in slots]

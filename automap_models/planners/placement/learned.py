@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import IntArray, PlacementPlan, PlacementProblem
-from automap_models.envs.placement.features import unknown_opcodes
+from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.envs.placement.features import DEVICES, GROUPS, unknown_opcodes
 from automap_models.errors import BadInput
-from automap_models.onnx_runtime import OnnxFile
+from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.placer_state import PlacerState
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement, require_step
@@ -114,11 +114,26 @@ def read_placer(path: Path) -> OnnxFile:
     return policy
 
 
+def _logits(policy: OnnxFile, state: PlacerState) -> FloatArray:
+    """[GROUPS, DEVICES] what the policy answers.
+
+    Raises:
+        BadInput: it fails, or answers something else.
+    """
+    (answer,) = policy.run(state.inputs.feed(), [OUTPUT], ALLOWANCE_S)
+    if answer.shape != (1, GROUPS, DEVICES) or answer.dtype.kind != "f":
+        shape = " × ".join(map(str, answer.shape)) or "a single value"
+        what = f"answers {shape} of {answer.dtype}, not 1 × {GROUPS} × {DEVICES} of floats"
+        raise BadInput(what, where=str(policy.path), do=EXPORT_AGAIN)
+    if np.isnan(answer).any() or not np.isfinite(answer[..., : state.units.problem.devices].max(axis=-1)).all():
+        raise BadInput("answers numbers that are not finite", where=str(policy.path), do=EXPORT_AGAIN)
+    return np.asarray(answer[0])
+
+
 def proposals(policy: OnnxFile, state: PlacerState, samples: int, seed: int) -> IntArray:
     """[1 + samples, GROUPS] devices: the likeliest, then as many drawn from the policy's distribution."""
-    (logits,) = policy.run(state.inputs.feed(), [OUTPUT], ALLOWANCE_S)
-    shifted = logits[0].astype(np.float64) - logits[0].max(axis=-1, keepdims=True)
-    probability = np.exp(shifted)
+    logits = _logits(policy, state)[:, : state.units.problem.devices].astype(np.float64)
+    probability = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probability /= probability.sum(axis=-1, keepdims=True)
     random = np.random.default_rng(seed)
     below = probability.cumsum(axis=-1)

@@ -14,56 +14,64 @@ reader goes, and so does whatever else could run anywhere at once. Memory counts
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from automap_models.core.placement import BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
-from automap_models.cost.makespan import StepTables
+from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.makespan_kernel import jit
+from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement, require_step
 from automap_models.planners.placement.step_groups import StepUnits
 
 
-class HeftPlanner(PlacementPlanner[NoConfig]):
+class ListScheduler(PlacementPlanner[NoConfig]):
+    """A planner that walks over the operations once."""
+
+    plans_steps: ClassVar[bool] = True
+    title: ClassVar[str]
+    """How the walk is called for people."""
+
+    @abstractmethod
+    def schedule(self, units: StepUnits) -> IntArray | None:
+        """[n] devices of the operations; None where the memory was used up."""
+
+    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
+        """The placement; none where the memory was used up.
+
+        Raises:
+            BadInput: the objective is not the step.
+        """
+        require_step(self.name, problem)
+        watch(Progress(f"scheduling {len(problem.graph):,} operations by {self.title}", 0, 1))
+        device = self.schedule(StepUnits.of(problem))
+        if device is None:
+            return Outcome(reason=no_placement(problem, self.name))
+        return Outcome(PlacementPlan(self.name, device))
+
+
+class HeftPlanner(ListScheduler):
     """The operation with the longest way to the end first, on the device that is done with it first."""
 
     name: ClassVar[str] = "heft"
-    plans_steps: ClassVar[bool] = True
+    title: ClassVar[str] = "HEFT"
 
-    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        """The placement; none where the memory was used up.
-
-        Raises:
-            BadInput: the objective is not the step.
-        """
-        require_step(self.name, problem)
-        watch(Progress(f"scheduling {len(problem.graph):,} operations by HEFT", 0, 1))
-        device = heft(StepUnits.of(problem))
-        if device is None:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, device))
+    def schedule(self, units: StepUnits) -> IntArray | None:
+        """See `heft`."""
+        return heft(units)
 
 
-class EtfPlanner(PlacementPlanner[NoConfig]):
+class EtfPlanner(ListScheduler):
     """Of all operations that are ready, the one that can start first, where it can."""
 
     name: ClassVar[str] = "m-etf"
-    plans_steps: ClassVar[bool] = True
+    title: ClassVar[str] = "m-ETF"
 
-    def search(self, problem: PlacementProblem, deadline: Deadline, watch: Watch) -> Outcome:
-        """The placement; none where the memory was used up.
-
-        Raises:
-            BadInput: the objective is not the step.
-        """
-        require_step(self.name, problem)
-        watch(Progress(f"scheduling {len(problem.graph):,} operations by m-ETF", 0, 1))
-        device = etf(StepUnits.of(problem))
-        if device is None:
-            return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, device))
+    def schedule(self, units: StepUnits) -> IntArray | None:
+        """See `etf`."""
+        return etf(units)
 
 
 def heft(units: StepUnits) -> IntArray | None:
@@ -73,16 +81,16 @@ def heft(units: StepUnits) -> IntArray | None:
     place = np.empty(rank.size, dtype=np.int64)
     place[tables.order] = np.arange(rank.size)
     order = np.lexsort((place, -rank))
-    arguments: tuple[Any, ...] = (*_arrays(tables), order, *_of_units(units))
-    device = _heft(*arguments)
-    return None if (device < 0).any() else device
+    rooms = _rooms(units)
+    _heft(tables, rooms, order)
+    return None if (rooms.device < 0).any() else rooms.device
 
 
 def etf(units: StepUnits) -> IntArray | None:
     """[n] devices of the operations; None where the memory was used up."""
-    arguments: tuple[Any, ...] = (*_arrays(units.tables), mean_ranks(units.tables), *_of_units(units))
-    device = _etf(*arguments)
-    return None if (device < 0).any() else device
+    rooms = _rooms(units)
+    _etf(units.tables, rooms, mean_ranks(units.tables))
+    return None if (rooms.device < 0).any() else rooms.device
 
 
 def mean_ranks(tables: StepTables) -> FloatArray:
@@ -102,67 +110,99 @@ def mean_ranks(tables: StepTables) -> FloatArray:
     return np.array(rank)
 
 
-def _arrays(tables: StepTables) -> tuple[object, ...]:
-    return (
-        *(tables.readers_start, tables.readers, tables.inputs_start, tables.inputs, tables.time_s),
-        *(tables.output_bytes, tables.channel, tables.s_per_byte, tables.latency_s),
+class _Rooms(NamedTuple):
+    """Where operations and their classes are so far, and what room there is: n operations, u classes, D devices.
+
+    Attributes:
+        device: [n] of each operation, home: [u] of each class; -1 for none yet.
+        used: [D] bytes of each device's classes.
+        unit_of: [n] the class of each operation.
+        memory_bytes: [u] of each class.
+        allowed: [u, D] where it may be.
+        limit_bytes: [D] of each device.
+    """
+
+    device: IntArray
+    home: IntArray
+    used: FloatArray
+    unit_of: IntArray
+    memory_bytes: FloatArray
+    allowed: BoolArray
+    limit_bytes: FloatArray
+
+
+def _rooms(units: StepUnits) -> _Rooms:
+    limit_bytes = units.tables.memory_bytes * (1.0 + ROUNDING)
+    return _Rooms(
+        device=np.full(units.unit_of.size, -1, dtype=np.int64),
+        home=np.full(len(units), -1, dtype=np.int64),
+        used=np.zeros(limit_bytes.size),
+        unit_of=units.unit_of,
+        memory_bytes=units.memory_bytes,
+        allowed=units.allowed,
+        limit_bytes=limit_bytes,
     )
 
 
-def _of_units(units: StepUnits) -> tuple[object, ...]:
-    return units.unit_of, units.memory_bytes, units.allowed, units.tables.memory_bytes * (1.0 + 1e-9)
-
-
 @jit
-def _settle(
-    v: int, d: int, device: IntArray, unit_of: IntArray, home: IntArray, used: FloatArray, memory: FloatArray
-) -> None:
+def _settle(rooms: _Rooms, v: int, d: int) -> None:
     """Put an operation on a device, and its class with it."""
-    device[v] = d
-    if home[unit_of[v]] < 0:
-        home[unit_of[v]] = d
-        used[d] += memory[unit_of[v]]
+    unit = rooms.unit_of[v]
+    rooms.device[v] = d
+    if rooms.home[unit] < 0:
+        rooms.home[unit] = d
+        rooms.used[d] += rooms.memory_bytes[unit]
 
 
 @jit
-def _may(
-    v: int,
-    d: int,
-    unit_of: IntArray,
-    home: IntArray,
-    used: FloatArray,
-    memory: FloatArray,
-    allowed: BoolArray,
-    limit: FloatArray,
-) -> bool:
+def _may(rooms: _Rooms, v: int, d: int) -> bool:
     """Whether an operation may go to a device: its class is there, or is nowhere yet and fits."""
-    unit = unit_of[v]
-    if home[unit] >= 0:
-        return bool(home[unit] == d)
-    return bool(allowed[unit, d] and used[d] + memory[unit] <= limit[d])
+    unit = rooms.unit_of[v]
+    if rooms.home[unit] >= 0:
+        return bool(rooms.home[unit] == d)
+    return bool(rooms.allowed[unit, d] and rooms.used[d] + rooms.memory_bytes[unit] <= rooms.limit_bytes[d])
 
 
 @jit
-def _heft(  # noqa: PLR0912, PLR0915 -- one loop over a schedule
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    order: IntArray,
-    unit_of: IntArray,
-    memory: FloatArray,
-    allowed: BoolArray,
-    limit: FloatArray,
-) -> IntArray:
-    """[n] devices; -1 where there was no room."""
+def _settle_anywhere(rooms: _Rooms, v: int) -> bool:
+    """Put an operation on the first device that it may go to; whether there is one."""
+    for d in range(rooms.used.size):
+        if _may(rooms, v, d):
+            _settle(rooms, v, d)
+            return True
+    return False
+
+
+@jit
+def _settle_input(rooms: _Rooms, u: int, d: int) -> bool:
+    """Put an operation that goes with its first reader on the reader's device, or where its class is, or has room."""
+    unit = rooms.unit_of[u]
+    if rooms.home[unit] < 0 and not _may(rooms, u, d):
+        return _settle_anywhere(rooms, u)
+    _settle(rooms, u, d if rooms.home[unit] < 0 else rooms.home[unit])
+    return True
+
+
+@jit
+def _settle_rest(rooms: _Rooms) -> None:
+    """Put what nobody reads where there is room."""
+    for v in range(rooms.device.size):
+        if rooms.device[v] < 0:
+            _settle_anywhere(rooms, v)
+
+
+@jit
+def _where(rooms: _Rooms, u: int) -> int:
+    """The device of an operation, or of its class; -1 for none yet."""
+    return int(rooms.device[u] if rooms.device[u] >= 0 else rooms.home[rooms.unit_of[u]])
+
+
+@jit
+def _heft(tables: StepTables, rooms: _Rooms, order: IntArray) -> None:  # noqa: PLR0912 -- one loop over a schedule
+    """Settle the operations in this order, each where it is done first; stops where there is no room."""
+    inputs_start, inputs, time_s, device = tables.inputs_start, tables.inputs, tables.time_s, rooms.device
     n, devices = order.size, time_s.shape[0]
-    device, home = np.full(n, -1, dtype=np.int64), np.full(memory.size, -1, dtype=np.int64)
-    free, channel_free, used = np.zeros(devices), np.zeros(latency_s.size), np.zeros(devices)
+    free, channel_free = np.zeros(devices), np.zeros(tables.latency_s.size)
     finish, arrived = np.zeros(n), np.full((n, devices), -1.0)
     for i in range(n):
         v = order[i]
@@ -170,96 +210,72 @@ def _heft(  # noqa: PLR0912, PLR0915 -- one loop over a schedule
             continue  # goes with its first reader
         best, best_s = -1, np.inf
         for d in range(devices):
-            if not _may(v, d, unit_of, home, used, memory, allowed, limit):
+            if not _may(rooms, v, d):
                 continue
             start = free[d]
             for k in range(inputs_start[v], inputs_start[v + 1]):
                 u = inputs[k]
-                a = device[u] if device[u] >= 0 else home[unit_of[u]]
+                a = _where(rooms, u)
                 if a < 0 or a == d:
                     start = max(start, finish[u])
                 elif arrived[u, d] >= 0:
                     start = max(start, arrived[u, d])
                 else:
-                    c = channel[a, d]
-                    begin = max(finish[u], channel_free[c])
-                    start = max(start, begin + latency_s[c] + output_bytes[u] * s_per_byte[c])
+                    start = max(start, _arrival(tables, u, a, d, finish[u], channel_free))
             if start + time_s[d, v] < best_s:
                 best, best_s = d, start + time_s[d, v]
         if best < 0:
-            return device
+            return
         start = free[best]
         for k in range(inputs_start[v], inputs_start[v + 1]):
             u = inputs[k]
-            if device[u] < 0:
-                if home[unit_of[u]] < 0 and not _may(u, best, unit_of, home, used, memory, allowed, limit):
-                    for d in range(devices):
-                        if _may(u, d, unit_of, home, used, memory, allowed, limit):
-                            _settle(u, d, device, unit_of, home, used, memory)
-                            break
-                    if device[u] < 0:
-                        return device
-                else:
-                    at = best if home[unit_of[u]] < 0 else home[unit_of[u]]
-                    _settle(u, at, device, unit_of, home, used, memory)
+            if device[u] < 0 and not _settle_input(rooms, u, best):
+                return
             a = device[u]
             if a == best:
                 start = max(start, finish[u])
                 continue
             if arrived[u, best] < 0:
-                c = channel[a, best]
-                begin = max(finish[u], channel_free[c])
-                arrived[u, best] = begin + latency_s[c] + output_bytes[u] * s_per_byte[c]
-                channel_free[c] = arrived[u, best]
+                arrived[u, best] = _arrival(tables, u, a, best, finish[u], channel_free)
+                channel_free[tables.channel[a, best]] = arrived[u, best]
             start = max(start, arrived[u, best])
-        _settle(v, best, device, unit_of, home, used, memory)
+        _settle(rooms, v, best)
         finish[v] = start + time_s[best, v]
         if time_s[best, v] > 0:
             free[best] = finish[v]
-    for v in range(n):  # what nobody reads
-        if device[v] < 0:
-            for d in range(devices):
-                if _may(v, d, unit_of, home, used, memory, allowed, limit):
-                    _settle(v, d, device, unit_of, home, used, memory)
-                    break
-    return device
+    _settle_rest(rooms)
 
 
 @jit
-def _etf(  # noqa: PLR0912, PLR0915 -- one loop over a schedule
-    readers_start: IntArray,
-    readers: IntArray,
-    inputs_start: IntArray,
-    inputs: IntArray,
-    time_s: FloatArray,
-    output_bytes: FloatArray,
-    channel: IntArray,
-    s_per_byte: FloatArray,
-    latency_s: FloatArray,
-    rank: FloatArray,
-    unit_of: IntArray,
-    memory: FloatArray,
-    allowed: BoolArray,
-    limit: FloatArray,
-) -> IntArray:
-    """[n] devices; -1 where there was no room."""
+def _arrival(tables: StepTables, u: int, a: int, b: int, end_s: float, channel_free: FloatArray) -> float:
+    """When an output is on device b that was made on device a, its transfer being the next one of its channel."""
+    c = tables.channel[a, b]
+    begin = max(end_s, channel_free[c])
+    return float(begin + tables.latency_s[c] + tables.output_bytes[u] * tables.s_per_byte[c])
+
+
+@jit
+def _etf(tables: StepTables, rooms: _Rooms, rank: FloatArray) -> None:  # noqa: PLR0912 -- one loop over a schedule
+    """Settle of all operations that are ready the one that starts first; stops where there is no room."""
+    readers_start, readers = tables.readers_start, tables.readers
+    inputs_start, inputs = tables.inputs_start, tables.inputs
+    time_s, device = tables.time_s, rooms.device
     n, devices = rank.size, time_s.shape[0]
-    device, home = np.full(n, -1, dtype=np.int64), np.full(memory.size, -1, dtype=np.int64)
-    free, used, finish = np.zeros(devices), np.zeros(devices), np.zeros(n)
+    free, finish = np.zeros(devices), np.zeros(n)
     arrival = np.zeros((n, devices))
     missing = np.zeros(n, dtype=np.int64)
     ready, count = np.zeros(n, dtype=np.int64), 0
     stack, top = np.zeros(n, dtype=np.int64), 0
     for v in range(n):
         missing[v] = inputs_start[v + 1] - inputs_start[v]
-    for v in range(n):
-        if inputs_start[v] == inputs_start[v + 1]:
-            if time_s[:, v].max() == 0.0:
-                stack[top] = v
-                top += 1
-            else:
-                ready[count] = v
-                count += 1
+        if missing[v] > 0:
+            continue
+        if time_s[:, v].max() == 0.0:
+            stack[top] = v
+            top += 1
+        else:
+            ready[count] = v
+            count += 1
     while top > 0 or count > 0:
         if top > 0:  # goes with its first reader, and is there from the start
             top -= 1
@@ -270,52 +286,41 @@ def _etf(  # noqa: PLR0912, PLR0915 -- one loop over a schedule
                 v = ready[i]
                 for d in range(devices):
                     start = max(free[d], arrival[v, d])
-                    if start > best_s or not _may(v, d, unit_of, home, used, memory, allowed, limit):
+                    if start > best_s or not _may(rooms, v, d):
                         continue
                     if start < best_s or rank[v] > rank[ready[best]]:
                         best, best_at, best_s = i, d, start
             if best < 0:
-                return device
+                return
             v = ready[best]
             count -= 1
             ready[best] = ready[count]
             for k in range(inputs_start[v], inputs_start[v + 1]):
-                u = inputs[k]
-                if device[u] < 0:
-                    d = best_at if home[unit_of[u]] < 0 else home[unit_of[u]]
-                    if home[unit_of[u]] < 0 and not _may(u, d, unit_of, home, used, memory, allowed, limit):
-                        d = -1
-                        for e in range(devices):
-                            if _may(u, e, unit_of, home, used, memory, allowed, limit):
-                                d = e
-                                break
-                        if d < 0:
-                            return device
-                    _settle(u, d, device, unit_of, home, used, memory)
-            _settle(v, best_at, device, unit_of, home, used, memory)
+                if device[inputs[k]] < 0 and not _settle_input(rooms, inputs[k], best_at):
+                    return
+            _settle(rooms, v, best_at)
             finish[v] = best_s + time_s[best_at, v]
             if time_s[best_at, v] > 0:
                 free[best_at] = finish[v]
         for k in range(readers_start[v], readers_start[v + 1]):
             s = readers[k]
             missing[s] -= 1
-            if missing[s] > 0:
-                continue
-            for d in range(devices):
-                for j in range(inputs_start[s], inputs_start[s + 1]):
-                    u = inputs[j]
-                    a = device[u] if device[u] >= 0 else home[unit_of[u]]
-                    there = finish[u]
-                    if a >= 0 and a != d:
-                        c = channel[a, d]
-                        there += latency_s[c] + output_bytes[u] * s_per_byte[c]
-                    arrival[s, d] = max(arrival[s, d], there)
-            ready[count] = s
-            count += 1
-    for v in range(n):
-        if device[v] < 0:
-            for d in range(devices):
-                if _may(v, d, unit_of, home, used, memory, allowed, limit):
-                    _settle(v, d, device, unit_of, home, used, memory)
-                    break
-    return device
+            if missing[s] == 0:
+                _set_arrivals(tables, rooms, s, finish, arrival)
+                ready[count] = s
+                count += 1
+    _settle_rest(rooms)
+
+
+@jit
+def _set_arrivals(tables: StepTables, rooms: _Rooms, v: int, finish: FloatArray, arrival: FloatArray) -> None:
+    """When all inputs of an operation are on each device, whatever else its channels carry."""
+    for d in range(rooms.used.size):
+        for k in range(tables.inputs_start[v], tables.inputs_start[v + 1]):
+            u = tables.inputs[k]
+            a = _where(rooms, u)
+            there = finish[u]
+            if a >= 0 and a != d:
+                c = tables.channel[a, d]
+                there += tables.latency_s[c] + tables.output_bytes[u] * tables.s_per_byte[c]
+            arrival[v, d] = max(arrival[v, d], there)

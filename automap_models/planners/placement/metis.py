@@ -24,7 +24,7 @@ from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.heuristics import supported_devices, topological_orders
 from automap_models.planners.placement.local_search import Effort, Loads, descend
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement
-from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_groups import StepUnits, pymetis_module
 from automap_models.planners.placement.step_search import metis_starts, score_of
 
 SEEDS = 4
@@ -121,12 +121,7 @@ def _partitions(problem: PlacementProblem, units: Contraction, seed: int) -> Ite
     Raises:
         BadInput: pymetis is not installed.
     """
-    try:
-        import pymetis
-    except ImportError:
-        raise BadInput(
-            "pymetis is not installed", where="planner metis", do="pip install 'automap-models[place]'"
-        ) from None
+    pymetis = pymetis_module("planner metis")
     own = np.flatnonzero(_bound(problem, units))
     parts = min(problem.accelerators, own.size)
     start, neighbour, weight = _adjacency(problem, units, own)

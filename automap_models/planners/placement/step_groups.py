@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementProblem
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 from automap_models.errors import BadInput
 
 RESOLUTION = 10_000
@@ -93,6 +95,18 @@ class StepUnits:
         return np.where(fine, device, self.allowed.argmax(axis=1))
 
 
+def pymetis_module(where: str) -> ModuleType:
+    """METIS; `where` says who needs it.
+
+    Raises:
+        BadInput: pymetis is not installed.
+    """
+    try:
+        return import_module("pymetis")
+    except ImportError:
+        raise BadInput("pymetis is not installed", where=where, do="pip install 'automap-models[place]'") from None
+
+
 def grouped(units: StepUnits, most: int, seed: int) -> IntArray:
     """[u] group of each unit: balanced in time, with few bytes between groups, in order of their mean position.
 
@@ -124,12 +138,7 @@ def partition(units: StepUnits, parts: int, seed: int, *, recursive: bool = Fals
     Raises:
         BadInput: pymetis is not installed.
     """
-    try:
-        import pymetis
-    except ImportError:
-        raise BadInput(
-            "pymetis is not installed", where="planner of steps", do="pip install 'automap-models[place]'"
-        ) from None
+    pymetis = pymetis_module("planner of steps")
     if parts < 2 or len(units) <= parts:
         return np.arange(len(units)) % parts
     matrix = units.adjacency

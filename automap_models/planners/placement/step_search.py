@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem
+from automap_models.core.placement import IntArray, PlacementPlan, PlacementProblem
 from automap_models.cost.makespan import step_values
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.placement.list_scheduling import etf, heft
@@ -93,11 +93,6 @@ def score_of(units: StepUnits, device: IntArray) -> StepScore:
     """How good the placement of the units is."""
     values, excess = step_values(units.tables, units.expand(device)[None])
     return StepScore(float(excess[0]), float(values[0]))
-
-
-def scores_of(units: StepUnits, devices: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[B] makespans and [B] excess bytes of [B, u] placements of the units."""
-    return step_values(units.tables, np.ascontiguousarray(devices[:, units.unit_of]))
 
 
 def starts(units: StepUnits, seed: int, deadline: Deadline) -> Iterator[tuple[str, IntArray]]:

@@ -193,7 +193,7 @@ def free_program(
     """
     program, m = Program(deadline=deadline), len(times.supported)
     place = program.add(m, problem.devices)
-    _one_device_each(program, place)
+    _require_one_device(program, place)
     value = program.add(2 if problem.split_passes else 1, upper=upper, whole=False)
     for device in range(problem.devices):
         if device < problem.accelerators:
@@ -245,7 +245,7 @@ def ordered_program(
     """
     program, m, positions = Program(deadline=deadline), len(times.supported), problem.devices
     place = program.add(m, positions)
-    _one_device_each(program, place)
+    _require_one_device(program, place)
     before = program.add(m, positions)
     for unit in range(m):
         for i in range(positions):
@@ -280,7 +280,7 @@ def _share(program: Program, at: IntArray, is_cpu: int, times: UnitTimes, value:
     return own
 
 
-def _one_device_each(program: Program, place: IntArray) -> None:
+def _require_one_device(program: Program, place: IntArray) -> None:
     for row in place.tolist():
         program.equal([(column, 1) for column in row], 1)
 

@@ -25,7 +25,7 @@ import numpy as np
 from automap_models.core.result import Bound, Result
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_each
+from automap_models.planners.base import SILENT, Deadline, Planner, Progress, Watch, maker_in_words, solve_all
 from automap_models.planners.portfolio.contender import Contender, best_of
 from automap_models.planners.portfolio.descent import (
     CLOSE,
@@ -196,7 +196,7 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
     outside = [policy.out_of_range(contender.problem) for contender in contenders]
     inside = [contender for contender, why in zip(contenders, outside, strict=True) if why is None]
     results = dict(
-        zip(map(id, inside), solve_each(policy, [contender.problem for contender in inside], deadline), strict=True)
+        zip(map(id, inside), solve_all(policy, [contender.problem for contender in inside], deadline), strict=True)
     )
     left = []
     for contender, why in zip(contenders, outside, strict=True):

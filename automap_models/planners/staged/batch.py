@@ -10,7 +10,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import AutomapError, Infeasible
-from automap_models.planners.base import Planner, solve_each
+from automap_models.planners.base import Planner, solve_all
 from automap_models.planners.registry import make_planner
 from automap_models.planners.staged.costs import StagedResult
 
@@ -88,7 +88,7 @@ def _plan_chunk(planner: Planner[StagedProblem, StagedPlan, Any], combinations: 
     known = [_problem(combination) for combination in combinations]
     problems = [problem for problem in known if isinstance(problem, StagedProblem)]
     outside = [planner.out_of_range(problem) if problem.stages > 1 else None for problem in problems]
-    outcomes = map(_outcome, problems, solve_each(planner, problems), outside)
+    outcomes = map(_outcome, problems, solve_all(planner, problems), outside)
     return [next(outcomes) if isinstance(problem, StagedProblem) else Outcome(None, error=problem) for problem in known]
 
 

@@ -193,7 +193,7 @@ def _before(
     own = np.add(*before_transfer(least_x, span, exposed, rounds))
     looks = np.maximum(prefix.span, prefix.busy + whole) + np.maximum(prefix.exposed, uncovered - prefix.hidden)
     alive = np.flatnonzero((held <= paces.memory[on][row, j]) & (looks <= limit_s * (1.0 + SPARE)))
-    kept = alive[_best_of_each(place[alive], looks[alive], own[alive])]
+    kept = alive[_best_of_groups(place[alive], looks[alive], own[alive])]
     return _Suffixes(begin[0][place[kept]], i[kept], rest.q[j[kept]], j[kept], span[kept], exposed[kept])
 
 
@@ -217,7 +217,7 @@ def _from(tables: StageTables, sender: int, a: IntArray, q: IntArray) -> FloatAr
     return x
 
 
-def _best_of_each(group: IntArray, *scores: FloatArray) -> IntArray:
+def _best_of_groups(group: IntArray, *scores: FloatArray) -> IntArray:
     """Indices of the entries of least score in their groups, for any of the scores; groups are ascending."""
     if not group.size:
         return group

@@ -151,6 +151,15 @@ class _Arriving:
     parent: IntArray
     numbers: FloatArray
 
+    def least_of_groups(self) -> tuple[_Arriving, IntArray]:
+        """An entry a group, the least of each number in it; and [groups + 1] where each group begins."""
+        first = np.flatnonzero(np.diff(self.group, prepend=-1))
+        ends = np.append(first, self.group.size)
+        if first.size == self.group.size:
+            return self, ends
+        least = np.minimum.reduceat(self.numbers, first, axis=1)
+        return _Arriving(self.group[first], self.k[first], self.parent[first], least), ends
+
 
 @dataclass(frozen=True, eq=False)
 class _Before:
@@ -176,6 +185,31 @@ class _Before:
         """
         arriving = suffixes.before_transfer(self.arrives[at], numbers)
         return suffixes.least(arriving, Prefix(self.stages, self.busy[at], self.forward[at], self.excess[at]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where a stage in one sharding may begin that ends before device q, and before which entries of _Arriving.
+
+    Attributes:
+        q: the device after its last one.
+        sharding: index of the sharding.
+        a, i: [n] device and boundary where it begins.
+        pace: [n] of its devices.
+        before: what must come before it.
+        room_s: [n] what that leaves of the limit.
+        start, stop: [n] the entries before which it may be.
+    """
+
+    q: int
+    sharding: int
+    a: IntArray
+    i: IntArray
+    pace: Pace
+    before: _Before
+    room_s: FloatArray
+    start: IntArray
+    stop: IntArray
 
 
 @dataclass(eq=False)
@@ -310,53 +344,96 @@ class _Search:
     def _in_sharding(
         self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving
     ) -> Iterator[_Labels]:
-        """Labels of the stage in one sharding, before the arriving suffixes; of each place where it begins a front."""
-        tables, boundaries, sharding = self.tables, self.tables.end + 1, self.tables.shardings[through.sharding]
+        """Labels of the stage in one sharding, before the arriving suffixes; of each place where it begins a front.
+
+        Suffixes that arrive at the same boundary differ little. So the stage is first put before the least of each of
+        their numbers, one entry a boundary, and before each of them only where that may come to a short plan.
+        """
+        groups, first = arriving.least_of_groups()
+        into = self._places(stage, through, devices, q, groups)
+        for some in _in_blocks(into.stop - into.start):
+            owner, group = ragged_ranges(into.start[some], into.stop[some])
+            at, group, numbers, least = self._put_before(stage, into, groups, some[owner], group)
+            if at.size and groups.group.size < arriving.group.size:
+                yield from self._before_members(stage, into, arriving, at, first[group], first[group + 1])
+            else:
+                yield self._front_of(into, arriving, at, group, numbers, least)
+
+    def _before_members(
+        self, stage: int, into: _Places, arriving: _Arriving, at: IntArray, start: IntArray, stop: IntArray
+    ) -> Iterator[_Labels]:
+        """Labels of the stage at places `at`, each before the suffixes from `start` to `stop`."""
+        begin = np.flatnonzero(np.diff(at, prepend=-1))
+        for some in _in_blocks(np.add.reduceat(stop - start, begin)):
+            pairs = slice(begin[some[0]], np.append(begin, at.size)[some[-1] + 1])
+            owner, j = ragged_ranges(start[pairs], stop[pairs])
+            kept = self._put_before(stage, into, arriving, at[pairs][owner], j, fit=True)
+            yield self._front_of(into, arriving, *kept)
+
+    def _front_of(
+        self, into: _Places, arriving: _Arriving, at: IntArray, j: IntArray, numbers: FloatArray, least: FloatArray
+    ) -> _Labels:
+        """The labels to keep of those of the stage at places `at` before the suffixes j."""
+        front, numbers = self._front(at, numbers, least)
+        at, j = at[front], j[front]
+        return _Labels(
+            a=into.a[at],
+            i=into.i[at],
+            q=np.full_like(at, into.q),
+            k=arriving.k[j],
+            sharding=np.full_like(at, into.sharding),
+            parent=arriving.parent[j],
+            numbers=numbers,
+            least_s=least[front],
+        )
+
+    def _places(self, stage: int, through: Through, devices: IntArray, q: int, arriving: _Arriving) -> _Places:
+        """Where the stage may begin in one sharding on each of `devices` … q-1, and before which entries it may end."""
+        boundaries, sharding = self.tables.end + 1, self.tables.shardings[through.sharding]
         row, i = np.nonzero(np.isfinite(self.bounds.busy[stage, devices[through.rows]]))
         row = through.rows[row]
         a = devices[row]
-        pace = sharding.pace(a, q)
-        before = self._before(stage, a, i, q)
+        pace, before = sharding.pace(a, q), self._before(stage, a, i, q)
         start = np.searchsorted(arriving.group, row * boundaries + i + 1)
         trip_s = arriving.numbers[0].min(initial=np.inf)
         room_s = self.limit_s - before.busy - 2.0 * before.arrives
         memory = sharding.paces.memory[a, q]
         latest = self._latest_end(stage, sharding, before, i, pace, memory, room_s, trip_s)
-        beside_s = room_s - before.excess
         stop = np.maximum(np.searchsorted(arriving.group, row * boundaries + latest), start)
-        cumulated = np.cumsum(stop - start)
-        limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
-        for some in np.split(np.arange(i.size), np.unique(limits)):
-            owner, j = ragged_ranges(start[some], stop[some])
-            at, trip = some[owner], arriving.numbers[0, j]
-            most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s[at], trip), beside_s[at] - trip)
-            work_s = sharding.work_s(i[at], arriving.k[j], pace.take(at))
-            light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
-            at, j = at[light], j[light]
-            begin, end = (i[at], arriving.k[j]), (a[at], np.full_like(at, q))
-            numbers = tables.stage_numbers(through.sharding, stage, begin, end, arriving.numbers[:, j])
-            least = before.least(at, tables.suffixes, numbers)
-            short = np.flatnonzero(least <= self.limit_s)
-            if stage == 1 and short.size:
-                begins = at[short]
-                whole = self._complete(a[begins], i[begins], np.full_like(begins, q), numbers[:, short])
-                least[short] = np.maximum(least[short], whole)
-                short = short[whole <= self.limit_s]
+        return _Places(q, through.sharding, a, i, pace, before, room_s, start, stop)
+
+    def _put_before(
+        self, stage: int, into: _Places, arriving: _Arriving, at: IntArray, j: IntArray, *, fit: bool = False
+    ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        """The stage at places `at` before the entries j, where that fits the memory and may come to a short plan.
+
+        Args:
+            fit: whether all of them are known to fit.
+
+        Returns:
+            Of those that stay: `at`, j, the numbers and what any plan costs at least that ends in them.
+        """
+        tables, q, before = self.tables, into.q, into.before
+        trip = arriving.numbers[0, j]
+        room_s, excess = into.room_s[at], before.excess[at]
+        most_s = np.minimum(tables.suffixes.most_busy_s(stage, room_s, trip), room_s - excess - trip)
+        work_s = tables.shardings[into.sharding].work_s(into.i[at], arriving.k[j], into.pace.take(at))
+        light = np.flatnonzero(work_s <= most_s + ROUNDING * self.limit_s)
+        at, j = at[light], j[light]
+        begin, end = (into.i[at], arriving.k[j]), (into.a[at], np.full_like(at, q))
+        numbers = tables.stage_numbers(into.sharding, stage, begin, end, arriving.numbers[:, j])
+        least = before.least(at, tables.suffixes, numbers)
+        short = np.flatnonzero(least <= self.limit_s)
+        if stage == 1 and short.size:
+            begins = at[short]
+            whole = self._complete(into.a[begins], into.i[begins], np.full_like(begins, q), numbers[:, short])
+            least[short] = np.maximum(least[short], whole)
+            short = short[whole <= self.limit_s]
+        if not fit:
             place, k = at[short], arriving.k[j[short]]
-            fit = np.flatnonzero(tables.fits(stage, (i[place], k), (a[place], q), through.sharding))
-            place, short = place[fit], short[fit]
-            front, numbers = self._front(place, numbers[:, short], least[short])
-            place, kept = place[front], short[front]
-            yield _Labels(
-                a=a[place],
-                i=i[place],
-                q=np.full_like(place, q),
-                k=arriving.k[j[kept]],
-                sharding=np.full_like(place, through.sharding),
-                parent=arriving.parent[j[kept]],
-                numbers=numbers,
-                least_s=least[kept],
-            )
+            fits = tables.fits(stage, (into.i[place], k), (into.a[place], q), into.sharding)
+            short = short[np.flatnonzero(fits)]
+        return at[short], j[short], numbers[:, short], least[short]
 
     def _complete(self, a: IntArray, i: IntArray, q: IntArray, numbers: FloatArray) -> FloatArray:
         """[n] what a plan costs at least that ends in suffixes from stage 1 on: what comes before is the first stage.
@@ -406,6 +483,17 @@ class _Search:
             np.searchsorted(W, W[i] + weights + ROUNDING * W[-1], side="right"),
         )
         return latest
+
+
+def _in_blocks(entries: IntArray) -> Iterator[IntArray]:
+    """Successive indices of places, with no more than BLOCK entries in all unless one place has more.
+
+    Args:
+        entries: [n] of each place.
+    """
+    cumulated = np.cumsum(entries)
+    limits = np.searchsorted(cumulated, np.arange(BLOCK, cumulated[-1] if cumulated.size else 0, BLOCK))
+    yield from (some for some in np.split(np.arange(entries.size), np.unique(limits)) if some.size)
 
 
 def _joined(blocks: Sequence[_Labels], end: int) -> _Labels:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedProblem
@@ -41,12 +42,20 @@ class PrefixBounds:
     excess: FloatArray
 
 
-def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> PrefixBounds:
+def prefix_bounds(
+    tables: StageTables, length_s: float, deadline: Deadline, begins: NDArray[np.bool_] | None = None
+) -> PrefixBounds:
     """Bounds over all prefixes that a plan of at most that length can have.
 
     For a fixed pair of device cuts and a sharding every term of the recursion splits into a part of i and a part of k,
     so that the best i for each k is a minimum over the window of those i that are not too far before k.
     Transfers are taken at their least over the sender's first device.
+
+    Args:
+        tables: of the problem.
+        length_s: of a plan at most.
+        deadline: when to stop.
+        begins: [D+1] the devices at which later stages may begin; None for all.
 
     Raises:
         OutOfTime: before it is done.
@@ -60,7 +69,7 @@ def prefix_bounds(tables: StageTables, length_s: float, deadline: Deadline) -> P
         for q in range(s + 1, tables.replicas_in_all - later):
             deadline.check()
             a = begin_devices(bounds, s, q)
-            if not a.size:
+            if not a.size or not (begins is None or begins[q]):
                 continue
             through = through_shardings(tables, bounds, s, a, q, length_s)
             reached, hidden = (least.min(axis=0) for least in least_through(through, a.size, tables.end))
@@ -83,7 +92,6 @@ def least_excess(tables: StageTables) -> FloatArray:
     excess = np.zeros((tables.stages, devices + 1, end + 1))
     if not tables.suffixes.overlap:
         return excess
-    boundary = np.arange(end + 1)
     for s in range(tables.stages - 1):
         after = np.full((devices + 1, end + 1), np.inf)
         for sharding in tables.shardings:
@@ -91,20 +99,30 @@ def least_excess(tables: StageTables) -> FloatArray:
             if not a.size:
                 continue
             own = _own_sums(tables, sharding, s, sharding.pace(a, q))
-            row, before = np.arange(a.size)[:, None], excess[s, a]
-            low, high = np.zeros((a.size, end + 1), dtype=np.int64), np.tile(boundary, (a.size, 1))
-            if s:
-                for _ in range(end.bit_length()):
-                    middle = (low + high) // 2
-                    reached = before[row, middle] >= own - own[row, middle]
-                    low, high = np.where(reached, low, np.minimum(middle + 1, high)), np.where(reached, middle, high)
-            at = np.maximum(before[row, low], own - own[row, low])
-            if s:
-                earlier = np.maximum(low - 1, 0)
-                at = np.minimum(at, np.maximum(before[row, earlier], own - own[row, earlier]))
-            np.minimum.at(after, q, at)
+            at = _least_maxima(excess[s, a], own) if s else own - own[:, :1]
+            by_stop = np.argsort(q, kind="stable")
+            stops, first = np.unique(q[by_stop], return_index=True)
+            after[stops] = np.minimum(after[stops], np.minimum.reduceat(at[by_stop], first))
         excess[s + 1] = after
     return excess
+
+
+def _least_maxima(before: FloatArray, own: FloatArray) -> FloatArray:
+    """[n, m+1] least over i ≤ k of max(before[i], own[k] - own[i]) for each k; both arrays never fall with i.
+
+    Where the two cross is found by bisection.
+    """
+    # One-dimensional indices are several times as fast as one index an axis.
+    n, size = own.shape
+    first, before, sums = np.arange(n)[:, None] * size, before.ravel(), own.ravel()
+    low, high = np.broadcast_to(first, own.shape), first + np.arange(size)
+    for _ in range((size - 1).bit_length()):
+        middle = (low + high) >> 1
+        reached = before.take(middle) >= own - sums.take(middle)
+        low, high = np.where(reached, low, np.minimum(middle + 1, high)), np.where(reached, middle, high)
+    earlier = np.maximum(low - 1, first)
+    least: FloatArray = np.minimum(*(np.maximum(before.take(i), own - sums.take(i)) for i in (low, earlier)))
+    return least
 
 
 def _own_sums(tables: StageTables, sharding: ShardingTables, stage: int, pace: Pace) -> FloatArray:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.staged import StagedPlan, StagedProblem
@@ -42,10 +43,13 @@ STEP = 4
 """How much finer each level is than the one before it."""
 AROUND = (3, 2)
 """How far around a plan on the grid to look for a better one: boundaries, devices."""
+FEW, MANY = 16, 32
+"""Rough plans begin their stages at every second device, or so that they begin at MANY of them; but at no fewer than
+FEW and two a stage."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
-AT_ONCE = 1 << 14
-"""Plans that are simulated in one go."""
+AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
+"""Plans that are simulated in one go: at first, since a better one among them spares the rest, and at most."""
 LISTS = (1 << 16, 1 << 18, 1 << 21)
 """Most labels of a stage where all plans are listed: at first, and where that was too few."""
 LARGE = 256
@@ -193,7 +197,7 @@ class StagedSearch:
             self.coarse_to_fine(finest, self.best or start)
 
     def _begin_by_moves(self, finest: StageTables, start: StagedPlan | None, *, far: bool) -> None:
-        """Go down by moves from the start, or from the best plans that a few labels on coarser grids lead to."""
+        """Go down by moves from the start, or from the best plan that one label a place on coarser grids leads to."""
         if start is None:
             cuts = even_route(finest).cuts(finest)
             even = StagedPlan(*cuts, self.problem.micro_batches, PLANNER)
@@ -202,21 +206,25 @@ class StagedSearch:
         elif start.check_valid(self.problem)[0]:
             self.improve_by_moves(finest, start, MOVES)
         if far or start is None or np.isinf(self.step_s):
-            self.improve_on_coarser_grids(finest, Keep.BEST)
+            before = self.best
+            for stride in _coarser_strides(self.problem):
+                tables = tables_of(self.problem, stride)
+                self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
+            if self.best is not before:
+                self.improve_by_moves(finest, self.best, MOVES)
 
-    def improve_on_coarser_grids(self, finest: StageTables, keep: Keep = Keep.UNDOMINATED) -> None:
-        """Take the best plans that labels on coarser grids lead to, and go on from them by moves.
+    def improve_on_coarser_grids(self, finest: StageTables) -> None:
+        """Take the best plans that labels on coarser grids lead to, and go on from each grid's best by moves.
 
         Args:
             finest: tables of the problem.
-            keep: which labels.
 
         Raises:
             OutOfTime: the deadline has passed; nothing is proven.
         """
         for stride in _coarser_strides(self.problem):
             tables, before = tables_of(self.problem, stride), self.best
-            self._simulate(tables, self._ranked(tables, self.step_s, keep))
+            self._simulate(tables, self._ranked(tables, self.step_s))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
 
@@ -238,7 +246,8 @@ class StagedSearch:
     ) -> Ranking:
         """The plans on these tables that may cost no more than that; see label_setting.ranked."""
         limit_s *= 1.0 + SLACK
-        bounds = prefix_bounds(tables, limit_s, self.deadline)
+        begins = few_devices(self.problem) if keep is Keep.BEST else None
+        bounds = prefix_bounds(tables, limit_s, self.deadline, begins)
         return ranked(tables, bounds, limit_s, self.deadline, most_labels, keep)
 
     def _close(self, tables: StageTables) -> None:
@@ -282,13 +291,11 @@ class StagedSearch:
         Raises:
             OutOfTime: before all were looked at.
         """
-        begin = int(np.searchsorted(ranking.least_s, done_s * (1.0 - SLACK)))
-        for first in range(begin, ranking.least_s.size, AT_ONCE):
-            some = slice(first, first + AT_ONCE)
-            if ranking.least_s[first] >= self.step_s:
-                return
+        first, size = int(np.searchsorted(ranking.least_s, done_s * (1.0 - SLACK))), AT_FIRST
+        while first < ranking.least_s.size and ranking.least_s[first] < self.step_s:
             self.deadline.check()
-            self.offer_batch(tables, ranking.batch.take(some))
+            self.offer_batch(tables, ranking.batch.take(slice(first, first + size)))
+            first, size = first + size, min(4 * size, AT_ONCE)
 
     def offer_batch(self, tables: StageTables, batch: PlanBatch) -> None:
         """Take the best of some plans if it is better than the best so far."""
@@ -431,6 +438,17 @@ def _coarser_strides(problem: StagedProblem) -> list[int]:
     segments = problem.grid.cut_points.size
     coarsest = max(segments // max(COARSEST, problem.stages), 1)
     return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)]
+
+
+def few_devices(problem: StagedProblem) -> NDArray[np.bool_] | None:
+    """[D+1] the devices at which rough plans may begin their stages: nodes, and every so many; None for all."""
+    devices = problem.cluster.devices
+    every = min(max(devices // MANY, 2), devices // max(FEW, 2 * problem.stages))
+    if every < 2 or not is_plain(problem):
+        return None
+    begins: NDArray[np.bool_] = np.arange(devices + 1) % every == 0
+    begins[problem.cluster.node_bounds] = True
+    return begins
 
 
 def _around(tables: StageTables, plan: StagedPlan, reach: tuple[int, int]) -> PrefixBounds:

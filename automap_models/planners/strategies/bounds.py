@@ -24,18 +24,12 @@ from typing import NamedTuple
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import (
-    SCHEDULES,
-    WARM_UPS,
-    build_schedule,
-    micro_batches_per_round,
-    rank_of,
-    repeating_micro_batches,
-)
+from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
+from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.simulate.replay import Chain, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 BISECTIONS = 24
@@ -99,7 +93,7 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
 
 
 class UsualChains(NamedTuple):
-    """Chains of passes (simulate.replay.Chain) that make ranks end where all stages take equally long.
+    """Chains of passes (simulate.rounds.Chain) that make ranks end where all stages take equally long.
 
     Attributes:
         counts: [n, 3, V] how many F, I and W of each virtual stage; from the first pass of their rank on where ranks do
@@ -128,7 +122,7 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualCha
         chains.append(Chain(passes, np.zeros(stages - 1), rank))
     if ranks > 1:
         equal, short = np.ones(stages), np.full(stages - 1, 0.0 if name in SENDING_ALONE else SHORT)
-        _, longest = longest_chains(name, micro_batches, vp, equal, equal, equal, short)
+        _, longest = longest_chains(name, micro_batches, vp, PassTimes(equal, equal, equal, short))
         chains += longest
     if name in WITHOUT_WAITING:
         chains = [chain.from_first_pass() for chain in chains]

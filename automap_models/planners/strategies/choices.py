@@ -43,10 +43,10 @@ def what_choices_buy(
     for choice, restricted in _restrictions(problem, best):
         watch(Progress(f"searching strategies {choice}"))
         try:
-            found = StrategiesPlanner(config).solve(restricted)
+            other = StrategiesPlanner(config).solve(restricted)
         except BadInput:
             continue
-        result.append(Without(choice, found.cost))
+        result.append(Without(choice, other.cost))
     return result
 
 
@@ -77,11 +77,11 @@ def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = 
     for change, changed in _changes(problem):
         watch(Progress(f"trying {change}"))
         try:
-            found = StrategiesPlanner(QUICK).solve(changed)
+            other = StrategiesPlanner(QUICK).solve(changed)
         except BadInput:
             continue
-        if found.plan is not None:
-            step = f"the best strategy found then takes {found.cost.step_s:.4g} s"
+        if other.plan is not None:
+            step = f"the best strategy found then takes {other.cost.step_s:.4g} s"
             return Infeasible(reason.what, where=reason.where, do=f"{change}: {step}")
     return reason
 

@@ -10,7 +10,7 @@
       every chain      Σ count · seconds of passes and messages + gradients of its rank ≤ T
       every rank       its update ≤ O
 
-A chain is passes each of which waits for the one before it (simulate.replay.longest_chains), so that no strategy of the
+A chain is passes each of which waits for the one before it (simulate.rounds.longest_chains), so that no strategy of the
 family ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
 few chains first. Then its solution is played by the simulator, and the chains that make the ranks end become rows,
 until the simulator says what the program says. With whole blocks it is an integer program, which takes longer.
@@ -26,7 +26,7 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.simulate.replay import Chain, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 TOLERANCE = 1e-6
@@ -162,9 +162,10 @@ class Relaxation:
             if solution.blocks is None or solution.bound_s >= enough_s or self.stages == 1:
                 break
             forward, inputs, weights = self._durations(solution.blocks)
-            ends, chains = longest_chains(*self._schedule(), forward, inputs, weights, self.costs.messages)
+            times = PassTimes(forward, inputs, weights, self.costs.messages)
+            ends, chains = longest_chains(*self._schedule(), times)
             if self.strategy.schedule in WITHOUT_WAITING:
-                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + self.costs.messages)])
+                ends = ends - np.concatenate([[0.0], np.cumsum(forward[:-1] + times.transfer_s)])
             step_s = float((ends + self._gradients(solution.blocks)).max())
             exact = step_s <= self._step_s * (1 + 1e-4)
             if exact:

@@ -125,7 +125,7 @@ class Search:
         self.recompute = allowed_recompute(problem.fixed.get("recompute"))
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
-        self.told_s = 0.0
+        self.reported_s = 0.0
         self.dives = DIVES
         self.incumbent = Incumbent(self.config.gap)
 
@@ -228,9 +228,9 @@ class Search:
     def tell(self, bound_s: float) -> None:
         """News for whoever watches, not too often."""
         now_s = time.monotonic()
-        if now_s - self.told_s < NEWS_S:
+        if now_s - self.reported_s < NEWS_S:
             return
-        self.told_s = now_s
+        self.reported_s = now_s
         best = "" if self.best is None else f", the best takes {self.best.step_s:.4g} s, none less than {bound_s:.4g} s"
         self.watch(Progress(f"searching {self.counts.families:,} families of strategies{best}"))
 

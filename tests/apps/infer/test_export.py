@@ -162,8 +162,8 @@ def test_a_plan_made_for_a_target_is_written_without_snapping(
     stages: str, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With four stages planning ended: merging two of them left three, which cannot have equally many devices."""
-    made = ["profile.npz", "--topo", "A", "--stages", stages, "--micro-batches", "8", "--for", target]
-    assert infer([*made, "--out", "made.json", "--certify-budget", "100", "--refine-budget", "100"]) == 0
+    planned = ["profile.npz", "--topo", "A", "--stages", stages, "--micro-batches", "8", "--for", target]
+    assert infer([*planned, "--out", "made.json", "--certify-budget", "100", "--refine-budget", "100"]) == 0
     assert main(["made.json", "profile.npz", "--to", target]) == 0
     assert capsys.readouterr().err in (
         "",

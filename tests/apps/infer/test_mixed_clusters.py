@@ -113,9 +113,9 @@ def test_a_plan_is_read_back_with_its_own_cluster_or_the_same_and_no_other(
 
 def test_without_speeds_kinds_are_as_fast_as_their_rooflines_say(printed: Callable[..., str], folder: Path) -> None:
     Path("mixed.yaml").write_text(MIXED.replace("SPEED", ""), encoding="utf-8")
-    told = read_npz(folder / "vgg.npz").roofline_s
+    kind_s = read_npz(folder / "vgg.npz").roofline_s
     plan = json.loads(printed("infer", "vgg.npz", "--topo", "mixed.yaml", "--stages", "1", "--json"))
-    assert [group["speed"] for group in plan["cluster"]["groups"]] == [told["v100"] / told["a100"], 1.0]
+    assert [group["speed"] for group in plan["cluster"]["groups"]] == [kind_s["v100"] / kind_s["a100"], 1.0]
 
 
 @pytest.fixture

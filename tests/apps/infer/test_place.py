@@ -123,8 +123,8 @@ def test_every_planner_can_be_asked_for_by_name(folder: Path, capsys: pytest.Cap
     Path("short.json").write_text(json.dumps(document(operators=3)), encoding="utf-8")
     for planner in planner_names("placement"):
         objective = "step" if planner in ("heft", "m-etf", "random", "learned") else "throughput"
-        asked = ("--objective", objective, "--time-limit", "2", "--memory", "20e9")
-        plan = placed(capsys, "short.json", "--planner", planner, *asked)
+        options = ("--objective", objective, "--time-limit", "2", "--memory", "20e9")
+        plan = placed(capsys, "short.json", "--planner", planner, *options)
         assert plan["planner"] == planner
         assert plan["value"] >= 0.024 * (1 - 1e-9)
         assert plan["bound"] is None or plan["bound"] <= plan["value"] * (1 + 1e-9)
@@ -306,12 +306,32 @@ def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytes
     """A cluster's devices are in the file; the file costs what it says."""
     cluster = "nodes: 1\ndevices_per_node: 3\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\n"
     (folder / "three.yaml").write_text(cluster)
-    asked = ("--objective", "step", "--devices", "three.yaml", "--planner", "learned", "--out", "p.json")
-    value = placed(capsys, "line.json", *asked)
+    options = ("--objective", "step", "--devices", "three.yaml", "--planner", "learned", "--out", "p.json")
+    value = placed(capsys, "line.json", *options)
     assert value["objective"] == "step"
     assert value["network"]["names"] == ["0", "1", "2"]
     assert any("the best placement is by" in note for note in value["notes"])
     assert placed(capsys, "line.json", "--plan", "p.json")["value"] == pytest.approx(value["value"])
+
+
+def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Placements on H100 had the times of V100, unless --accelerator said otherwise."""
+    pytest.importorskip("jax")
+    cluster = "nodes: 1\ndevices_per_node: 1\nintra: 10 GB/s\ninter: 1 GB/s\nmemory: 32 GB\ndevice: h100\n"
+    (folder / "one.yaml").write_text(cluster)
+    (folder / "silent.yaml").write_text(cluster.replace("device: h100", ""))
+    model = ("their_layers:make_step", "--batch", "1024", "--objective", "step", "--planner", "single")
+    assert main((*model, "--devices", "1", "--json")) == 0
+    capsys.readouterr()  # the user's module greets when it is imported
+    named = placed(capsys, *model, "--devices", "one.yaml", "--out", "p.json")
+    assert named["network"]["kinds"] == ["h100"]
+    h100 = placed(capsys, *model, "--devices", "silent.yaml", "--accelerator", "h100")
+    v100 = placed(capsys, *model, "--devices", "silent.yaml")
+    assert named["value"] == pytest.approx(h100["value"])
+    assert named["value"] < 0.9 * v100["value"]
+    assert placed(capsys, *model[:3], "--plan", "p.json")["value"] == named["value"]
 
 
 def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:

@@ -19,7 +19,7 @@ from automap_models.core.profile import Profile
 from automap_models.formats.atomic import Cache
 from automap_models.formats.hardware_yaml import read_cluster
 from automap_models.formats.npz import model_from_npz, read_npz, write_npz
-from automap_models.formats.plan_json import read_plan
+from automap_models.formats.plan_reader import read_plan
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.plan import FORBIDDABLE
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +70,9 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
 
     def refused(*arguments: str) -> str:
         assert main(["run", "plan.json", *arguments]) == 2
-        said = capsys.readouterr().err
-        assert len(said.splitlines()) == 1, said
-        return said
+        sentence = capsys.readouterr().err
+        assert len(sentence.splitlines()) == 1, sentence
+        return sentence
 
     capsys.readouterr()
     assert "was made for another model than run_models:make_wider" in refused("run_models:make_wider")
@@ -79,7 +82,23 @@ def test_a_run_refuses_what_it_cannot_do_in_one_sentence(folder: Path, capsys: p
     document = json.loads(Path("plan.json").read_text())
     document["stages"][1]["devices"] = [5, 2]
     change(stages=document["stages"])
-    assert "$.device_cuts" in refused("run_models:make_model")
+    assert "$.stages[1].devices" in refused("run_models:make_model")
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_command_is_one_of_the_processes(folder: Path) -> None:
+    """Two equal stages; the first process reports, and what it trained is what one process trains."""
+    planned = ["--stages", "2", "--micro-batches", "2", "--out", "two.json"]
+    Path("two.yaml").write_text(json.dumps({**CLUSTER, "devices_per_node": 2}))
+    assert main(["infer", "small.npz", "--topo", "two.yaml", *planned]) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    command = [sys.executable, "-c", "import sys; from automap_models.infer.app import main; sys.exit(main())"]
+    command += ["run", "two.json", "run_models:make_model", "--check"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(folder)}
+    done = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("as on one process") == 1
+    assert "2 processes" in done.stdout
 
 
 def test_more_replicas_than_samples_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

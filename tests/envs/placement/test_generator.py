@@ -7,7 +7,7 @@ import pytest
 
 from automap_models.core.dag import find_cycle
 from automap_models.core.placement import PlacementProblem
-from automap_models.cost.makespan import StepTables
+from automap_models.cost.step_tables import StepTables
 from automap_models.envs.placement.features import DEVICES, GROUPS, HINTS, placer_inputs, unknown_opcodes
 from automap_models.envs.placement.generator import random_problem
 

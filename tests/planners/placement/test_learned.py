@@ -50,7 +50,7 @@ def test_a_placement_that_passes_the_memory_has_the_reward_of_the_paper() -> Non
     problem = random_problem(np.random.default_rng(2))
     tight = replace(problem.step_devices, memory_bytes=np.full(problem.devices, 1.0))
     state = PlacerState.of(problem, 0, NEVER)
-    tables = replace(state.units.tables, memory_bytes=tight.memory_bytes)
+    tables = state.units.tables._replace(memory_bytes=tight.memory_bytes)
     cramped = replace(state, units=replace(state.units, tables=tables))
     assert cramped.rewards(np.zeros((2, 128), dtype=np.int64)).tolist() == [MISFIT, MISFIT]
     best = state.scores[state.best]

@@ -10,7 +10,8 @@ import pytest
 
 from automap_models.core.placement import PlacementGraph, PlacementProblem
 from automap_models.core.step_devices import StepDevices
-from automap_models.cost.makespan import StepTables, step_values
+from automap_models.cost.makespan import step_values
+from automap_models.cost.step_tables import StepTables
 from automap_models.errors import Infeasible
 from automap_models.planners.registry import make_planner
 

@@ -347,9 +347,9 @@ def test_no_plan_on_mixed_nodes_is_shorter_by_brute_force(seed, schedule, make_p
     problem = replace(problem, schedule=schedule)
     costs = (step_cost(problem, plan) for plan in every_plan(problem))
     shortest = min((cost.step_s for cost in costs if cost.feasible), default=np.inf)
-    found = anytime_search(problem, Deadline())
-    assert found.finished
-    assert (np.inf if found.cost is None else found.cost.step_s) == pytest.approx(shortest, rel=1e-9)
+    outcome = anytime_search(problem, Deadline())
+    assert outcome.finished
+    assert (np.inf if outcome.cost is None else outcome.cost.step_s) == pytest.approx(shortest, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(25))

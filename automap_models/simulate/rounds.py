@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.schedules import Action, Schedule, build_schedule, repeating_micro_batches
+from automap_models.core.pass_orders import Action
+from automap_models.core.schedules import Schedule, build_schedule, repeating_micro_batches
 
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
@@ -140,27 +141,32 @@ def _play(layout: _Layout, durations: list[float]) -> FloatArray:
     return np.array(ends[1:])
 
 
-def rank_ends(
-    name: str,
-    micro_batches: int,
-    virtual: int,
-    forward_s: FloatArray,
-    input_s: FloatArray,
-    weight_s: FloatArray,
-    transfer_s: FloatArray,
-) -> FloatArray:
+class PassTimes(NamedTuple):
+    """Seconds of one micro-batch in V virtual stages.
+
+    Attributes:
+        forward_s, input_s, weight_s: [V] of its passes; a whole backward pass is both of the last.
+        transfer_s: [V-1] of a message between neighbouring virtual stages, one direction.
+    """
+
+    forward_s: FloatArray
+    input_s: FloatArray
+    weight_s: FloatArray
+    transfer_s: FloatArray
+
+
+def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> FloatArray:
     """[S] when each rank has run its last pass, seconds.
 
     Args:
         name: a key of core.schedules.SCHEDULES.
         micro_batches, virtual: M, vp.
-        forward_s, input_s, weight_s: [S·vp] seconds of one micro-batch's passes; a whole backward pass is both.
-        transfer_s: [S·vp-1] seconds of a message between neighbouring virtual stages, one direction.
+        times: of one micro-batch.
 
     Raises:
         BadInput: see core.schedules.require_runnable.
     """
-    return _played(name, micro_batches, virtual, forward_s, input_s, weight_s, transfer_s).of_ranks
+    return _played(name, micro_batches, virtual, times).of_ranks
 
 
 class _Played(NamedTuple):
@@ -180,16 +186,9 @@ class _Played(NamedTuple):
     a_round: int
 
 
-def _played(
-    name: str,
-    micro_batches: int,
-    virtual: int,
-    forward_s: FloatArray,
-    input_s: FloatArray,
-    weight_s: FloatArray,
-    transfer_s: FloatArray,
-) -> _Played:
+def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _Played:
     """As few micro-batches as show when the ranks end; arguments as of `rank_ends`."""
+    forward_s, input_s, weight_s, transfer_s = times
     ranks, messages = forward_s.size // virtual, bool(transfer_s.any())
     passes = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1)
     durations = [*passes.ravel().tolist(), *transfer_s.tolist()]
@@ -223,9 +222,9 @@ class Chain(NamedTuple):
     messages: FloatArray
     rank: int
 
-    def seconds(self, passes: Sequence[FloatArray], transfer_s: FloatArray) -> float:
-        """How long they take together, [V] seconds of F, I and W, and [V-1] of messages."""
-        return float((self.passes * np.stack(passes)).sum() + self.messages @ transfer_s)
+    def seconds(self, times: PassTimes) -> float:
+        """How long they take together."""
+        return float((self.passes * np.stack(times[:3])).sum() + self.messages @ times.transfer_s)
 
     def from_first_pass(self) -> Chain:
         """The same from the first pass of its rank on; there is one virtual stage a rank.
@@ -238,15 +237,7 @@ class Chain(NamedTuple):
         return Chain(passes, messages, self.rank)
 
 
-def longest_chains(
-    name: str,
-    micro_batches: int,
-    virtual: int,
-    forward_s: FloatArray,
-    input_s: FloatArray,
-    weight_s: FloatArray,
-    transfer_s: FloatArray,
-) -> tuple[FloatArray, list[Chain]]:
+def longest_chains(name: str, micro_batches: int, virtual: int, times: PassTimes) -> tuple[FloatArray, list[Chain]]:
     """[S] as `rank_ends`, and for each rank the chain that makes it end then; arguments as of `rank_ends`.
 
     A chain is one whatever passes take, so that with other times no rank ends before its chain does. Of a schedule of
@@ -256,10 +247,9 @@ def longest_chains(
 
     A rank whose chain has no such pair has none.
     """
-    played = _played(name, micro_batches, virtual, forward_s, input_s, weight_s, transfer_s)
-    stages = forward_s.size
+    played = _played(name, micro_batches, virtual, times)
+    stages = times.forward_s.size
     chains = []
-    durations = [forward_s, input_s, weight_s]
     for rank, end_s in enumerate(played.of_ranks.tolist()):
         counts = _chain_counts(played, rank, micro_batches, 5 * stages - 1)
         if counts is None:
@@ -267,7 +257,7 @@ def longest_chains(
         whole, inputs = counts[1 : 4 * stages : 4], counts[2 : 4 * stages : 4]
         passes = np.stack([counts[0 : 4 * stages : 4], whole + inputs, whole + counts[3 : 4 * stages : 4]])
         chain = Chain(passes, counts[4 * stages :], rank)
-        if abs(chain.seconds(durations, transfer_s) - end_s) <= 1e-6 * end_s:
+        if abs(chain.seconds(times) - end_s) <= 1e-6 * end_s:
             chains.append(chain)
     return played.of_ranks, chains
 

@@ -8,12 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap_models.core import schedules
-from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.replay import longest_chains, rank_ends
-
-Times = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+from automap_models.simulate.rounds import PassTimes, longest_chains, rank_ends
 
 
 @st.composite
@@ -29,13 +26,13 @@ def pipelines(draw: st.DrawFn, most_rounds: int = 4) -> tuple[str, int, int, int
     return name, ranks, micro_batches, virtual
 
 
-def _times(seed: int, stages: int, transfers: bool) -> Times:
+def _times(seed: int, stages: int, transfers: bool) -> PassTimes:
     rng = np.random.default_rng(seed)
     forward, inputs, weights = rng.uniform(0.5, 1.5, (3, stages)) if seed % 2 else np.ones((3, stages))
-    return forward, inputs, weights, transfers * rng.uniform(0.0, 0.6, stages - 1)
+    return PassTimes(forward, inputs, weights, transfers * rng.uniform(0.0, 0.6, stages - 1))
 
 
-def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: Times) -> float:
+def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: PassTimes) -> float:
     forward, inputs, weights, transfer = times
     schedule = build_schedule(name, ranks, micro_batches, virtual)
     return simulate(forward, inputs + weights, transfer, np.zeros(forward.size), schedule, weight_s=weights).length_s
@@ -46,7 +43,7 @@ def _engine_s(name: str, ranks: int, micro_batches: int, virtual: int, times: Ti
 def test_without_messages_it_is_the_engine(pipeline: tuple[str, int, int, int], seed: int) -> None:
     name, ranks, micro_batches, virtual = pipeline
     times = _times(seed, ranks * virtual, transfers=False)
-    assert rank_ends(name, micro_batches, virtual, *times).max() == pytest.approx(_engine_s(*pipeline, times))
+    assert rank_ends(name, micro_batches, virtual, times).max() == pytest.approx(_engine_s(*pipeline, times))
 
 
 @given(pipelines(), st.integers(0, 9))
@@ -56,7 +53,7 @@ def test_links_that_carry_both_directions_at_once_are_never_slower(
 ) -> None:
     name, ranks, micro_batches, virtual = pipeline
     times = _times(seed, ranks * virtual, transfers=True)
-    assert rank_ends(name, micro_batches, virtual, *times).max() <= _engine_s(*pipeline, times) * (1 + 1e-12)
+    assert rank_ends(name, micro_batches, virtual, times).max() <= _engine_s(*pipeline, times) * (1 + 1e-12)
 
 
 @given(pipelines(most_rounds=20), st.integers(0, 9), st.booleans())
@@ -66,10 +63,10 @@ def test_a_few_rounds_give_what_all_rounds_give(
 ) -> None:
     name, ranks, micro_batches, virtual = pipeline
     times = _times(seed, ranks * virtual, transfers)
-    shortened = rank_ends(name, micro_batches, virtual, *times)
+    shortened = rank_ends(name, micro_batches, virtual, times)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedules, "ROUNDS_SHOWN", 1000)
-        whole = rank_ends(name, micro_batches, virtual, *times)
+        whole = rank_ends(name, micro_batches, virtual, times)
     assert shortened == pytest.approx(whole, rel=1e-9)
 
 
@@ -101,10 +98,10 @@ def test_no_rank_ends_before_a_chain_of_its_passes_whatever_they_take(
     """Chains that were the longest with some times are still chains with any others."""
     name, ranks, micro_batches, virtual = pipeline
     times, others = (_times(of, ranks * virtual, transfers) for of in (seed, other))
-    ends, chains = longest_chains(name, micro_batches, virtual, *times)
-    assert ends == pytest.approx(rank_ends(name, micro_batches, virtual, *times))
+    ends, chains = longest_chains(name, micro_batches, virtual, times)
+    assert ends == pytest.approx(rank_ends(name, micro_batches, virtual, times))
     assert [chain.rank for chain in chains] == list(range(ranks))
-    assert [chain.seconds(times[:3], times[3]) for chain in chains] == pytest.approx(ends.tolist())
-    later = rank_ends(name, micro_batches, virtual, *others)
+    assert [chain.seconds(times) for chain in chains] == pytest.approx(ends.tolist())
+    later = rank_ends(name, micro_batches, virtual, others)
     for chain in chains:
-        assert chain.seconds(others[:3], others[3]) <= later[chain.rank] * (1 + 1e-9)
+        assert chain.seconds(others) <= later[chain.rank] * (1 + 1e-9)

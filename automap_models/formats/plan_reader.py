@@ -1,0 +1,276 @@
+"""plan.json, read: with its model every figure is costed again, without it the file's own figures are taken."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from automap_models.core.cluster import Cluster
+from automap_models.core.microbatch import microbatch_size, rescaled, with_microbatch_size
+from automap_models.core.profile import Profile
+from automap_models.core.profiled_model import WHOLE, ProfiledModel
+from automap_models.core.result import Bound, Result
+from automap_models.core.staged import StagedPlan, StagedProblem
+from automap_models.core.written_plan import WrittenPlan, WrittenStage
+from automap_models.cost.staged import StagedCost
+from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, stage_documents
+from automap_models.formats.schema import decode_json, read_bytes, require_kind, wrong
+from automap_models.simulate.step import step_cost
+
+TOLERANCE = 1e-6
+"""Relative difference at which a file's figure and the cost model's disagree."""
+STALE = "plan again for this profile and cluster"
+
+
+def read_plan(
+    path: str | os.PathLike[str], model: Profile | ProfiledModel, cluster: Cluster | None = None
+) -> Result[StagedProblem, StagedPlan]:
+    """The plan in a file with its problem, costed again, and what the file says is proven about it.
+
+    Args:
+        path: a plan.json.
+        model: the profile it was made for, whose fingerprint must match; with the shardings that its stages use.
+        cluster: the cluster it was made for; None takes the one in the file.
+
+    Raises:
+        BadInput: the file is no such plan, belongs to another profile or cluster, or contradicts itself or the cost
+            model by more than 1e-6.
+        Infeasible: a stage does not fit the memory.
+    """
+    if isinstance(model, Profile):
+        model = ProfiledModel(model)
+    where, document = str(path), _document(path)
+    if document.provenance.profile_fingerprint != model.profile.fingerprint:
+        raise BadInput(f"belongs to another profile than {model.profile.model}", where=where, do=STALE)
+    problem = _problem(document, model, cluster, where)
+    names = [sharding.name for sharding in problem.all_shardings]
+    plan = StagedPlan(
+        cuts=tuple(document.cuts),
+        device_cuts=tuple(document.device_cuts),
+        micro_batches=problem.micro_batches,
+        planner=document.planner,
+        coarse_cuts=None if document.coarse_cuts is None else tuple(document.coarse_cuts),
+        shardings=_plan_shardings(document, names, where),
+    )
+    valid, objection = plan.check_valid(problem)
+    if not valid:
+        raise BadInput(objection, where=where, do=STALE)
+    cost = step_cost(problem, plan)
+    _require_same_cost(document, problem, plan, cost, where)
+    return Result(problem, plan, cost, "feasible", _bound(document, where))
+
+
+def read_written_plan(path: str | os.PathLike[str]) -> WrittenPlan:
+    """The plan in a file as it is written.
+
+    Raises:
+        BadInput: the file is no such plan, or its stages do not follow each other.
+    """
+    where, document = str(path), _document(path)
+    stages = tuple(_written_stage(document, s, where) for s in range(len(document.stages)))
+    _require_consecutive(stages, where)
+    cuts, device_cuts = [stage.last for stage in stages[:-1]], [stage.devices[0] for stage in stages[1:]]
+    if cuts != document.cuts:
+        raise wrong(where, "$.cuts", document.cuts, f"{cuts} as its stages end", STALE)
+    if device_cuts != document.device_cuts:
+        raise wrong(where, "$.device_cuts", document.device_cuts, f"{device_cuts} as its stages begin", STALE)
+    written = document.shardings if not isinstance(document.shardings, UnsetType) else document.partitionings
+    return WrittenPlan(
+        where=where,
+        model=document.model,
+        stages=stages,
+        micro_batches=document.micro_batches,
+        microbatch_size=document.microbatch_size,
+        schedule=document.schedule,
+        step_s=document.length_s if document.step_s is None else document.step_s,
+        model_fingerprint=document.provenance.model_fingerprint,
+        shardings={}
+        if isinstance(written, UnsetType)
+        else {name: (sharding.degree, sharding.dims) for name, sharding in written.items()},
+        cluster=document.cluster.cluster(f"{where}, $.cluster"),
+    )
+
+
+def _document(path: str | os.PathLike[str]) -> PlanDocument:
+    where, content = str(path), read_bytes(path)
+    require_kind(content, (KIND, FORMER), where, STALE)
+    return decode_json(content, PlanDocument, where=where, do=STALE)
+
+
+def _written_stage(document: PlanDocument, s: int, where: str) -> WrittenStage:
+    stage = document.stages[s]
+    tensor = 1 if isinstance(stage.tensor, UnsetType) else stage.tensor
+    named = stage.partitioning if isinstance(stage.sharding, UnsetType) else stage.sharding
+    sharding = None if isinstance(named, UnsetType) or tensor == 1 else named
+    first, last = stage.devices
+    if not 0 <= first <= last or last - first + 1 != stage.replicas * tensor:
+        expected = f"the first and the last of {stage.replicas * tensor} devices"
+        raise wrong(where, f"$.stages[{s}].devices", stage.devices, expected, STALE)
+    times = (stage.forward_s, stage.backward_s, stage.transfer_s or 0.0, stage.all_reduce_s)
+    ends = (stage.first, stage.last, stage.last_name, (first, last))
+    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times)
+
+
+def _require_consecutive(stages: tuple[WrittenStage, ...], where: str) -> None:
+    """Each stage begins with the instruction and the device after those with which the one before it ends."""
+    instruction = device = 0
+    for s, stage in enumerate(stages):
+        at = f"$.stages[{s}]"
+        if stage.first != instruction:
+            raise wrong(where, f"{at}.first", stage.first, f"{instruction}, with which stage {s} begins", STALE)
+        if stage.last < stage.first:
+            raise wrong(where, f"{at}.last", stage.last, f"{stage.first} or more", STALE)
+        if stage.devices[0] != device:
+            raise wrong(where, f"{at}.devices", list(stage.devices), f"from device {device} on", STALE)
+        instruction, device = stage.last + 1, stage.devices[1] + 1
+
+
+def _profile(document: PlanDocument, profile: Profile, where: str) -> Profile:
+    """The profile at the plan's micro-batch size, where the file names one."""
+    profiled, samples = document.provenance.profile_microbatch_size, document.microbatch_size
+    if profiled is None and samples is None:
+        return profile
+    if profiled is None or samples is None:
+        key = "$.provenance.profile_microbatch_size" if profiled is None else "$.microbatch_size"
+        raise wrong(where, key, None, "a number of samples", STALE)
+    try:
+        return rescaled(with_microbatch_size(profile, profiled), samples)
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=STALE) from None
+
+
+def _cluster(document: PlanDocument, cluster: Cluster | None, where: str) -> Cluster:
+    """The cluster in the file, which must be the given one but for its name."""
+    own = document.cluster.cluster(f"{where}, $.cluster")
+    if cluster is None:
+        return own
+    document.cluster.require_same(cluster, where, "$.cluster", STALE)
+    return cluster
+
+
+def _problem(document: PlanDocument, model: ProfiledModel, cluster: Cluster | None, where: str) -> StagedProblem:
+    """The problem that the plan solves, with the shardings of the model that it uses."""
+    profile, cluster = _profile(document, model.profile, where), _cluster(document, cluster, where)
+    if (document.schedule is None) == (document.objective == "step"):
+        expected = "a schedule where the objective is step, else null"
+        raise wrong(where, "$.schedule", document.schedule, expected, STALE)
+    try:
+        problem = StagedProblem(
+            profile,
+            cluster,
+            stages=len(document.cuts) + 1,
+            micro_batches=document.micro_batches,
+            state_factor=document.state_factor,
+            granularity=document.granularity,
+            schedule=document.schedule,
+        )
+    except BadInput as error:
+        raise BadInput(error.what, where=where, do=STALE) from None
+    former = document.kind == FORMER
+    key = "partitionings" if former else "shardings"
+    written = document.partitionings if former else document.shardings
+    if isinstance(written, UnsetType):
+        if former or any(not isinstance(stage.sharding, UnsetType) for stage in document.stages):
+            raise wrong(where, f"$.{key}", None, "there, with the shardings of its stages", STALE)
+        return problem
+    if not model.shardings and written.keys() - {WHOLE}:
+        what = f"has stages that partition operators, of which the profile of {profile.model} says nothing"
+        raise BadInput(what, where=where, do="give the model: automap plan MODEL reads it with `plan`")
+    if document.launch_s != model.launch_s:
+        raise wrong(where, "$.launch_s", document.launch_s, f"{model.launch_s:g}, that of the model's device", STALE)
+    own, samples = microbatch_size(model.profile), microbatch_size(profile)
+    factor = samples / own if own is not None and samples is not None else 1.0
+    known, used = {sharding.name: sharding for sharding in model.shardings}, []
+    for name, described in written.items():
+        if name == WHOLE:
+            continue
+        ours = known.get(name)
+        if ours is None or described.degree != ours.degree or described.dims != dict(ours.dims):
+            expected = f"a sharding of the operators of {model.profile.model}"
+            raise wrong(where, f"$.{key}[{name!r}]", msgspec.to_builtins(described), expected, STALE)
+        used.append(ours if factor == 1.0 else ours.rescaled(factor))
+    return replace(problem, shardings=tuple(used), launch_s=model.launch_s)
+
+
+def _plan_shardings(document: PlanDocument, names: list[str], where: str) -> tuple[int, ...]:
+    """[S] index of each stage's sharding; empty where no stage names one."""
+    if len(names) == 1:
+        return ()
+    key, indices = "partitioning" if document.kind == FORMER else "sharding", []
+    for s, stage in enumerate(document.stages):
+        name = getattr(stage, key)
+        if name not in names:
+            raise wrong(where, f"$.stages[{s}].{key}", name, f"one of {', '.join(names)}", STALE)
+        indices.append(names.index(name))
+    return tuple(indices)
+
+
+def _require_same_cost(
+    document: PlanDocument, problem: StagedProblem, plan: StagedPlan, cost: StagedCost, where: str
+) -> None:
+    """The figures in a file are those of the cost model, and they fit the memory.
+
+    Raises:
+        BadInput: a figure differs by more than TOLERANCE, or anything else at all.
+        Infeasible: a stage does not fit the memory.
+    """
+    expected = stage_documents(problem, plan, cost)
+    if len(document.stages) != len(expected):
+        what = f"lists {len(document.stages)} stages, but the cuts make {len(expected)}"
+        raise BadInput(what, where=where, do=STALE)
+    names = {"sharding": "partitioning"} if document.kind == FORMER else {}
+    for s, stage in enumerate(document.stages):
+        for key, value in expected[s].items():
+            written = getattr(stage, names.get(key, key))
+            if key != "tied" or written is not UNSET:  # older files do not have it
+                _require_same(written, value, f"$.stages[{s}].{key}", where)
+    _require_same(document.length_s, cost.length_s, "$.length_s", where)
+    _require_same(document.span_s, cost.span_s, "$.span_s", where)
+    if problem.schedule is not None:
+        _require_same(document.step_s, cost.step_s, "$.step_s", where)
+    if document.pivot >= 2 * plan.stages - 1:
+        raise wrong(where, "$.pivot", document.pivot, f"one of the {2 * plan.stages - 1} pseudo-stages", STALE)
+    if not cost.feasible:
+        stage_at_fault = cost.fullest
+        raise Infeasible(
+            f"stage {stage_at_fault} needs {cost.memory_bytes[stage_at_fault] / 1e9:.1f} GB on each device, "
+            f"cluster {problem.cluster.name} has {cost.limit_bytes[stage_at_fault] / 1e9:.1f} GB",
+            where=where,
+            do="plan again",
+        )
+
+
+def _require_same(written: object, value: object, key: str, where: str) -> None:
+    """A figure agrees with the cost model's to TOLERANCE, everything else exactly."""
+    if isinstance(value, float):
+        same = isinstance(written, float) and math.isclose(written, value, rel_tol=TOLERANCE)
+    else:
+        same = type(written) is type(value) and written == value
+    if not same:
+        shown = None if isinstance(written, UnsetType) else written
+        raise wrong(where, key, shown, f"{value!r} as its cuts make it", STALE)
+
+
+def _bound(document: PlanDocument, where: str) -> Bound | None:
+    """What the file says is proven.
+
+    Raises:
+        BadInput: it contradicts itself.
+    """
+    written = document.optimality
+    if written is None:
+        return None
+    bound_s, gap = written.bound_s, written.gap
+    own_s, name = (document.length_s, "length_s") if document.step_s is None else (document.step_s, "step_s")
+    if not math.isclose(own_s, bound_s * (1.0 + gap), rel_tol=TOLERANCE) or gap < -TOLERANCE:
+        raise wrong(where, "$.optimality.gap", gap, f"{name} over bound_s less 1", STALE)
+    on_grid = bound_s if isinstance(written.grid_bound_s, UnsetType) else written.grid_bound_s
+    if on_grid < bound_s * (1.0 - TOLERANCE) or (on_grid > bound_s * (1.0 + TOLERANCE) and gap > TOLERANCE):
+        expected = "bound_s, or more where the plan is shorter than all on the grid"
+        raise wrong(where, "$.optimality.grid_bound_s", on_grid, expected, STALE)
+    return Bound(on_grid, written.proof)
