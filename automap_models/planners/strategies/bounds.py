@@ -169,7 +169,7 @@ def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> Weight
     return WeightedChain(
         np.tensordot(weights, chains.counts, axes=1),
         weights @ chains.messages,
-        np.bincount(chains.ranks, weights, minlength=ranks),
+        np.bincount(chains.ranks, weights, minlength=ranks).astype(np.float64),
         np.array(chains.rank_of),
     )
 
