@@ -24,7 +24,7 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
-from automap_models.planners.strategies.bounds import fullest_moments
+from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
@@ -134,24 +134,17 @@ class Relaxation:
             self._limit(row, -ends / self.scale)
 
     def _first_chains(self) -> list[Chain]:
-        """Of each rank: forward passes of the stages before it, and all of its own."""
-        chains = []
-        for rank in range(self.strategy.pp):
-            own = np.flatnonzero(self.costs.rank_of == rank)
-            passes, messages = np.zeros((3, self.stages)), np.zeros(self.stages - 1)
-            passes[0, : own[0]] = messages[: own[0]] = 1.0
-            passes[:, own] = self.strategy.micro_batches
-            chains.append(Chain(passes, messages, rank))
-        return chains
+        """Those of equal stages."""
+        strategy = self.strategy
+        chains = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+        return [Chain(*of) for of in zip(chains.counts, chains.messages, chains.ranks.tolist(), strict=True)]
 
     def add(self, chain: Chain) -> None:
         """Let no step be shorter than a chain and what of its rank's gradients never hides.
 
-        Where ranks do not wait for one another, a rank's time begins with its first pass.
+        Where ranks do not wait for one another, the chain begins with the first pass of its rank.
         """
         costs = self.costs
-        if self.strategy.schedule in WITHOUT_WAITING:
-            chain = chain.from_first_pass()
         own = costs.rank_of == chain.rank
         gradients = costs.ranks.gradients[chain.rank]
         of_blocks = np.einsum("pv,vcjp->vcj", chain.passes, self.of_blocks)
@@ -179,7 +172,7 @@ class Relaxation:
                 return Relaxed(solution.bound_s, solution.blocks, True)
             chains.sort(key=lambda chain: -ends[chain.rank])
             for chain in chains[:CHAINS]:
-                self.add(chain)
+                self.add(chain.from_first_pass() if self.strategy.schedule in WITHOUT_WAITING else chain)
             solution = self._solved()
         return solution
 
