@@ -15,6 +15,9 @@ For each profile on each cluster the plan that `automap-infer PROFILE --topo CLU
 Frameworks give every stage equally many devices, so theirs are tried for every S that divides these. They cut between
 blocks; where none repeat, between layers. Both kinds of balance are tried between layers, too, where these are few.
 
+With `--random N` the rows are instead those of N random models on random clusters of up to 8 devices, of which every
+S and every M is held against `--stages auto --micro-batches auto`.
+
 All are steps that are simulated under 1F1B with whole samples, of plans that fit the memory. `ratio` is the best
 rival's step over the default's: below 1 a rival is faster. The default takes fewer stages as long as that makes the
 step at most 0.5 % longer (`--min-gain`), so a rival of more stages beats it only by more than that; any other rival
@@ -22,6 +25,7 @@ beats it by any amount. `gap` is how far the step is above the proven bound. Bud
 that other work on the machine changes nothing; `s` is the planner's processor time.
 
     OMP_NUM_THREADS=1 python benchmarks/advice.py [--profiles bert48_v100 …] [--clusters A B …] [--shared FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/advice.py --random 30
 """
 
 from __future__ import annotations
@@ -236,6 +240,36 @@ def rows_of(name: str, profile: Profile, cluster: Cluster, *, batch: bool) -> It
         yield row(f"{name}, {samples} samples", cluster, solved(profile, cluster, global_batch=samples), others)
 
 
+def random_model(seed: int) -> tuple[Profile, Cluster]:
+    """A model of 20 to 60 instructions for micro-batches of 4 samples, and a cluster of up to 8 devices.
+
+    Transfers and all-reduces take from a hundredth to three times as long as the computation of a device.
+    """
+    rng = np.random.default_rng(seed)
+    nodes, inside, n = int(rng.integers(1, 4)), int(rng.choice([2, 4])), int(rng.integers(20, 61))
+    cluster = Cluster(min(nodes, 8 // inside), inside, 100e9, 10 ** rng.uniform(9.0, 11.0), 32e9, f"random {seed}")
+    compute = rng.lognormal(sigma=1.0, size=n) * 1e-3
+    activations, weights = (
+        rng.lognormal(size=n) * 10 ** rng.uniform(-2.0, 0.5) * compute.sum() * cluster.inter / scale
+        for scale in (8.0, n)
+    )
+    meta = {"model": f"random {seed}", "microbatch_size": 4}
+    return Profile.create(compute, activations, weights, compute / 3.0, activations, meta=meta), cluster
+
+
+def random_rows(count: int) -> Iterator[Row]:
+    """Of random models: every S with every M that divides 16 samples against both left open."""
+    for seed in range(count):
+        profile, cluster = random_model(seed)
+        choices = [(stages, rounds) for stages in range(1, cluster.devices + 1) for rounds in divisors(16)]
+        others = [
+            planned(f"S = {s}, M = {m}", profile, cluster, global_batch=16, stages=s, micro_batches=m)
+            for s, m in choices
+        ]
+        default = solved(profile, cluster, global_batch=16)
+        yield row(profile.model, cluster, default, [rival for rival in others if rival is not None])
+
+
 def print_summary(rows: Sequence[Row]) -> None:
     """How many rows the default loses, how large the gaps are, how long planning takes."""
     lost = [row for row in rows if row.losses]
@@ -253,30 +287,43 @@ def print_summary(rows: Sequence[Row]) -> None:
     print(f"Planning: median {np.median(times):.1f} s, longest {max(times, default=math.nan):.1f} s.")
 
 
-def main() -> None:
+def print_rows(rows: Iterator[Row]) -> None:
     """Print a row as soon as it is known, then the summary."""
+    headings, printed = ("profile", "cluster", "S", "step", "best rival", "ratio", "gap", "s"), []
+    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
+    for line in rows:
+        printed.append(line)
+        print(f"| {' | '.join(line.cells)} |", flush=True)
+    print_summary(printed)
+
+
+def main() -> None:
+    """Print the rows that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profiles", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument("--clusters", nargs="+", default=list(DEVICES), metavar="NAME", help="default: all five")
     parser.add_argument("--shared", type=Path, metavar="FOLDER", help="of further profiles, graph.txt files")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="of Hugging Face profiles (default: temporary)")
     parser.add_argument("--no-batch", action="store_true", help="leave out the rows for every M")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="random models and clusters instead")
     arguments = parser.parse_args()
+    if arguments.random:
+        print_rows(random_rows(arguments.random))
+        return
     folder = arguments.cache or Path(tempfile.mkdtemp(prefix="advice-"))
     folder.mkdir(parents=True, exist_ok=True)
-    make, rows = sources(arguments.shared, folder), []
+    make = sources(arguments.shared, folder)
     clusters = {name: read_cluster(name) for name in arguments.clusters}
     of_batch = next((name for name in BATCH_CLUSTERS if name in clusters), None)
-    headings = ("profile", "cluster", "S", "step", "best rival", "ratio", "gap", "s")
-    print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}", flush=True)
-    for name in arguments.profiles or make:
-        for topo, cluster in clusters.items():
-            profile = make[name](DEVICES.get(topo, "v100"))
-            batch = not arguments.no_batch and name in WITH_BATCH and topo == of_batch
-            for line in rows_of(name, profile, cluster, batch=batch):
-                rows.append(line)
-                print(f"| {' | '.join(line.cells)} |", flush=True)
-    print_summary(rows)
+
+    def rows() -> Iterator[Row]:
+        for name in arguments.profiles or make:
+            for topo, cluster in clusters.items():
+                profile = make[name](DEVICES.get(topo, "v100"))
+                batch = not arguments.no_batch and name in WITH_BATCH and topo == of_batch
+                yield from rows_of(name, profile, cluster, batch=batch)
+
+    print_rows(rows())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 ROWS.json is described in docs/reference/files.md. OUT.json gets an object for each row, in the order of the rows:
 {"id", "predicted_s", "predicted_memory_bytes", "fits", "skipped"}, of which `skipped` says why a row has no price.
 
-With --left-out the constants of each kind of device are fitted to all sources but one, and this one is priced, for each
-source in turn: the table says what all these rows come to together, and those of dense models on V100, A100 and H100.
+With --left-out the constants of V100, A100 and H100 are fitted together to all sources but one (calibration.fit_kinds),
+and this one is priced, for each source in turn: the table says what all these rows come to together, those of dense
+models.
 
 The constants are those of the shipped devices, or of the files in `--devices`, a folder of files KIND.yaml. A model is
 traced once and kept in the cache of automap ($AUTOMAP_CACHE, else ~/.cache/automap).
@@ -39,8 +40,8 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
-from automap_models.simulate.calibration import errors_by_source, left_out_s, step_observation
-from automap_models.simulate.measured import measured_estimate
+from automap_models.simulate.calibration import Kind, errors_by_source, fit_kinds, left_out_of_kinds_s, step_observation
+from automap_models.simulate.measured import measured_bytes, measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
 if TYPE_CHECKING:
@@ -62,13 +63,20 @@ class Price(NamedTuple):
     reason: str | None
 
     @property
+    def memory_bytes(self) -> float | None:
+        """Of what the row's memory was measured of."""
+        if self.estimate is None or isinstance(self.step, SkippedStep):
+            return None
+        return measured_bytes(self.step, self.estimate)
+
+    @property
     def document(self) -> dict[str, object]:
         """The row's object in OUT.json."""
         estimate = self.estimate
         return {
             "id": self.step.name,
             "predicted_s": None if estimate is None else estimate.step_s,
-            "predicted_memory_bytes": None if estimate is None else estimate.peak_memory,
+            "predicted_memory_bytes": self.memory_bytes,
             "fits": None if estimate is None else estimate.fits,
             "skipped": self.reason,
         }
@@ -240,31 +248,33 @@ def pairs_of(prices: Iterable[Price], what: str) -> tuple[list[float], list[floa
         if isinstance(step, MeasuredStep) and estimate is not None:
             value = step.step_s if what == "step_s" else step.memory_bytes
             if value is not None:
-                predicted.append(estimate.step_s if what == "step_s" else estimate.peak_memory)
+                predicted.append(estimate.step_s if what == "step_s" else measured_bytes(step, estimate))
                 measured.append(value)
     return predicted, measured
 
 
-KINDS = (("v100",), ("a100", "a100-40"), ("h100",), ("h100-96",))
-"""Kinds of devices that have more than one source, those with the same constants together."""
+KINDS = {"v100": ("v100",), "a100": ("a100", "a100-40"), "h100": ("h100",), "h100-96": ("h100-96",)}
+"""Kinds of devices that have more than one source, with those that have the same constants."""
 
 
 def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, devices: dict[str, Device]) -> Table:
     """Errors of every source under constants that are fitted to the others, and of dense models together."""
     measured = [step for step in steps if isinstance(step, MeasuredStep) and step.step_s is not None]
     table = Table("device", "source", "rows", "median", "p90", "ratio")
+    own = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
+    kinds = {
+        kind: Kind([step_observation(step, works.of(step)) for step in own[kind]], [devices[name] for name in names])
+        for kind, names in KINDS.items()
+    }
+    fitted = fit_kinds(kinds, {kind: devices[kind].required_step for kind in kinds})
+    seconds = left_out_of_kinds_s(kinds, fitted)
     predicted: list[float] = []
     dense: list[float] = []
-    for kind in KINDS:
-        own = [step for step in measured if step.device in kind]
-        observations = [step_observation(step, works.of(step)) for step in own]
-        seconds = left_out_s(observations, [devices[name] for name in kind])
-        if not seconds.size:
-            continue
-        for of_source in errors_by_source(observations, seconds):
+    for kind, (observations, _) in kinds.items():
+        for of_source in errors_by_source(observations, seconds[kind]):
             shares = _in_words(of_source.median, of_source.p90, of_source.ratio)
-            table.add_row(kind[0], of_source.source, str(of_source.steps), *shares)
-        for predicted_s, step in zip(seconds.tolist(), own, strict=True):
+            table.add_row(kind, of_source.source, str(of_source.steps), *shares)
+        for predicted_s, step in zip(seconds[kind].tolist(), own[kind], strict=True):
             if not step.shape.experts and step.step_s is not None:
                 predicted.append(predicted_s)
                 dense.append(step.step_s)

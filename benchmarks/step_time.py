@@ -26,9 +26,9 @@ from scipy.stats import kendalltau, spearmanr
 from torch import Tensor, nn
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.pass_orders import ActionKind
 from automap_models.core.profile import FloatArray, Profile
 from automap_models.core.run_record import RunRecord
-from automap_models.core.schedules import ActionKind
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost, plan_cost

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_completion(arguments: Sequence[str]) -> int:
     """Print a script for a shell to evaluate."""
-    from .completion import SHELLS, completion_script
+    from .shell_completion import SHELLS, completion_script
 
     parser = new_parser(NAME, "", "")
     parser.add_argument(PRINT_COMPLETION, choices=SHELLS, required=True)

@@ -74,6 +74,7 @@ class CalibrateRequest:
         also: further kinds that have the constants in common.
         model: built-in model or config.json of profiles that do not say.
         sequence: tokens of a sample of profiles that do not say.
+        pull: how much constants are pulled to the usual ones; None is as much as is usual.
     """
 
     files: tuple[Path, ...]
@@ -81,6 +82,7 @@ class CalibrateRequest:
     also: tuple[str, ...] = ()
     model: str | None = None
     sequence: int | None = None
+    pull: float | None = None
 
 
 @dataclass(frozen=True)

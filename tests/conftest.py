@@ -90,7 +90,7 @@ def flat_policy(
 ) -> tuple[Any, Any]:
     """The paper's network for 16 points, 4 stages and 16 devices, with random weights, and its ONNX graph.
 
-    The export takes 15 seconds: all tests share it, and so do the processes of pytest-xdist.
+    All tests share it, and so do the processes of pytest-xdist.
     """
     import onnx
     import torch

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fuzzing import runner
 from fuzzing.cases import Call, Target
+from fuzzing.commands import COMMANDS
 from fuzzing.mutations import change_call, change_json, change_options, change_text, change_tree
 from fuzzing.targets import CALLED, NAMES, TARGETS, descriptions, documents, profiles
+
+from automap_models.infer import app
 
 for extra in ("jax", "lightning", "onnx"):
     pytest.importorskip(extra)
@@ -51,6 +58,22 @@ def test_a_reader_that_raises_is_a_failure() -> None:
         runner.run_case(target, b"x")
 
 
+def test_a_case_that_waits_ends_its_child_with_the_place_where_it_waits() -> None:
+    """Also in code that runs no handler of Python's, such as a lock that nobody releases."""
+    waits = (
+        "import threading, pathlib, sys; from fuzzing import cases, runner, mutations; runner.LONGEST_WAIT_S = 0.2;"
+        "lock = threading.Lock(); lock.acquire();"
+        "target = cases.Target([b'x'], lambda content: lock.acquire(),"
+        " mutations.change_text);"
+        "runner.prepared = lambda names: {'x': target};"
+        "runner.child(['x'], 0, 0, 1, pathlib.Path(sys.argv[1]))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", waits, folder], cwd=Path(__file__).parent, capture_output=True)
+    assert done.returncode == -signal.SIGALRM
+    assert b"in child" in done.stderr
+
+
 def test_a_case_depends_on_its_target_seed_and_number_alone() -> None:
     """Changes once drew values that earlier changes had changed: a case came out otherwise when it was run alone."""
     target = Target([b'{"a": [], "b": {}}', b'{"c": [1, 2]}'], bytes, change_json)
@@ -83,6 +106,11 @@ def test_kept_cases_are_of_known_targets() -> None:
     for name in CALLED:
         for path in (runner.KEPT / name).glob("*"):
             assert set(json.loads(path.read_bytes())) == {"arguments", "files"}
+
+
+def test_every_command_is_a_target() -> None:
+    """But for automap run, which starts processes that train; the plans that it reads have their readers' targets."""
+    assert set(COMMANDS) == set(app.SUMMARIES) - {"run"}
 
 
 def test_a_document_never_holds_itself() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -306,12 +307,25 @@ def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, 
         resolved = [
             OmegaConf.to_container(own, resolve=True) for own in settings
         ]  # `${out}/…` is known above them only
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(record), *resolved))
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(_schema(record), *resolved))  # type: ignore[arg-type]
     except OmegaConfBaseException as error:
         key = f"{where}.{error.full_key}" if error.full_key else where
         raise BadInput(str(error).splitlines()[0], where=key, do="see conf/train.yaml") from None
     record(**merged)
     return dict(merged)
+
+
+@cache
+def _schema(record: type[Any]) -> Any:
+    """The keys and types of a record as OmegaConf checks them; `merge` copies it."""
+    return OmegaConf.structured(record)
+
+
+@cache
+def _data_settings() -> type[Any]:
+    """The arguments of PipelineData but its seed, as a record."""
+    known = get_type_hints(PipelineData.__init__).items()
+    return make_dataclass("DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "return")])
 
 
 def build_data(config: DictConfig) -> PipelineData:
@@ -320,11 +334,7 @@ def build_data(config: DictConfig) -> PipelineData:
     Raises:
         BadInput: a setting is unknown or of another kind.
     """
-    known = {
-        name: kind for name, kind in get_type_hints(PipelineData.__init__).items() if name not in ("seed", "return")
-    }
-    settings = make_dataclass("DataSettings", known.items())
-    return PipelineData(**_checked(settings, "data", config.data), seed=config.seed)
+    return PipelineData(**_checked(_data_settings(), "data", config.data), seed=config.seed)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:

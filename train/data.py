@@ -113,13 +113,16 @@ class PipelineData(L.LightningDataModule):
             self._optima(self._load()[1])
 
     def preview(self) -> tuple[Problems, Tensor]:
-        """The smallest held-out problems with their optima, which are found within seconds: where a training starts."""
+        """The smallest held-out problems, where a training starts, with their optima: kept, or found within seconds."""
         self._loaded = self._load()
         held_out = self._loaded[1]
         size = held_out.stages * held_out.nodes * held_out.devices_per_node
         size = np.where(held_out.stages >= self.min_stages, size, size.max(initial=0) + size)
-        smallest = held_out.take(np.argsort(size, kind="stable")[:PREVIEWED])
-        optima = np.array([optimal_length(smallest, i) for i in range(len(smallest))])
+        numbers = np.argsort(size, kind="stable")[:PREVIEWED]
+        smallest, kept = held_out.take(numbers), _read_optima(self._optima_file(held_out), len(held_out))
+        optima = (
+            np.array([optimal_length(smallest, i) for i in range(len(smallest))]) if kept is None else kept[numbers]
+        )
         solvable = np.isfinite(optima)
         return Problems.from_encoded(smallest.take(solvable)), torch.from_numpy(optima[solvable]).float()
 
@@ -173,9 +176,12 @@ class PipelineData(L.LightningDataModule):
             held_out = held_out.take(held_out.nodes * held_out.devices_per_node <= self.validation_devices)
         return training, held_out
 
+    def _optima_file(self, held_out: EncodedProblems) -> Path:
+        return self.path / f"optima-{_digest(held_out)[:16]}.npy"
+
     def _optima(self, held_out: EncodedProblems) -> np.ndarray:
         """[V] exact lengths of the held-out problems, NaN where nothing fits; kept beside the data set."""
-        cache = self.path / f"optima-{_digest(held_out)[:16]}.npy"
+        cache = self._optima_file(held_out)
         optima = _read_optima(cache, len(held_out))
         if optima is None:
             say(f"{self.path}: finding the exact optima of {len(held_out)} held-out problems, once")

@@ -23,7 +23,6 @@ from automap_models.envs.pipeline.env import SCALARS, Partial, Problems, legal_a
 from automap_models.formats.atomic import write_bytes
 from automap_models.planners.staged.policy import PLANS, Policy
 from automap_models.rl import targets
-from automap_models.rl.networks.one_step import OneStepQNetwork
 from automap_models.rl.networks.pipeline import LookAheadQNetwork
 from automap_models.version import __version__
 
@@ -235,7 +234,7 @@ def planner_model(module: RainbowModule, problems: Problems) -> onnx.ModelProto:
     """
     examples = example_tensors(module, problems)
     tables = isinstance(module.online, LookAheadQNetwork)
-    convert = _traced if isinstance(module.online, OneStepQNetwork) else _export
+    convert = _export if tables else _traced
     model: onnx.ModelProto = planner_graph(
         Pieces(
             first_cut=convert(FirstCut(module), examples),
@@ -292,8 +291,9 @@ def _traced(piece: Piece, examples: dict[str, Tensor]) -> onnx.ModelProto:
     """The same from one run of the piece, by the older exporter.
 
     For the thousand small operators of one_step's features torch.export was not through after ten minutes; this takes
-    seconds. It turns a `squeeze` of an axis of unknown length into a branch, which planner_graph cannot put together:
-    pieces take `select` instead. What it fixes by mistake the comparison with torch finds, at other batch sizes.
+    seconds, and one second instead of twenty for the paper's network. It turns a `squeeze` of an axis of unknown length
+    into a branch, which planner_graph cannot put together: pieces take `select` instead. What it fixes by mistake the
+    comparison with torch finds, at other batch sizes.
     """
     buffer: Any = io.BytesIO()  # which the signature does not name, but the older exporter takes
     with warnings.catch_warnings(), torch.no_grad():

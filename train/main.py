@@ -64,7 +64,7 @@ def train(config: DictConfig) -> L.Trainer:
     if newest is not None:
         saved = require_resumable(newest, module, data, config.trainer.devices * config.trainer.num_nodes)
         say(f"going on with {newest} after {saved['rainbow']['episodes']:,} episodes")
-        load_weights(module, newest, "ckpt_path")
+        module.load_state_dict(saved["state_dict"])
         gap = _say_gap(config, data, module)
     trainer: L.Trainer = build_trainer(config, epochs, gap)
     _write_config(config)

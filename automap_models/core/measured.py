@@ -34,8 +34,11 @@ class MeasuredStep:
         gathers_a_layer: collectives in which ZeRO-3 gathers a layer.
         gradient_bytes: of a parameter's gradient while it adds up: 2, 4, or 6, which is 4 beside one of 2.
         buffer_bytes: of buffers that gradients are reduced in and weights are gathered in.
+        gradient_moved_bytes, casts_weights_once, hopper_attention, loss_copies, tensor_loss_copies: as of
+            cost.layer_times.Runtime.
         step_s: seconds of a step; None where only memory, or a failure, was published.
         memory_bytes: the largest that one device held; None where it was not published.
+        only_tensors: whether that is what its tensors took, without the driver, libraries and buffers of collectives.
         fits: whether it ran; None where nobody says, or where it failed for a reason that was not published.
     """
 
@@ -55,8 +58,14 @@ class MeasuredStep:
     gathers_a_layer: int
     gradient_bytes: int
     buffer_bytes: float
+    gradient_moved_bytes: float = 6.0
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
     step_s: float | None
     memory_bytes: float | None
+    only_tensors: bool = False
     fits: bool | None
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,15 @@ class Kernels:
 
     def __len__(self) -> int:
         return int(self.passes.size)
+
+    @cached_property
+    def casts(self) -> NDArray[np.bool_]:
+        """[n] whether a kernel reads gradients of parameters that are whole and writes them in another type."""
+        per_token = (self.moved_marks & (Mark.SAMPLES | Mark.TOKENS)) > 0
+        entries = np.bincount(self.moved_kernels, minlength=len(self))
+        of_tokens = np.bincount(self.moved_kernels, per_token, minlength=len(self))
+        alone = (self.passes == WorkPass.WEIGHT) & (self.kinds == WorkKind.MEMORY)
+        return np.asarray(alone & (entries > 1) & (of_tokens == 0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,7 +118,8 @@ class LayerCosting:
             BadInput: the device has no peak for the precision.
         """
         s = strategy
-        divided = (s.tp, s.cp, s.ep, s.micro_batch, s.sequence_parallel, s.precision)
+        once = s.micro_batches if self.runtime.casts_weights_once and s.precision == "fp8" else 0
+        divided = (s.tp, s.cp, s.ep, s.micro_batch, s.sequence_parallel, s.precision, once)
         of_kernels = (divided, groups.tensor, groups.context, groups.experts)
         of_gathers = (groups.data, groups.expert_data) if s.zero == 3 else None
         key = (of_kernels, of_gathers)

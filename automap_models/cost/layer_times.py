@@ -39,8 +39,11 @@ FLASH_BACKWARD = 2.5
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CAST_BYTES = 5.0
 """Moved per element that is cast to 8 bits: read for its largest value, read again, written."""
-
-
+CAST_GRADIENT_BYTES = 6.0
+"""Moved per gradient that is read in 16 bits and written in 32, as the models are traced."""
+HOPPER_ATTENTION = 1.6
+"""How many times faster flash kernels that are written for Hopper and later devices, cuDNN's among them, are there than
+those of FlashAttention-2: 1.5 to 2.0 forward, 1.5 to 1.75 backward (Shah et al., 2407.08608, section 4.1)."""
 PREFETCHED = 0.9
 """Least share of ZeRO-3's communication that goes on beside computation where it prefetches, of all devices."""
 BoolArray = NDArray[np.bool_]
@@ -59,6 +62,14 @@ class Runtime:
         gathers_a_layer: collectives in which ZeRO-3 gathers a block, and reduces its gradients: FSDP makes one of all
             its parameters, DeepSpeed one of each.
         prefetches: whether ZeRO-3 gathers the next layer's weights while it computes, as FSDP does.
+        gradient_moved_bytes: of a parameter's gradient in every micro-batch, beyond what its product writes: 6 where it
+            is cast to fp32, or added up in 16 bits; 18 where it is cast and then added to one in fp32; 0 where the
+            product itself adds to what is there (gradient accumulation fusion of Megatron).
+        casts_weights_once: whether weights are cast to 8 bits once a step, and not for every micro-batch.
+        hopper_attention: whether flash kernels are written for Hopper and later devices (HOPPER_ATTENTION).
+        loss_copies: logits in fp32 that are held at once in the backward pass of the loss: Megatron's writes gradients
+            in place of the softmax, and holds the logits besides.
+        tensor_loss_copies: the same where tensor parallelism divides the vocabulary.
     """
 
     flash: bool = True
@@ -67,6 +78,11 @@ class Runtime:
     buffer_bytes: float = 0.0
     gathers_a_layer: int = 1
     prefetches: bool = True
+    gradient_moved_bytes: float = CAST_GRADIENT_BYTES
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
 
 
 DEFAULT_RUNTIME = Runtime()
@@ -228,6 +244,7 @@ class StepClock:
         computed_s = flop[is_product] / self._rates(sizes[:, 1:], core[is_product], block)
         times_s[is_product] = np.maximum(times_s[is_product], computed_s)
         times_s += self.constants.launch_s
+        times_s[kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
         if block and self.fp8_peak is not None:
             times_s += self._casts_s(kernels)
         cores = _by_pass(kernels.passes[core], times_s[core])
@@ -261,7 +278,10 @@ class StepClock:
             gathered = of_tokens & _any(marks, Mark.TENSOR) & ((marks[:, side] | marks[:, 3]) & Mark.TENSOR == 0)
             shared = self.strategy.tp if self.strategy.sequence_parallel else 1
             amounts = count * depth * other / np.where(gathered, shared, 1)
-            elements += np.where(forward | of_tokens, amounts, 0.0)
+            casts = np.where(forward | of_tokens, 1.0, 0.0)
+            if self.runtime.casts_weights_once:
+                casts = np.where(of_tokens, casts, casts / self.strategy.micro_batches)
+            elements += casts * amounts
         return np.where(chosen, elements, 0.0) * (CAST_BYTES / self.bytes_per_s)
 
     def _moved_bytes(self, kernels: Kernels, is_product: BoolArray) -> tuple[FloatArray, FloatArray]:
@@ -276,16 +296,18 @@ class StepClock:
         return of_kernels, _by_pass(passes, moved[flash])
 
     def selected_bytes(self, kernels: Kernels) -> float:
-        """Bytes of the results of every second product of the forward pass, and of the attention core."""
+        """Bytes of results of every second product of the forward pass, from the first, and of the attention core."""
         products = (kernels.kinds == WorkKind.PRODUCT) & (kernels.passes == WorkPass.FORWARD)
         results = self.shares.sizes_of(kernels)[:, :3].prod(axis=1)
         of_core = results[products & kernels.core]
-        elements = results[products & ~kernels.core].sum() / 2 + (of_core.min() if of_core.size else 0.0)
+        elements = results[products & ~kernels.core][::2].sum() + (of_core.min() if of_core.size else 0.0)
         return float(elements) * ITEM_BYTES[self.strategy.dtype]
 
     def _flash_s(self, forward_flop: float, moved: FloatArray) -> FloatArray:
         """[3] seconds of a flash kernel forward and backward; its backward pass makes gradients of activations only."""
         attained = self.peak * self.constants.attention_efficiency
+        if self.runtime.hopper_attention:
+            attained = min(self.peak, HOPPER_ATTENTION * attained)
         flop = np.array([forward_flop, FLASH_BACKWARD * forward_flop])
         both = np.array([moved[0], moved[1] + moved[2]])
         times_s = np.maximum(flop / attained, both / self.bytes_per_s) + self.constants.launch_s

@@ -257,8 +257,13 @@ class StageCosting:
 
     @property
     def gathered_parameters(self) -> float:
-        """Of the two neighbouring layers that have most."""
+        """Of the two neighbouring layers that have most; with FSDP also of what comes before and after the blocks.
+
+        FSDP gathers these as one unit, which it does not divide again before the backward pass.
+        """
         sizes = self.of_layers.parameters.sum(axis=1)[list(self.work.order)]
+        if self.runtime.prefetches and sizes.size > 3:
+            return float(sizes[0] + sizes[-1] + (sizes[2:-1] + sizes[1:-2]).max())
         return float((sizes[1:] + sizes[:-1]).max())
 
     @property
@@ -269,8 +274,9 @@ class StageCosting:
 
     @property
     def logits_bytes(self) -> float:
-        """Logits in fp32 and their gradients, but for what of them is counted as saved."""
+        """Logits in fp32 and what the loss makes of them, but for what of them is counted as saved."""
         shape, strategy = self.work.shape, self.strategy
+        copies = self.runtime.loss_copies if strategy.tp == 1 else self.runtime.tensor_loss_copies
         logits = 4.0 * shape.sequence * strategy.micro_batch * shape.vocabulary / (strategy.tp * strategy.cp)
         saved = float(self.of_layers.memory[self.work.order[-1], 0, 0])
-        return max(logits, 2 * logits - saved)
+        return max(logits, copies * logits - saved)

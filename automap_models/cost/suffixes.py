@@ -199,7 +199,7 @@ class StepSuffixes(Suffixes):
     Args:
         micro_batches: M.
         stages: S.
-        schedule: a key of core.schedules.WARM_UPS.
+        schedule: a key of core.pass_orders.WARM_UPS.
     """
 
     overlap = True

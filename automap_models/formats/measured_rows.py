@@ -60,6 +60,8 @@ HARDWARE = (
 that matches counts, and an empty name is none."""
 WITHOUT_FLASH = frozenset({"v100", "t4"})
 """Devices for which no kernel computes attention as a whole: FlashAttention asks for compute capability 8.0."""
+HOPPER = frozenset({"h100", "h100-96", "h200", "b200", "gb200"})
+"""Devices that there are flash kernels for which are written for Hopper and later devices."""
 GBIT = 1e9 / 8
 """Bytes."""
 DATA_SHEET_GB = GIB / 1e9
@@ -121,6 +123,12 @@ class MeasuredDocument(Foreign):
     memory_activations_gib: Positive | None = None
     oom: bool = False
     failed: bool = False
+
+    @property
+    def only_tensors(self) -> bool:
+        """Whether the memory is that of the tensors which PyTorch's allocator counts, or of their kinds."""
+        stated = self.memory_max_allocated_bytes is not None
+        return stated or (self.memory_gib is None and self.memory_gb is None)
 
 
 class DerivedDocument(Foreign):
@@ -232,8 +240,14 @@ def _step(row: RowDocument, source: SourceDocument) -> MeasuredStep:
         gathers_a_layer=PARAMETERS_A_LAYER[family] if system.gathers_parameters else 1,
         gradient_bytes=system.gradient_bytes.get(strategy.precision, 4),
         buffer_bytes=system.buffer_bytes if strategy.zero else 0.0,
+        gradient_moved_bytes=system.moved_bytes(year, strategy.precision),
+        casts_weights_once=system.casts_weights_once,
+        hopper_attention=system.hopper_attention and device in HOPPER,
+        loss_copies=system.loss_copies,
+        tensor_loss_copies=system.tensor_loss_copies,
         step_s=step_s,
         memory_bytes=memory_bytes,
+        only_tensors=measured.only_tensors,
         fits=False if measured.oom else True if step_s is not None else None,
     )
 

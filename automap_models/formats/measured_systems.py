@@ -18,6 +18,9 @@ TODAY = 9999
 """Year of a system whose name holds none, but for those that hardly anybody runs any more."""
 
 
+_DEEPSPEED_MOVED = {"bf16": 18.0}
+"""The same optimizers: BF16_Optimizer.update_hp_grads casts a gradient to fp32, 2 + 4 bytes, and adds it, 4 + 4 + 4;
+gradients in fp16 are added up where the backward pass writes them."""
 _DEEPSPEED_BYTES = {"fp16": 2, "bf16": 6}
 """FP16_Optimizer widens fp16 gradients where it updates; BF16_Optimizer adds up in fp32 beside bf16 gradients."""
 
@@ -43,6 +46,12 @@ class System:
         gradient_bytes: precision → bytes of a parameter's gradient while it adds up, where these are not 4.
         buffer_bytes: of buffers that ZeRO reduces and gathers in.
         micro_batches_are_ranks: whether a pipeline runs as many micro-batches as it has ranks, unless it is told.
+        gradient_moved_bytes: precision → bytes that are moved of a parameter's gradient in every micro-batch beyond
+            what its product writes, where these are not 6 (cost.layer_times.Runtime).
+        fused_gradients_from: the first year in which products of gradients add to what is there, and move none.
+        casts_weights_once: whether weights are cast to 8 bits once a step.
+        hopper_attention: whether flash kernels are those written for Hopper, where that is the device.
+        loss_copies, tensor_loss_copies: logits in fp32 that are held at once (cost.layer_times.Runtime).
     """
 
     pattern: str
@@ -61,6 +70,16 @@ class System:
     gradient_bytes: Mapping[str, int] = field(default_factory=dict)
     buffer_bytes: float = 0.0
     micro_batches_are_ranks: bool = False
+    gradient_moved_bytes: Mapping[str, float] = field(default_factory=dict)
+    fused_gradients_from: int = TODAY + 1
+    casts_weights_once: bool = False
+    hopper_attention: bool = False
+    loss_copies: float = 2.0
+    tensor_loss_copies: float = 2.0
+
+    def moved_bytes(self, year: int, precision: str) -> float:
+        """See `gradient_moved_bytes`."""
+        return 0.0 if year >= self.fused_gradients_from else self.gradient_moved_bytes.get(precision, 6.0)
 
     def shares_tokens(self, year: int, tp: int, selective: bool) -> bool:
         """Whether tensor parallelism shares tokens, too, in that year's system."""
@@ -81,9 +100,12 @@ SYSTEMS = (
         chunk_layers=1,
         async_tensor=True,
         gradient_bytes={"fp16": 2, "bf16": 2, "fp8": 2},
+        fused_gradients_from=0,
+        casts_weights_once=True,
+        hopper_attention=True,
     ),
     # Its functional_tests' model_config.yaml: transformer_engine, untied embeddings, no sequence parallelism.
-    System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True),
+    System("megatron-lm ci", 0, vocabulary_multiple=128, chunk_layers=1, untied=True, fused_gradients_from=0),
     # Stages by `type:transformer` of DeepSpeed's PipelineModule, which fills each up to the fullest one.
     # Buffers: 5e8 elements of 2 bytes to reduce, and as many to gather (reduce_bucket_size, allgather_bucket_size).
     System(
@@ -93,11 +115,23 @@ SYSTEMS = (
         vocabulary_multiple=128,
         chunk_layers=1,
         gradient_bytes=_DEEPSPEED_BYTES,
+        gradient_moved_bytes=_DEEPSPEED_MOVED,
         buffer_bytes=2e9,
     ),
     # arXiv 2205.05198 brought sequence parallelism and selective recomputation together, Transformer Engine attention
     # in one kernel by default; --make-vocab-size-divisible-by is 128.
-    System("megatron", 2024, "with selective recomputation", vocabulary_multiple=128, chunk_layers=1),
+    # Gradients are added up by products (gradient_accumulation_fusion) since 2022, weights cast to fp8 once a step
+    # (is_first_microbatch of Transformer Engine).
+    System(
+        "megatron",
+        2024,
+        "with selective recomputation",
+        vocabulary_multiple=128,
+        chunk_layers=1,
+        fused_gradients_from=2022,
+        casts_weights_once=True,
+        hopper_attention=True,
+    ),
     # ZeRO-3 gathers parameter by parameter.
     System(
         "deepspeed",
@@ -105,14 +139,28 @@ SYSTEMS = (
         remainder="last",
         undated=2021,
         gradient_bytes=_DEEPSPEED_BYTES,
+        gradient_moved_bytes=_DEEPSPEED_MOVED,
         buffer_bytes=2e9,
         gathers_parameters=True,
     ),
     System("oneflow", 2024, undated=2021),
     # parallelize_llama.py: SequenceParallel in the plan of tensor parallelism; the number of micro-batches
     # is the pipeline's degree unless an option says otherwise; fsdp_reshard_after_forward: weights stay gathered beside
-    # a pipeline, and so do gradients until its last micro-batch.
-    System("torchtitan", 0, "with tp", dropout=False, zero=3, zero_beside_pipeline=1, micro_batches_are_ranks=True),
+    # a pipeline, and so do gradients until its last micro-batch. Its memory is the allocator's reserved one. The loss,
+    # cross_entropy of logits that are widened to fp32, holds the logarithm of the softmax, the gradient of it and that
+    # of the logits at once, and blocks of the 16-bit logits, which are freed and not of their sizes; over a divided
+    # vocabulary (torch/distributed/tensor/parallel/loss.py) the exponential besides.
+    System(
+        "torchtitan",
+        0,
+        "with tp",
+        dropout=False,
+        zero=3,
+        zero_beside_pipeline=1,
+        micro_batches_are_ranks=True,
+        loss_copies=3.5,
+        tensor_loss_copies=4.5,
+    ),
     # NVIDIA's BERT and GPT before Transformer Engine.
     System("deeplearningexamples", 2024, undated=2021),
     # PyTorch 2 brought attention in one kernel; llm-foundry's MPT has it, too, and no dropout (scripts/train/yamls).

@@ -32,9 +32,6 @@ SCHEMA = 1
 KIND = "pipeline"
 FORMER = "hybrid-pipeline"
 """Kind of older files of plans whose stages shard operators."""
-TOLERANCE = 1e-6
-"""Relative difference at which a file's figure and the cost model's disagree."""
-STALE = "plan again for this profile and cluster"
 
 Objective = Literal["step", "length"]
 """What a plan was made short by: the simulated step under its schedule, or Auto-MAP's length L."""

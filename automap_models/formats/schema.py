@@ -26,6 +26,7 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -311,7 +312,7 @@ def load_yaml(path: str | os.PathLike[str], do: str) -> object:
 
     content, where = read_bytes(path, LARGEST_YAML_BYTES), str(path)
     try:
-        document = yaml.load(content, _loader())
+        document = _parsed_yaml(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
@@ -325,6 +326,19 @@ def load_yaml(path: str | os.PathLike[str], do: str) -> object:
     return document
 
 
+@functools.lru_cache(64)
+def _parsed_yaml(content: bytes) -> object:
+    """The document in a YAML file, whose readers leave it as it is: a shipped device is read for every cluster of it.
+
+    Raises:
+        yaml.YAMLError, ValueError and others: see `load_yaml`.
+    """
+    import yaml
+
+    return yaml.load(content, _loader())
+
+
+@functools.cache
 def _loader() -> type[yaml.SafeLoader]:
     """PyYAML's safe loader with YAML 1.2's numbers, without dates and merge keys, and without NaN and infinity."""
     import yaml

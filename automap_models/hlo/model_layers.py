@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import InstructionGraph, Phase
+from automap_models.hlo.block_labels import NO_BLOCK, BlockStack, operation_labels
 from automap_models.hlo.locations import in_attention_core
 from automap_models.hlo.module import Module
-from automap_models.hlo.repetition import NO_BLOCK, BlockStack, operation_labels
 from automap_models.hlo.step_classes import PASSED_THROUGH
 
 BEFORE = 0

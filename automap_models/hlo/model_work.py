@@ -23,12 +23,12 @@ from automap_models.core.instruction_graph import InstructionGraph, Phase
 from automap_models.core.model_work import Amounts, Kernels, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.core.strategy import TransformerShape
 from automap_models.cost.kernels import REDUCTION_OPCODES, Traffic, kernel_traffic
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.kept import kept_values
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
 from automap_models.hlo.module import Module
 from automap_models.hlo.module_kernels import module_traffic
-from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.sharding_classes import ModuleSharding
 from automap_models.hlo.sharding_rules import Use
 from automap_models.hlo.step_classes import PASSED_THROUGH, StepClasses, Sum

@@ -8,79 +8,34 @@ any other instance reads:
                                                 itself; 1 reads of 2 what 2 reads of the last (gradients)
     repeated    first ─ 1 ─ 2 ─ 3 ─ … ─ last    k reads of k − 1, of itself and of k + 1 the same
 
-An operation belongs to the instance that its location names. One whose location names none, such as a link in the
-chain of additions that sums a gradient over all blocks, belongs to the latest instance that it reads in the forward
-pass, to the earliest in the backward pass and the update; what reads operations whose locations name an instance,
-beside others, goes by these. Constants belong to the only instance that reads them.
+block_labels.py says which instance an operation belongs to.
 Whatever does not follow the pattern ends the attempt: the step is then traced as a whole.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
 from automap_models.core.instruction_graph import Argument, InstructionGraph, Phase
+from automap_models.hlo.block_labels import (
+    LAST,
+    NO_BLOCK,
+    TRACED,
+    BlockNames,
+    BlockStack,
+    labels_of_uses,
+    operation_labels,
+)
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Operation, Tensor
 from automap_models.hlo.sharding_rules import RuledModule, ShardingRules, Use, flat_rules
 
-_TRACED = 4
-"""Instances in a trace: the first, two alike, the last."""
-_LAST = _TRACED - 1
 _ALIKE = (1, 2)
-NO_BLOCK = -1
-"""In place of an instance, or a layer: an operation of none."""
-
-
-@dataclass(frozen=True)
-class BlockStack:
-    """Blocks of a model that repeat.
-
-    Attributes:
-        scope: path of a block without its number, such as `encoder/block_`.
-        layers: number of blocks.
-        lead: blocks at the beginning that differ from the others.
-        period: after how many blocks the same block comes again.
-        causal: whether tokens attend to earlier ones only.
-    """
-
-    scope: str
-    layers: int
-    lead: int = 0
-    period: int = 1
-    causal: bool = True
-
-    @property
-    def traced(self) -> int:
-        """Blocks of the trace that stands for all: as many as there are where that is no fewer."""
-        return min(self.layers, self.lead + _TRACED * self.period + (self.layers - self.lead) % self.period)
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Of a path that names a block: what comes before the number, and the number."""
-        return re.compile(rf"((?:^|[/(]){re.escape(self.scope)})(\d+)(?=$|[/)])")
-
-    def place(self, block: int) -> int:
-        """The instance of a trace that one of its blocks belongs to."""
-        return min(max(0, (block - self.lead) // self.period), _LAST)
-
-    def source(self, block: int) -> tuple[int, int | None]:
-        """The block of the trace that a block of the repeated step is like, and how many instances before it is."""
-        end = self.layers - self.traced
-        if block < self.lead + self.period:
-            return block, None
-        if block - end >= 0 and self.place(block - end) == _LAST:
-            return block - end, None
-        shift, of_period = divmod(block - self.lead - self.period, self.period)
-        return self.lead + self.period + of_period, shift
 
 
 def repeated(module: MlirModule, stacks: Sequence[BlockStack]) -> RuledModule | None:
@@ -132,43 +87,6 @@ class _Copy(NamedTuple):
         return self.key[2] - 1 if isinstance(self.key, tuple) else None
 
 
-class _Names:
-    """Instances that names belong to, and the names of other instances."""
-
-    def __init__(self, stacks: Sequence[BlockStack]) -> None:
-        self._stacks = stacks
-        self._patterns = [stack.pattern for stack in stacks]
-        self._known: dict[tuple[str, int | None], str] = {}
-
-    def label(self, name: str) -> int:
-        """The number of the instance that a name names: four times its stack and its place; NO_BLOCK for none."""
-        for s, pattern in enumerate(self._patterns):
-            match = pattern.search(name)
-            if match is not None:
-                return _TRACED * s + self._stacks[s].place(int(match[2]))
-        return NO_BLOCK
-
-    def prefix(self, name: str) -> tuple[str, int] | None:
-        """A name up to the number of its block, and the stack; None for a name of no block."""
-        matches = ((pattern.search(name), s) for s, pattern in enumerate(self._patterns))
-        return next(((name[: match.end(1)], s) for match, s in matches if match is not None), None)
-
-    def renamed(self, name: str, shift: int | None) -> str:
-        """The name so many instances further on, or, of what is not repeated, with the last blocks' new numbers."""
-        key = (name, shift)
-        if key not in self._known:
-            for s, pattern in enumerate(self._patterns):
-                name = pattern.sub(lambda match, s=s: match[1] + str(self._moved(s, int(match[2]), shift)), name)  # type: ignore[misc]
-            self._known[key] = name
-        return self._known[key]
-
-    def _moved(self, s: int, block: int, shift: int | None) -> int:
-        stack = self._stacks[s]
-        if shift is not None:
-            return block + shift * stack.period
-        return block + (stack.layers - stack.traced if self._stacks[s].place(block) > 1 else 0)
-
-
 class _Values:
     """Values of a trace by the instance that they belong to, and what takes their place in further instances.
 
@@ -193,13 +111,13 @@ class _Values:
 
     def key_in_instance(self, value: int, k: int) -> _Key:
         """What a value is in instance k; itself where it is not repeated."""
-        s, place = divmod(self.labels[value], _TRACED)
+        s, place = divmod(self.labels[value], TRACED)
         return (s, self._position[value], k) if place in _ALIKE and self.labels[value] != NO_BLOCK else value
 
     def copied(self, first: int, second: int, s: int, k: int) -> _Key:
         """What an item of instance k reads where that of instance 1 reads `first` and that of instance 2 `second`."""
         label_1, label_2 = self.labels[first], self.labels[second]
-        one, two = _TRACED * s + 1, _TRACED * s + 2
+        one, two = TRACED * s + 1, TRACED * s + 2
         if first == second:
             _require(label_1 not in (one, two))
             return first
@@ -214,10 +132,10 @@ class _Values:
 
     def fixed(self, value: int, label: int) -> _Key:
         """What an item that is not repeated, of the instance `label`, reads for a value."""
-        s, place = divmod(self.labels[value], _TRACED)
+        s, place = divmod(self.labels[value], TRACED)
         if self.labels[value] == NO_BLOCK or place not in _ALIKE:
             return value
-        _require(label == _TRACED * s + (0 if place == 1 else _LAST))
+        _require(label == TRACED * s + (0 if place == 1 else LAST))
         return self.key_in_instance(value, 1 if place == 1 else self._last[s])
 
 
@@ -225,7 +143,7 @@ class _Repetition:
     """The repetition of a traced module; see `repeated`."""
 
     def __init__(self, module: MlirModule, stacks: Sequence[BlockStack]) -> None:
-        self.trace, self.stacks, self.names = module, stacks, _Names(stacks)
+        self.trace, self.stacks, self.names = module, stacks, BlockNames(stacks)
         self.graph: InstructionGraph = instruction_graph(module)
         self.last = [(stack.layers - stack.lead) // stack.period - 2 for stack in stacks]
         self.argument_labels = [self.names.label(argument.name) for argument in module.arguments]
@@ -273,8 +191,8 @@ class _Repetition:
         """Raise _UnlikeError unless the operations of instance 2 are those of instance 1."""
         operations, graph = self.trace.operations, self.graph
         for s in range(len(self.stacks)):
-            one, two = (self.items.members[_TRACED * s + place] for place in _ALIKE)
-            values = [self.values.members[_TRACED * s + place] for place in _ALIKE]
+            one, two = (self.items.members[TRACED * s + place] for place in _ALIKE)
+            values = [self.values.members[TRACED * s + place] for place in _ALIKE]
             _require(len(one) == len(two) > 0 and len(values[0]) == len(values[1]))
             for i, j in zip(one, two, strict=True):
                 first, second = operations[i], operations[j]
@@ -339,7 +257,7 @@ class _Repetition:
     def _outputs(self, ids: dict[_Key, int]) -> Iterator[int]:
         """The values that the step returns; those of a block all at the place of instance 1."""
         for v in self.trace.outputs:
-            s, place = divmod(self.values.labels[v], _TRACED)
+            s, place = divmod(self.values.labels[v], TRACED)
             if self.values.labels[v] == NO_BLOCK or place not in _ALIKE:
                 yield ids[v]
             elif place == 1:
@@ -355,7 +273,7 @@ class _Repetition:
         rules = rules_of(self.trace)
         rank = {i: position for position, i in enumerate(self.order)}
         uses = sorted((*rules.uses, *rules.unruled), key=lambda use: rank[use.operation])
-        use_labels, value_labels = _labels_of_uses(uses, self.labels, self.argument_labels, len(rules.tensors))
+        use_labels, value_labels = labels_of_uses(uses, self.labels, self.argument_labels, len(rules.tensors))
         items = _Values(use_labels, range(len(uses)), self.last)
         order = [*range(len(self.argument_labels)), *_own_first(uses, use_labels, value_labels)]
         values = _Values(value_labels, order, self.last)
@@ -378,7 +296,7 @@ class _Repetition:
     def _argument_keys(self, ids: dict[_Key, int]) -> Iterator[tuple[int, int, _Key]]:
         """The arguments of the trace, the instances that they stand for and their keys."""
         for v, label in enumerate(self.argument_labels):
-            s, place = divmod(label, _TRACED)
+            s, place = divmod(label, TRACED)
             if label != NO_BLOCK and place in _ALIKE:
                 if place == 1:
                     yield from ((v, k, self.values.key_in_instance(v, k)) for k in range(1, self.last[s] + 1))
@@ -390,7 +308,7 @@ class _Repetition:
     ) -> Iterator[tuple[Iterator[_Key], _Key]]:
         """What each copy of a use reads and makes, and the operation that it belongs to."""
         use, label = uses[i], items.labels[i]
-        s, place = divmod(label, _TRACED)
+        s, place = divmod(label, TRACED)
         if label == NO_BLOCK or place not in _ALIKE:
             yield (values.fixed(v, label) for v in use.values), self.items.key_in_instance(use.operation, 1)
         elif place == 1:
@@ -406,62 +324,6 @@ class _Repetition:
         return self._partner(i, items)
 
 
-def operation_labels(
-    operations: Sequence[Operation], graph: InstructionGraph, argument_labels: Sequence[int], own: Sequence[int]
-) -> list[int]:
-    """[n] the instance, or layer, that each operation belongs to, see above.
-
-    Args:
-        argument_labels: of the arguments.
-        own: [n] of the operations, NO_BLOCK where its location does not say.
-    """
-    labels, of_values = list[int](), list(argument_labels)
-    named = set(range(len(argument_labels)))
-    latest: list[Callable[[Iterable[int]], int]] = [max if phase == Phase.FORWARD else min for phase in graph.phases]
-    for op, stated, extreme in zip(operations, own, latest, strict=True):
-        label = stated
-        if label != NO_BLOCK:
-            named.update(range(len(of_values), len(of_values) + len(op.results)))
-        else:
-            known = [v for v in op.operands if of_values[v] != NO_BLOCK]
-            known = [v for v in known if v in named] or known
-            label = extreme(of_values[v] for v in known) if known else NO_BLOCK
-        labels.append(label)
-        of_values += [label] * len(op.results)
-    readers: dict[int, set[int]] = defaultdict(set)
-    producers = graph.producers.tolist()
-    for i in range(len(operations) - 1, -1, -1):
-        if labels[i] == NO_BLOCK and len(readers[i]) == 1:
-            labels[i] = next(iter(readers[i]))
-        for v in operations[i].operands:
-            readers[producers[v]].add(labels[i])
-    return labels
-
-
-def _labels_of_uses(
-    uses: Sequence[Use], labels: Sequence[int], argument_labels: Sequence[int], n_values: int
-) -> tuple[list[int], list[int]]:
-    """The instances that uses and their values belong to; a copy of what is made of constants, to its reader's."""
-    of_uses, of_values = [NO_BLOCK] * len(uses), [NO_BLOCK] * n_values
-    readers: dict[int, set[int]] = defaultdict(set)
-    for i in range(len(uses) - 1, -1, -1):
-        use = uses[i]
-        results = use.values[len(use.values) - use.results :]
-        reading = {label for v in results for label in readers[v]}
-        own = labels[use.operation]
-        of_uses[i] = own if own != NO_BLOCK else next(iter(reading)) if len(reading) == 1 else NO_BLOCK
-        for v in results:
-            of_values[v] = of_uses[i]
-        for v in use.values[: len(use.values) - use.results]:
-            readers[v].add(of_uses[i])
-    result_values = {v for use in uses for v in use.values[len(use.values) - use.results :]}
-    for v, reading in readers.items():
-        if v not in result_values and len(reading) == 1:
-            of_values[v] = next(iter(reading))
-    of_values[: len(argument_labels)] = argument_labels
-    return of_uses, of_values
-
-
 def _own_first(uses: Sequence[Use], use_labels: Sequence[int], value_labels: Sequence[int]) -> Iterator[int]:
     """The values of uses: those of each instance as its own uses meet them, then the others."""
     for use, label in zip(uses, use_labels, strict=True):
@@ -472,7 +334,7 @@ def _own_first(uses: Sequence[Use], use_labels: Sequence[int], value_labels: Seq
 
 def _of_key(key: _Key, values: _Values) -> int:
     """A value of the trace that is of the type of the one that the key identifies."""
-    return key if isinstance(key, int) else values.members[_TRACED * key[0] + 1][key[1]]
+    return key if isinstance(key, int) else values.members[TRACED * key[0] + 1][key[1]]
 
 
 def _update_last(operations: Sequence[Operation], graph: InstructionGraph, labels: Sequence[int]) -> list[int]:
@@ -506,7 +368,7 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
     at = 0
     while at < len(order):
         i, label = order[at], labels[order[at]]
-        place = label % _TRACED
+        place = label % TRACED
         if label == NO_BLOCK or place not in _ALIKE:
             yield _Copy(i, i)
             at += 1
@@ -516,7 +378,7 @@ def _sequence(order: Sequence[int], labels: Sequence[int], items: _Values) -> It
         other = _run(order[at + len(run) :], labels, (label - place + 3 - place,))
         _require([items.key_in_instance(p, 1) for p in own] == [items.key_in_instance(p, 1) for p in other])
         of = dict(zip(own, own if place == 1 else other, strict=True))
-        for count, k in enumerate(items.instances(label // _TRACED, descending=place == 2)):
+        for count, k in enumerate(items.instances(label // TRACED, descending=place == 2)):
             for p in run if count == 0 else own:
                 yield _Copy(of[p], items.key_in_instance(p, k)) if p in of else _Copy(p, p)
         at += len(run) + len(other)

@@ -12,6 +12,7 @@ from automap_models.hlo.adapter import MlirModule
 from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.module import Tensor
 from automap_models.hlo.sharding_rules import Role, Rule, ShardingRules, Use, flat_rules, same_everywhere
+from automap_models.hlo.stablehlo_values import opcode_of
 
 _SPLIT = "sdy-constant-or-scalar-splitter"
 _RULES = "func.func(sdy-populate-op-sharding-rules)"
@@ -66,7 +67,9 @@ def collectives(module: MlirModule, along: Sequence[tuple[Sequence[int], int]]) 
         _annotate(copy, module.argument_types, along)
         _run(copy, _PROPAGATE)
         inserted = (op for op in nested_operations(copy) if op.name.startswith("sdy.") and len(op.operands))
-        return tuple(Collective(_opcode(op), _tensor(op.results[0].type).nbytes) for op in inserted if len(op.results))
+        return tuple(
+            Collective(opcode_of(op), _tensor(op.results[0].type).nbytes) for op in inserted if len(op.results)
+        )
 
 
 def _annotate(mlir: Any, tensors: Sequence[Tensor], along: Sequence[tuple[Sequence[int], int]]) -> None:
@@ -133,9 +136,9 @@ class _Reader:
             if op.name in _DATA_FLOW:
                 yield from self._data_flow(op, index)
             elif _RULE in attributes:
-                yield Use(index, _opcode(op), values, self._rule(attributes[_RULE]), len(op.results))
+                yield Use(index, opcode_of(op), values, self._rule(attributes[_RULE]), len(op.results))
             elif len(op.results) and len(op.operands) and any(self.tensors[v].shape for v in values):
-                yield Use(index, _opcode(op), values, None)
+                yield Use(index, opcode_of(op), values, None)
 
     def _data_flow(self, op: Any, index: int) -> Iterator[Use]:
         """What the operations in the regions of an operation say, and which of its values are one and the same."""
@@ -153,7 +156,7 @@ class _Reader:
             groups = zip(op.results, *returned, strict=True)
         for group in groups:
             values = tuple(map(self._id, group))
-            yield Use(index, _opcode(op), values, same_everywhere(self.tensors[values[0]].shape, len(values)))
+            yield Use(index, opcode_of(op), values, same_everywhere(self.tensors[values[0]].shape, len(values)))
 
     def _id(self, value: Any) -> int:
         known = self._ids.get(value)
@@ -169,10 +172,6 @@ class _Reader:
         if attribute not in self._rules:
             self._rules[attribute] = _rule(sdy.OpShardingRuleAttr(attribute))
         return self._rules[attribute]
-
-
-def _opcode(op: Any) -> str:
-    return str(op.name.rpartition(".")[2])
 
 
 def _tensor(kind: Any) -> Tensor:

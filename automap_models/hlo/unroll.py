@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,25 @@ from automap_models.hlo.flat_module import nested_operations
 from automap_models.hlo.hlo_text import order_mark, read_marks, with_label
 from automap_models.hlo.locations import scopes
 from automap_models.hlo.mlir_walk import constant_integer, loop_counter, read_from_outside
+from automap_models.hlo.stablehlo_values import (
+    are_numbers,
+    before_reshape,
+    clamped,
+    divided,
+    drop_unused,
+    folded,
+    integers_of,
+    is_argument,
+    is_index,
+    is_zero,
+    name_of,
+    number_constant,
+    opcode_of,
+    operand_of_slice,
+    reshaped_slice,
+    shape_of,
+    slices_twice,
+)
 
 MOST_OPERATIONS = 200_000
 """Of all rounds of a loop: one that would become more stays a loop."""
@@ -43,29 +62,7 @@ MOST_ROWS = 4096
 
 _LOOP = "stablehlo.while"
 _BODY = "/body"
-_IMPURE = frozenset({"custom_call", "infeed", "outfeed", "recv", "rng", "send"})
 _PARAMETER, _INPUT = 1, 2
-_INTEGERS: Mapping[str, Callable[..., int]] = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
-    "maximum": max,
-    "minimum": min,
-    "negate": lambda a: -a,
-    "convert": lambda a: a,
-    "reshape": lambda a: a,
-    "broadcast_in_dim": lambda a: a,
-    "select": lambda p, a, b: a if p else b,
-    "clamp": lambda low, a, high: min(max(a, low), high),
-}
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
-}
 _THROUGH = frozenset({"convert", "negate", "multiply", "add", "subtract", "divide"})
 """Elementwise: a slice of their result is what they make of slices."""
 _LAYOUT = frozenset({"result_layout", "xla_shape"})
@@ -110,7 +107,7 @@ def unroll(block: Any, arguments: Sequence[Argument]) -> bool:
         Whether anything was changed.
     """
     operations = [op.operation for op in block.operations]
-    unrolled = _slices_twice(operations)
+    unrolled = slices_twice(operations)
     if not unrolled and not any(op.name == _LOOP for op in operations):
         return False
     unroller = _Unroller(block, arguments, follows=unrolled)
@@ -147,8 +144,8 @@ class _Unroller:
             if any(map(self._is_layered, sources)) and _is_small(op):
                 return self._unroll(op, sources)
         self.note(op)
-        if _opcode(op) == "slice" and set(_integers(op, "strides")) == {1}:
-            key = op.operands[0], _integers(op, "start_indices"), _shape(op.results[0])
+        if opcode_of(op) == "slice" and set(integers_of(op, "strides")) == {1}:
+            key = op.operands[0], integers_of(op, "start_indices"), shape_of(op.results[0])
             known = self._followed(*key, op) if self.follows else None
             if known is None or isinstance(known, int):
                 known = self._slices.setdefault(key, op.results[0])
@@ -178,15 +175,15 @@ class _Unroller:
         self._flatten()
         for loop, _ in reversed(self._unrolled):
             loop.erase()
-        _drop_unused(self.block)
+        drop_unused(self.block)
         return True
 
     def _flatten(self) -> None:
         """Let a concatenation of concatenations along the first dimension be one of their rows."""
         for op in [op.operation for op in self.block.operations]:
-            if _opcode(op) != "concatenate" or ir.IntegerAttr(op.attributes["dimension"]).value:
+            if opcode_of(op) != "concatenate" or ir.IntegerAttr(op.attributes["dimension"]).value:
                 continue
-            rows, *rest = _shape(op.results[0])
+            rows, *rest = shape_of(op.results[0])
             if rows > MOST_ROWS or len(op.operands) == rows:
                 continue
             nothing, size = (0,) * len(rest), (1, *rest)
@@ -224,7 +221,7 @@ class _Unroller:
         """What an argument of a loop is before its first round."""
         if value in self.stacks:
             return self.stacks[value]
-        number = constant_integer(value) if _is_index(value.type) else None
+        number = constant_integer(value) if is_index(value.type) else None
         return value if number is None else number
 
     def _key(self, loop: Any, sources: Sequence[Any]) -> _Key:
@@ -263,7 +260,7 @@ class _Unroller:
             return self.sliced(stack.base, starts, sizes, loop) if known is None and new else known
         if isinstance(written, int):
             return written
-        if _shape(written) == sizes:
+        if shape_of(written) == sizes:
             return written
         known = self._followed(written, inside, sizes, loop, new=new)
         return self.sliced(written, inside, sizes, loop) if known is None and new else known
@@ -278,19 +275,19 @@ class _Unroller:
             loop: in front of which a reshape may be put, or a slice of what the source is made from.
             new: whether there may be a slice that there was not.
         """
-        if _shape(source) == sizes:
+        if shape_of(source) == sizes:
             return source
         if source in self.stacks:
             return self._of_stack(self.stacks[source], starts, sizes, loop, new=new)
-        if _is_argument(source):
+        if is_argument(source):
             return None
         maker = source.owner.operation
-        opcode = _opcode(maker)
-        if opcode == "slice" and set(_integers(maker, "strides")) == {1}:
-            starts = tuple(map(sum, zip(starts, _integers(maker, "start_indices"), strict=True)))
+        opcode = opcode_of(maker)
+        if opcode == "slice" and set(integers_of(maker, "strides")) == {1}:
+            starts = tuple(map(sum, zip(starts, integers_of(maker, "start_indices"), strict=True)))
             return self._from_operand(maker.operands[0], starts, sizes, loop, new=new)
         if opcode == "concatenate":
-            piece = _operand_of(maker, starts, sizes)
+            piece = operand_of_slice(maker, starts, sizes)
             return None if piece is None else self._from_operand(*piece, sizes, loop, new=new)
         is_view = opcode in {"reshape", "broadcast_in_dim"}
         return self._through_view(source, maker.operands[0], starts, sizes, loop, new=new) if is_view else None
@@ -299,13 +296,13 @@ class _Unroller:
         self, view: Any, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any, *, new: bool
     ) -> _Term | None:
         """A slice of the same elements in another shape, as a slice of their source in the view's shape."""
-        alike = math.prod(_shape(view)) == math.prod(_shape(source))
-        box = _box(starts, sizes, _shape(view), _shape(source)) if alike else None
+        alike = math.prod(shape_of(view)) == math.prod(shape_of(source))
+        box = reshaped_slice(starts, sizes, shape_of(view), shape_of(source)) if alike else None
         piece = None if box is None else self._from_operand(source, *box, loop, new=new)
         if piece is None or isinstance(piece, int):
             return piece
         kind = ir.RankedTensorType.get(list(sizes), view.type.element_type)
-        before = piece if piece.type == kind else _before_reshape(piece, kind)
+        before = piece if piece.type == kind else before_reshape(piece, kind)
         if before is not None:
             return before
         with ir.InsertionPoint(loop), ir.Location.unknown():
@@ -321,13 +318,13 @@ class _Unroller:
 
     def _slice(self, source: Any, starts: tuple[int, ...], sizes: tuple[int, ...], loop: Any) -> Any:
         """A new slice; where the source is an elementwise function of parameters, that function of their slices."""
-        maker = None if _is_argument(source) else source.owner.operation
+        maker = None if is_argument(source) else source.owner.operation
         kind = ir.RankedTensorType.get(list(sizes), source.type.element_type)
         parts: list[Any] | None = None
         if maker is not None and not self.depends.get(source, 0) & _INPUT:
-            if _opcode(maker) in _THROUGH:
+            if opcode_of(maker) in _THROUGH:
                 parts = [self.sliced(value, starts, sizes, loop) for value in maker.operands]
-            elif _opcode(maker) == "broadcast_in_dim" and not _shape(maker.operands[0]):
+            elif opcode_of(maker) == "broadcast_in_dim" and not shape_of(maker.operands[0]):
                 parts = list(maker.operands)
         with ir.InsertionPoint(loop):
             if maker is not None and parts is not None:
@@ -342,14 +339,14 @@ class _Unroller:
     def value(self, term: _Term, kind: Any) -> Any:
         """A term as a value of that type, made at the current insertion point where it is none yet."""
         if isinstance(term, int):
-            return _number(term, kind)
+            return number_constant(term, kind)
         if not isinstance(term, _Stack):
             return term
-        whole = _shape(term.base)
+        whole = shape_of(term.base)
         sizes = [*whole[: term.dim], term.size, *whole[term.dim + 1 :]]
         one = ir.RankedTensorType.get(sizes, term.base.type.element_type)
         slices = sorted(term.written.items())
-        written = {start: _number(part, one) if isinstance(part, int) else part for start, part in slices}
+        written = {start: number_constant(part, one) if isinstance(part, int) else part for start, part in slices}
         parts = list(written.values())
         if len(parts) * term.size == whole[term.dim]:
             joined = stablehlo.ConcatenateOp(parts, term.dim)
@@ -357,7 +354,7 @@ class _Unroller:
             return joined.result
         value, index = term.base, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         for start, part in written.items():
-            starts = [_number(start if dim == term.dim else 0, index) for dim in range(len(whole))]
+            starts = [number_constant(start if dim == term.dim else 0, index) for dim in range(len(whole))]
             updated = stablehlo.DynamicUpdateSliceOp(value, part, starts)
             self.note(updated.operation)
             value = updated.result
@@ -389,50 +386,50 @@ class _Round:
         numbers = dict(self.terms)
         for op in operations:
             terms = [numbers.get(value, value) for value in op.operands]
-            if _opcode(op) == "dynamic_slice" and _is_counted(op):
-                sizes, whole = _integers(op, "slice_sizes"), _shape(op.operands[0])
-                if not _are_numbers(terms[1:]):
+            if opcode_of(op) == "dynamic_slice" and _is_counted(op):
+                sizes, whole = integers_of(op, "slice_sizes"), shape_of(op.operands[0])
+                if not are_numbers(terms[1:]):
                     continue
-                starts = _clamped(terms[1:], sizes, whole)
-                return next((starts[dim] // sizes[dim] for dim in _divided(sizes, whole)), None)
-            number = _folded(op, terms)
+                starts = clamped(terms[1:], sizes, whole)
+                return next((starts[dim] // sizes[dim] for dim in divided(sizes, whole)), None)
+            number = folded(op, terms)
             if number is not None:
                 numbers[op.results[0]] = number
         return None
 
     def _is_known(self, op: Any) -> bool:
         """Whether a result needs no operation: it is a number, a slice that is known, or a stack with one more."""
-        opcode = _opcode(op)
+        opcode = opcode_of(op)
         terms = [self.terms.get(value, value) for value in op.operands]
-        if opcode == "dynamic_slice" and _are_numbers(terms[1:]):
-            sizes = _integers(op, "slice_sizes")
-            starts = _clamped(terms[1:], sizes, _shape(op.operands[0]))
+        if opcode == "dynamic_slice" and are_numbers(terms[1:]):
+            sizes = integers_of(op, "slice_sizes")
+            starts = clamped(terms[1:], sizes, shape_of(op.operands[0]))
             term: _Term | None = self._unroller.sliced(terms[0], starts, sizes, self._loop)
-        elif opcode == "slice" and set(_integers(op, "strides")) == {1}:
-            starts, sizes = _integers(op, "start_indices"), _shape(op.results[0])
+        elif opcode == "slice" and set(integers_of(op, "strides")) == {1}:
+            starts, sizes = integers_of(op, "start_indices"), shape_of(op.results[0])
             term = self._unroller.sliced(terms[0], starts, sizes, self._loop)
-        elif opcode == "dynamic_update_slice" and _are_numbers(terms[2:]):
+        elif opcode == "dynamic_update_slice" and are_numbers(terms[2:]):
             term = self._stacked(op, terms)
         elif opcode == "reshape" and isinstance(terms[0], ir.Value):
-            term = _before_reshape(terms[0], op.results[0].type)
+            term = before_reshape(terms[0], op.results[0].type)
         elif opcode == "add" and any(isinstance(term, _Stack) for term in terms):
             term = _added(*terms)
         else:
-            term = _folded(op, terms)
+            term = folded(op, terms)
         if term is not None:
             self.terms[op.results[0]] = term
         return term is not None
 
     def _stacked(self, op: Any, terms: Sequence[_Term]) -> _Term | None:
         """A stack with one slice more, or the slice that is all of it; None where that does not fit to the others."""
-        whole, part = _shape(op.operands[0]), _shape(op.operands[1])
-        cut = _divided(part, whole)
+        whole, part = shape_of(op.operands[0]), shape_of(op.operands[1])
+        cut = divided(part, whole)
         if not cut and not isinstance(terms[1], _Stack):
             return terms[1]
         if len(cut) != 1 or isinstance(terms[0], int) or isinstance(terms[1], _Stack):
             return None
         dim, size = cut[0], part[cut[0]]
-        start = _clamped(terms[2:], part, whole)[dim]
+        start = clamped(terms[2:], part, whole)[dim]
         before = terms[0] if isinstance(terms[0], _Stack) else _Stack(terms[0], dim, size, {}, self._key)
         if start % size or (before.dim, before.size) != (dim, size):
             return None
@@ -455,68 +452,25 @@ class _Round:
         """Say in the locations of an operation and of what is in it which round it is of."""
         prefix = _path(self._loop) + _BODY
         for op in [copy, *nested_operations(copy)]:
-            op.location = ir.Location.name(with_label(_name(op), prefix, label))
-        order = read_marks(_name(self._loop))[1]
+            op.location = ir.Location.name(with_label(name_of(op), prefix, label))
+        order = read_marks(name_of(self._loop))[1]
         if order:
             marks = "".join(map(order_mark, (*order, self._number)))
-            copy.location = ir.Location.name(marks + _name(copy))
+            copy.location = ir.Location.name(marks + name_of(copy))
 
 
 def _added(first: _Term, second: _Term) -> _Stack | None:
     """The sum of stacks that were zeros, or of one and zeros, where no two wrote in one place; None for other sums."""
     for stack, other in ((first, second), (second, first)):
-        if not isinstance(stack, _Stack) or isinstance(other, int) or not _is_zero(stack.base):
+        if not isinstance(stack, _Stack) or isinstance(other, int) or not is_zero(stack.base):
             continue
         if isinstance(other, _Stack):
             alike = (stack.dim, stack.size) == (other.dim, other.size)
-            if alike and _is_zero(other.base) and not stack.written.keys() & other.written.keys():
+            if alike and is_zero(other.base) and not stack.written.keys() & other.written.keys():
                 return replace(stack, written={**stack.written, **other.written})
-        elif _is_zero(other):
+        elif is_zero(other):
             return stack
     return None
-
-
-def _is_zero(value: Any) -> bool:
-    """Whether a value is made of zeros and nothing else."""
-    maker = None if _is_argument(value) else value.owner.operation
-    if maker is not None and _opcode(maker) == "broadcast_in_dim":
-        return _is_zero(maker.operands[0])
-    if maker is None or _opcode(maker) != "constant":
-        return False
-    elements = ir.DenseElementsAttr(maker.attributes["value"])
-    return bool(elements.is_splat and str(elements.get_splat_value()).split(" ")[0] in {"0", "0.000000e+00", "false"})
-
-
-def _box(
-    starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int], other: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Where a slice of an array lies in the same elements in another shape: starts and sizes; None if in no one slice.
-
-    Both are contiguous: ones, then one dimension cut, then whole ones.
-    """
-    cut = _divided(sizes, whole)
-    if cut and any(size != 1 for size in sizes[: cut[-1]]):
-        return None
-    count, offset, step = math.prod(sizes), 0, 1
-    for at, most in zip(reversed(starts), reversed(whole), strict=True):
-        offset, step = offset + at * step, step * most
-    box, left, stride = list[tuple[int, int]](), count, math.prod(other)
-    for most in other:
-        stride //= most
-        at, offset = divmod(offset, stride)
-        size = max(left // stride, 1)
-        if (size > 1 and left % stride) or at + size > most:
-            return None
-        left = left if size == 1 and left < stride else left // size
-        box.append((at, size))
-    return tuple(at for at, _ in box), tuple(size for _, size in box)
-
-
-def _slices_twice(operations: Sequence[Any]) -> bool:
-    """Whether the same slice of an argument is taken twice."""
-    slices = [op for op in operations if _opcode(op) == "slice" and _is_argument(op.operands[0])]
-    keys = [(op.operands[0], _integers(op, "start_indices"), _shape(op.results[0])) for op in slices]
-    return len(set(keys)) < len(keys)
 
 
 def _is_small(loop: Any) -> bool:
@@ -530,7 +484,7 @@ def _sliced_arguments(loop: Any) -> list[int]:
     body = loop.regions[1].blocks[0]
     *operations, returned = [op.operation for op in body.operations]
     constant = {i for i, value in enumerate(returned.operands) if value == body.arguments[i]}
-    read = {op.operands[0] for op in operations if _opcode(op) == "dynamic_slice" and _is_counted(op)}
+    read = {op.operands[0] for op in operations if opcode_of(op) == "dynamic_slice" and _is_counted(op)}
     return [i for i in sorted(constant) if body.arguments[i] in read]
 
 
@@ -539,91 +493,5 @@ def _is_counted(op: Any) -> bool:
     return any(constant_integer(index) is None for index in list(op.operands)[1:])
 
 
-def _folded(op: Any, terms: Sequence[_Term]) -> int | None:
-    """The number that an operation makes of numbers; None where it makes none, or not of numbers."""
-    if len(op.results) != 1 or not _is_index(op.results[0].type):
-        return None
-    if _opcode(op) == "constant":
-        return constant_integer(op.results[0])
-    if not terms or not _are_numbers(terms):
-        return None
-    if _opcode(op) == "compare":
-        name = str(op.attributes["comparison_direction"])
-        return next((int(holds(*terms)) for word, holds in _COMPARISONS.items() if f" {word}>" in name), None)
-    function = _INTEGERS.get(_opcode(op))
-    return None if function is None else int(function(*terms))
-
-
-def _operand_of(joined: Any, starts: Sequence[int], sizes: Sequence[int]) -> tuple[Any, tuple[int, ...]] | None:
-    """The operand of a concatenation that a slice of its result is in, and where it starts there; None if in no one."""
-    dim, at = ir.IntegerAttr(joined.attributes["dimension"]).value, 0
-    for value in joined.operands:
-        if at <= starts[dim] and starts[dim] + sizes[dim] <= at + _shape(value)[dim]:
-            return value, (*starts[:dim], starts[dim] - at, *starts[dim + 1 :])
-        at += _shape(value)[dim]
-    return None
-
-
-def _before_reshape(value: Any, kind: Any) -> Any | None:
-    """What a value is a reshape of, if that is of this type: slices lose the dimension that stacking gave them."""
-    maker = None if _is_argument(value) else value.owner.operation
-    before = maker.operands[0] if maker is not None and _opcode(maker) == "reshape" else None
-    return before if before is not None and before.type == kind else None
-
-
-def _is_index(kind: Any) -> bool:
-    """Whether a type is one integer or truth value, of a width that never wraps in a loop's counter."""
-    one = isinstance(kind, ir.RankedTensorType) and math.prod(kind.shape) == 1
-    return one and str(kind.element_type) in {"i1", "i32", "i64"}
-
-
-def _are_numbers(terms: Sequence[_Term]) -> bool:
-    return all(isinstance(term, int) for term in terms)
-
-
-def _number(value: int, kind: Any) -> Any:
-    """A constant of one element."""
-    attribute = ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(kind.element_type, value))
-    return stablehlo.ConstantOp(attribute).result
-
-
-def _integers(op: Any, attribute: str) -> tuple[int, ...]:
-    return tuple(ir.DenseI64ArrayAttr(op.attributes[attribute]))
-
-
-def _clamped(starts: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
-    """Where a slice starts: StableHLO moves it into the array."""
-    return tuple(min(max(at, 0), most - size) for at, size, most in zip(starts, sizes, whole, strict=True))
-
-
-def _divided(sizes: Sequence[int], whole: Sequence[int]) -> list[int]:
-    """The dimensions of which a slice is not all."""
-    return [dim for dim, (size, most) in enumerate(zip(sizes, whole, strict=True)) if size != most]
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.type.shape)
-
-
-def _opcode(op: Any) -> str:
-    return str(op.name).rpartition(".")[2]
-
-
-def _name(op: Any) -> str:
-    return str(getattr(op.location, "name_str", ""))
-
-
 def _path(op: Any) -> str:
-    return read_marks(_name(op))[2]
-
-
-def _is_argument(value: Any) -> bool:
-    return not hasattr(getattr(value.owner, "operation", None), "operands")
-
-
-def _drop_unused(block: Any) -> None:
-    """Erase what nothing reads any more."""
-    *operations, _ = [op.operation for op in block.operations]
-    for op in reversed(operations):
-        if _opcode(op) not in _IMPURE and not any(True for result in op.results for _ in result.uses):
-            op.erase()
+    return read_marks(name_of(op))[2]

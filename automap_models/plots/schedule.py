@@ -59,7 +59,8 @@ def draw_timelines(timelines: Sequence[Timeline]) -> Figure:
         name_rows(
             axes, count, "rank", any(i.kind.startswith("send") and i.resource == count - 1 for i in timeline.intervals)
         )
-        axes.set_title(f"{timeline.schedule}: {100 * timeline.bubble_rate:.1f} % bubble", fontsize=10, loc="left")
+        idle = f"{100 * timeline.bubble_rate:.1f} % idle time (bubble)"
+        axes.set_title(f"{timeline.schedule}: {idle}", fontsize=10, loc="left")
         axes.axvline(timeline.length_s / unit_s, color="black", linewidth=1.2, zorder=0.5)
         axes.spines[["top", "right"]].set_visible(False)
     rows[-1, 0].set_xlim(0.0, 1.01 * longest_s / unit_s)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils import _pytree as pytree
 
-from automap_models.core.schedules import Action
+from automap_models.core.pass_orders import Action
 from automap_models.run.layout import Layout, Overlap
 from automap_models.run.torch_clock import Clock
 from automap_models.run.torch_stages import CutModel, Loss, Stage, loss_of

@@ -134,7 +134,7 @@ def simulate_batch(
         forward_s, backward_s: [P, S] of one micro-batch's passes.
         transfer_s: [P, S-1] of one micro-batch over each link, one direction.
         micro_batches: M.
-        schedule: a key of `schedules.WARM_UPS`.
+        schedule: a key of `core.pass_orders.WARM_UPS`.
         ready_s, all_reduce_s: [P, S, B] of the buckets of gradients (cost.overlap.Bucket) in the order in which they
             are reduced; unused ones take 0 s. None where nothing is reduced.
         shares_link: [P, S] whether a stage's buckets use the link to the stage before; None where none does.

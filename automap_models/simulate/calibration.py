@@ -1,7 +1,7 @@
 """The constants of a kind of device, fitted to measured steps.
 
-    residuals   weight of a source · log(predicted / measured seconds) of each of its steps      robust (soft L1)
-                pull · log(constant / usual constant) of each constant                           where steps say little
+    cost = Σ weight of a source · soft L1 of log(predicted / measured seconds) of each of its steps
+         + PULL · Σ log(constant / usual constant)² of each constant, where steps say little
 
 A source of many steps counts as one of FULL_WEIGHT, so that it does not outvote the others. A profile that was measured
 has three residuals, of the forward pass, the backward pass and the update, each by its share of the step. Constants
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -50,8 +50,16 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "overlap": (0.02, 1.0),
 }
 """Of each constant."""
-PULL = 0.6
-"""Weight of a constant's residual, beside steps of weight 1."""
+PULL = 0.2
+"""Weight of a constant's term, beside steps of weight 1."""
+SHARED_PULL = 5.0
+"""The same of kinds that are fitted together (`fit_kinds`); benchmarks/results/measured_steps.md compares weights."""
+FEW_WEIGHT = 0.5
+"""Of USUAL beside the constants of another kind, in what a kind shares with others."""
+ROUNDS = 3
+"""In which kinds are fitted in turn to what the others came to."""
+SETTLED = 0.02
+"""Of a logarithm; constants that change by less in a round no longer change."""
 FULL_WEIGHT = 20
 """Steps of a source that count in full; those of a larger one weigh together as many."""
 PROFILE_WEIGHT = 3.0
@@ -127,6 +135,7 @@ def fit_constants(
     devices: Sequence[Device],
     start: StepConstants = USUAL,
     usual: StepConstants = USUAL,
+    pull: float = PULL,
 ) -> Calibration:
     """The constants with which the observations are priced best.
 
@@ -136,6 +145,7 @@ def fit_constants(
             were measured on the first.
         start: where the fit begins.
         usual: what constants are pulled to.
+        pull: how much, the weight of the square of each constant's logarithm beside steps of weight 1.
 
     Raises:
         BadInput: there are no observations, or one cannot be priced on the device.
@@ -152,15 +162,14 @@ def fit_constants(
 
     def residuals(parameters: FloatArray) -> FloatArray:
         prices = np.concatenate(_prices(observations, devices, _constants(parameters)))
-        return np.concatenate([weights * (np.log(prices) - logs), PULL * (parameters - center)])
+        errors = _robust(np.log(prices) - logs)
+        return np.concatenate([weights * errors, math.sqrt(pull) * (parameters - center)])
 
     begin = np.clip(_parameters(start), low + PRECISE, high - PRECISE)
     fit = least_squares(
         residuals,
         begin,
         bounds=(low, high),
-        loss="soft_l1",
-        f_scale=LARGE_ERROR,
         diff_step=[PRECISE] * len(RANGES),
         xtol=PRECISE,
         ftol=PRECISE,
@@ -168,6 +177,12 @@ def fit_constants(
     )
     constants = _constants(fit.x)
     return Calibration(constants, predicted_s(observations, devices, constants))
+
+
+def _robust(errors: FloatArray) -> FloatArray:
+    """Errors whose squares are a soft L1 of these: 2 L² (√(1 + (e/L)²) - 1), L = LARGE_ERROR."""
+    squares = 2.0 * LARGE_ERROR**2 * (np.sqrt(1.0 + (errors / LARGE_ERROR) ** 2) - 1.0)
+    return np.asarray(np.copysign(np.sqrt(squares), errors))
 
 
 def _prices(
@@ -182,6 +197,81 @@ def _prices(
 def predicted_s(observations: Sequence[Observation], devices: Sequence[Device], constants: StepConstants) -> FloatArray:
     """[n] seconds of each observation on its device with these constants."""
     return np.array([float(parts_s.sum()) for parts_s in _prices(observations, devices, constants)])
+
+
+class Kind(NamedTuple):
+    """Measured steps of devices that have their constants in common; arguments of `fit_constants`."""
+
+    observations: Sequence[Observation]
+    devices: Sequence[Device]
+
+    @property
+    def sources(self) -> set[str]:
+        """Who measured the steps."""
+        return {observation.source for observation in self.observations}
+
+    def without(self, source: str) -> Kind:
+        """The steps of all other sources."""
+        return self._replace(observations=[step for step in self.observations if step.source != source])
+
+
+def shared_constants(others: Iterable[StepConstants]) -> StepConstants:
+    """What a kind of device has in common with others: the geometric mean of their constants and, lightly, of USUAL."""
+    logs = [_parameters(constants) for constants in others]
+    return _constants((sum(logs) + FEW_WEIGHT * _parameters(USUAL)) / (len(logs) + FEW_WEIGHT))
+
+
+def fit_kinds(
+    kinds: Mapping[str, Kind], start: Mapping[str, StepConstants], again: Collection[str] | None = None
+) -> dict[str, StepConstants]:
+    """The constants of several kinds of devices, each pulled to what those of the others have in common.
+
+    Peaks differ between kinds, and shares of them that kernels of a size reach differ less. So a kind that few have
+    measured borrows from the others. Kinds of a single source lend nothing: what they say may be the source's.
+
+    Args:
+        kinds: name → its steps; none of a kind are as good as a fit to nothing.
+        start: name → where its fit begins.
+        again: names of the kinds that are fitted; the others stay as in `start`. None is all.
+
+    Returns:
+        name → constants.
+
+    Raises:
+        BadInput: see `fit_constants`.
+    """
+    constants = dict(start)
+    lending = [name for name, kind in kinds.items() if len(kind.sources) > 1]
+    for _ in range(ROUNDS):
+        before = dict(constants)
+        for name in kinds if again is None else again:
+            shared = shared_constants(constants[other] for other in lending if other != name)
+            kind = kinds[name]
+            fitted = fit_constants(*kind, constants[name], shared, SHARED_PULL) if kind.observations else None
+            constants[name] = shared if fitted is None else fitted.constants
+        changes = [np.abs(_parameters(constants[name]) - _parameters(before[name])).max() for name in kinds]
+        if max(changes) < SETTLED:
+            break
+    return constants
+
+
+def left_out_of_kinds_s(kinds: Mapping[str, Kind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
+    """Name of a kind → [n] seconds of its steps with the constants that are fitted without their source.
+
+    A source is left out of all kinds at once, of which those are fitted again that it has steps of.
+
+    Args: see `fit_kinds`; `start` are the constants that are fitted to all sources.
+    """
+    seconds = {name: np.zeros(len(kind.observations)) for name, kind in kinds.items()}
+    for source in sorted(set().union(*(kind.sources for kind in kinds.values()))):
+        own = [name for name, kind in kinds.items() if source in kind.sources]
+        others = {name: kind.without(source) for name, kind in kinds.items()}
+        constants = fit_kinds(others, start, own)
+        for name in own:
+            chosen = np.array([step.source == source for step in kinds[name].observations])
+            steps = [step for step in kinds[name].observations if step.source == source]
+            seconds[name][chosen] = predicted_s(steps, kinds[name].devices, constants[name])
+    return seconds
 
 
 class SourceErrors(NamedTuple):
@@ -239,11 +329,12 @@ def left_out_s(
     devices: Sequence[Device],
     start: StepConstants = USUAL,
     usual: StepConstants = USUAL,
+    pull: float = PULL,
 ) -> FloatArray:
     """[n] seconds of each observation with the constants that are fitted to all other sources; none of one source.
 
     Args:
-        observations, devices, start, usual: see `fit_constants`.
+        observations, devices, start, usual, pull: see `fit_constants`.
 
     Raises:
         BadInput: see `fit_constants`.
@@ -254,7 +345,7 @@ def left_out_s(
     for source in sources if len(sources) > 1 else ():
         own = of_source == source
         others = [observation for observation, left_out in zip(observations, own, strict=True) if not left_out]
-        constants = fit_constants(others, devices, start, usual).constants
+        constants = fit_constants(others, devices, start, usual, pull).constants
         chosen = [observation for observation, left_out in zip(observations, own, strict=True) if left_out]
         seconds[own] = predicted_s(chosen, devices, constants)
     return seconds

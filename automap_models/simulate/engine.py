@@ -26,8 +26,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
+from automap_models.core.pass_orders import Action, ActionKind
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import Action, ActionKind, Schedule
+from automap_models.core.schedules import Schedule
 from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.errors import BadInput
 

@@ -30,8 +30,19 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
         gathers_a_layer=step.gathers_a_layer,
         prefetches=step.gathers_a_layer == 1,
         buffer_bytes=step.buffer_bytes,
+        gradient_moved_bytes=step.gradient_moved_bytes,
+        casts_weights_once=step.casts_weights_once,
+        hopper_attention=step.hopper_attention,
+        loss_copies=step.loss_copies,
+        tensor_loss_copies=step.tensor_loss_copies,
     )
     return strategy_estimate(work, step.strategy, step.cluster, device, runtime)
+
+
+def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:
+    """Bytes of the fullest device by the estimate, of what the step's memory was measured of."""
+    of_runtime = estimate.memory[0].runtime if step.only_tensors else 0.0  # all ranks have as much
+    return estimate.peak_memory - of_runtime
 
 
 _ALONE = Cluster(nodes=1, devices_per_node=1, intra=1e12, inter=1e12, memory=1e15, name="one device")

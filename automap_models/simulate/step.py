@@ -12,7 +12,7 @@ from automap_models.simulate.engine import Timeline, simulate
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
-    """One simulated global batch of a plan of that cost, under a schedule of `core.schedules.WARM_UPS`.
+    """One simulated global batch of a plan of that cost, under a schedule of `core.pass_orders.WARM_UPS`.
 
     The number of micro-batches that a stage holds, and so its memory, is that of the schedule that the cost is of.
     """

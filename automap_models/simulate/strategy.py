@@ -2,7 +2,7 @@
 
     rank 0   F F F F . . . . . I I I I | gradients | update
     rank 1   . F F F F . . I I I I     | gradients |
-             └──────── simulate.replay ──────────┘
+             └──────── simulate.rounds ──────────┘
 
 The step ends when the last rank has run its passes and its gradients are summed, and all have updated their weights.
 With ZB-H2 ranks do not wait for one another there (WITHOUT_WAITING).
@@ -29,7 +29,7 @@ from automap_models.cost.layer_costs import LayerCosting
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime, model_flop
 from automap_models.cost.stage_costs import StageCosting, StageCosts, StageTimes
 from automap_models.errors import BadInput
-from automap_models.simulate.replay import PassTimes, rank_ends
+from automap_models.simulate.rounds import PassTimes, rank_ends
 
 REMEMBERED = 2048
 """Strategies but for cuts and recomputation whose costs are kept."""

@@ -30,8 +30,9 @@ from itertools import product
 
 import numpy as np
 
+from automap_models.core.pass_orders import Action, ActionKind
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import Action, ActionKind, Schedule, build_schedule, most_held
+from automap_models.core.schedules import Schedule, build_schedule, most_held
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import simulate
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from automap_models.core.strategy import TransformerShape
-from automap_models.hlo.repetition import BlockStack
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.workloads.blocks import (
     ACTIVATIONS,
     Activation,

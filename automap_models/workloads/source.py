@@ -352,7 +352,8 @@ def _torch_profile(
 
 def _described_module(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
     """The same of a model of transformers, whose first input are tokens; nothing of another one."""
-    from automap_models.workloads.config_json import HAVE_DROPOUT, described_config
+    from automap_models.workloads.config_families import HAVE_DROPOUT
+    from automap_models.workloads.config_json import described_config
 
     config = getattr(model, "config", None)
     text = described_config(config)

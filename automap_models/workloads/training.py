@@ -16,9 +16,10 @@ from automap_models.core.model_work import ModelWork
 from automap_models.core.strategy import TransformerShape
 from automap_models.errors import BadInput
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.model_work import model_work
 from automap_models.hlo.module import Module
-from automap_models.hlo.repetition import BlockStack, repeated
+from automap_models.hlo.repetition import repeated
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.shardy import sharding_rules

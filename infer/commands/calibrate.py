@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from ..requests import CalibrateRequest
@@ -70,6 +71,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sequence", metavar="N", type=at_least(1), help="tokens of a sample of profiles that do not say"
     )
+    parser.add_argument(
+        "--pull",
+        metavar="WEIGHT",
+        type=_weight,
+        help="how much constants are pulled to the usual ones, those of V100, A100 and H100 (default 0.2; 5 where "
+        "few sources measured a device that is like these)",
+    )
+
+
+def _weight(text: str) -> float:
+    """An argument's type: a positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return value
 
 
 def request(namespace: argparse.Namespace) -> CalibrateRequest:
@@ -87,7 +106,14 @@ def run(request: CalibrateRequest) -> Calibrated:
 
     from automap_models.formats.atomic import Cache, cache_folder
     from automap_models.formats.hardware_yaml import read_device
-    from automap_models.simulate.calibration import USUAL, fit_constants, left_out_s, pass_observation, step_observation
+    from automap_models.simulate.calibration import (
+        PULL,
+        USUAL,
+        fit_constants,
+        left_out_s,
+        pass_observation,
+        step_observation,
+    )
     from automap_models.workloads.measured import MeasuredWorks
 
     from ..reports.calibration import Calibrated
@@ -108,9 +134,10 @@ def run(request: CalibrateRequest) -> Calibrated:
             progress.advance(done, len(own) + len(profiles), f"tracing the model of {passes.name}")
             observations.append(pass_observation(passes, works.of_passes(passes)))
         progress.begin(f"fitting {len(observations)} steps")
-        fit = fit_constants(observations, devices, usual, usual)
+        pull = PULL if request.pull is None else request.pull
+        fit = fit_constants(observations, devices, usual, usual, pull)
         progress.begin("leaving every source out in turn")
-        left_out = left_out_s(observations, devices, fit.constants, usual)
+        left_out = left_out_s(observations, devices, fit.constants, usual, pull)
     return Calibrated(
         device=replace(devices[0], step=fit.constants),
         observations=observations,

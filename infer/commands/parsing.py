@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, WARM_UPS
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import DEFAULT_SCHEDULE
 from automap_models.core.units import Unit
 from automap_models.errors import BadInput
 from automap_models.planners.options import AUTO, DEFAULT_OBJECTIVE, OBJECTIVES

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, require_schedule
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import SCHEDULES, require_schedule
 from automap_models.core.units import BYTES, SECONDS
 from automap_models.errors import BadInput
 from automap_models.planners.options import ExploreOptions

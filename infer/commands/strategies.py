@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, WARM_UPS
+from automap_models.core.pass_orders import WARM_UPS
+from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES
 from automap_models.core.units import BYTES
 from automap_models.errors import BadInput
 

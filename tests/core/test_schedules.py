@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from automap_models.core import schedules
-from automap_models.core.schedules import SCHEDULES, WARM_UPS, Action, Order, build_schedule, most_held
+from automap_models.core.pass_orders import WARM_UPS, Action, Order
+from automap_models.core.schedules import SCHEDULES, build_schedule, most_held
 from automap_models.errors import BadInput
 
 GRIDS = {

@@ -90,10 +90,10 @@ def test_in_fp8_what_gradients_of_weights_need_is_saved_in_8_bits() -> None:
 
 
 def test_selective_recomputation_with_flash_keeps_every_second_product_and_the_core() -> None:
-    """Half of 3 + 1 + 4 + 1 widths over tp, or none of it where sums are whole; the core's result; a block's input."""
+    """Of products of 3, 1, 4 and 1 widths the first and the third, over tp; the core's result; a block's input."""
     layers, h, _, pp, b = SIZES["175B"]
     s, t = 2048, 8
-    a_layer = 2 * s * b * h * ((3 / t + 1 + 4 / t + 1) / 2 + 1 / t + 1)
+    a_layer = 2 * s * b * h * ((3 + 4) / t + 1 / t + 1)
     memory = _first("175B", Runtime(), recompute="selective")
     assert memory.activations == pytest.approx(a_layer * layers + s * b * h * pp)
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import WARM_UPS, build_schedule
+from automap_models.core.schedules import build_schedule
 from automap_models.cost.suffixes import Prefix, StageTimes, StepSuffixes
 from automap_models.simulate.engine import simulate
 

@@ -88,10 +88,11 @@ def run(words: list[str], sizes: Mapping[str, Sequence[str]]) -> str:
 
     Args:
         words: the command.
-        sizes: a program's path → settings that make it smaller.
+        sizes: a program's path or a command → settings that make it smaller.
     """
     if words[0] == "python":
         return run_program(words[1], [*words[2:], *sizes.get(words[1], ())])
+    words = [*words, *sizes.get(words[0], ())]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         command = words[0].removeprefix("automap").removeprefix("-")
@@ -134,7 +135,7 @@ def run_page(page: Path, skip: tuple[str, ...] = (), sizes: Mapping[str, Sequenc
     Args:
         page: to run.
         skip: words; a block that holds one of them is not run, nor is what it prints compared.
-        sizes: a program's path → settings that make it smaller.
+        sizes: a program's path or a command → settings that make it smaller.
     """
     ran, printed = Ran(), None
     for block in blocks(page):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_changes import with_value, without
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
@@ -120,48 +121,28 @@ def test_the_same_graph_gives_the_same_profile_as_graph_txt(both: tuple[Document
         np.testing.assert_allclose(getattr(ours, key), getattr(theirs, key), rtol=1e-12)
 
 
-def _with(*path: str | int, value: object) -> Callable[[Document], None]:
-    def change(document: Document) -> None:
-        inner: Any = document
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = value
-
-    return change
-
-
-def _without(*path: str | int) -> Callable[[Document], None]:
-    def change(document: Document) -> None:
-        inner: Any = document
-        for key in path[:-1]:
-            inner = inner[key]
-        del inner[path[-1]]
-
-    return change
-
-
 REFUSED = [
-    (_without("nodes"), r"p\.json: \$\.nodes is missing"),
-    (_without("edges"), r"p\.json: \$\.edges is missing"),
-    (_with("nodes", value="many"), r"nodes is 'many', not a list"),
-    (_with("nodes", 1, "id", value=5), r"\$\.nodes\[1\]\.id 5 was given before"),
-    (_with("nodes", 1, "name", value=None), r"\$\.nodes\[1\]\.name is None, not a text"),
-    (_without("nodes", 0, "TMPCs"), r"\$\.nodes\[0\]\.TMPCs is missing"),
-    (_with("nodes", 0, "TMPCs", value=[]), r"\$\.nodes\[0\]\.TMPCs is \[\], not a mapping of keys to values"),
-    (_without("nodes", 0, "TMPCs", "1"), r"\$\.nodes\[0\]\.TMPCs has no way of running on one device"),
-    (_with("nodes", 0, "TMPCs", "1", value=[]), r"\$\.nodes\[0\]\.TMPCs has no way of running on one device"),
-    (_with("nodes", 0, "TMPCs", "1", value=3), r"\$\.nodes\[0\]\.TMPCs\.1 is 3, not a list"),
-    (_without("nodes", 0, "TMPCs", "1", 0, "timePerSample"), r"TMPCs\.1\[0\]\.timePerSample is missing"),
-    (_with("nodes", 0, "TMPCs", "1", 0, "timePerSample", value=-1), r"timePerSample is -1, not a number ≥ 0"),
-    (_with("nodes", 0, "TMPCs", "1", 1, "parameterSize", value="x"), r"parameterSize is 'x', not a number"),
-    (_without("nodes", 0, "TMPCs", "1", 1, "memoryUsageA"), r"memoryUsageA is missing"),
-    (_with("edges", 0, "sourceId", value=77), r"\$\.edges\[0\]: there is no node with id 77"),
-    (_with("edges", 0, "communicationCost", value=-8), r"\$\.edges\[0\]\.communicationCost is -8"),
+    (without("nodes"), r"p\.json: \$\.nodes is missing"),
+    (without("edges"), r"p\.json: \$\.edges is missing"),
+    (with_value("nodes", value="many"), r"nodes is 'many', not a list"),
+    (with_value("nodes", 1, "id", value=5), r"\$\.nodes\[1\]\.id 5 was given before"),
+    (with_value("nodes", 1, "name", value=None), r"\$\.nodes\[1\]\.name is None, not a text"),
+    (without("nodes", 0, "TMPCs"), r"\$\.nodes\[0\]\.TMPCs is missing"),
+    (with_value("nodes", 0, "TMPCs", value=[]), r"\$\.nodes\[0\]\.TMPCs is \[\], not a mapping of keys to values"),
+    (without("nodes", 0, "TMPCs", "1"), r"\$\.nodes\[0\]\.TMPCs has no way of running on one device"),
+    (with_value("nodes", 0, "TMPCs", "1", value=[]), r"\$\.nodes\[0\]\.TMPCs has no way of running on one device"),
+    (with_value("nodes", 0, "TMPCs", "1", value=3), r"\$\.nodes\[0\]\.TMPCs\.1 is 3, not a list"),
+    (without("nodes", 0, "TMPCs", "1", 0, "timePerSample"), r"TMPCs\.1\[0\]\.timePerSample is missing"),
+    (with_value("nodes", 0, "TMPCs", "1", 0, "timePerSample", value=-1), r"timePerSample is -1, not a number ≥ 0"),
+    (with_value("nodes", 0, "TMPCs", "1", 1, "parameterSize", value="x"), r"parameterSize is 'x', not a number"),
+    (without("nodes", 0, "TMPCs", "1", 1, "memoryUsageA"), r"memoryUsageA is missing"),
+    (with_value("edges", 0, "sourceId", value=77), r"\$\.edges\[0\]: there is no node with id 77"),
+    (with_value("edges", 0, "communicationCost", value=-8), r"\$\.edges\[0\]\.communicationCost is -8"),
     (
-        _with("edges", 0, "communicationCost", value=10**999),
+        with_value("edges", 0, "communicationCost", value=10**999),
         r"communicationCost is 10+\.\.\.0+, not a number of",
     ),
-    (_with("edges", 0, value=_edge(9, 2, 8.0)), r"p\.json: the edges form a cycle, 2 → 9 → 2"),
+    (with_value("edges", 0, value=_edge(9, 2, 8.0)), r"p\.json: the edges form a cycle, 2 → 9 → 2"),
 ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_changes import with_value, without
 
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
@@ -237,71 +238,54 @@ GOOD = _document(
 )
 
 
-def _with(*path: str | int, value: object) -> Callable[[Document], None]:
-    def change(document: Document) -> None:
-        inner: Any = document
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = value
-
-    return change
-
-
-def _without(*path: str | int) -> Callable[[Document], None]:
-    def change(document: Document) -> None:
-        inner: Any = document
-        for key in path[:-1]:
-            inner = inner[key]
-        del inner[path[-1]]
-
-    return change
-
-
 def _appended(key: str, item: object) -> Callable[[Document], None]:
     return lambda document: document[key].append(item)
 
 
 REFUSED = [
-    (_without("nodes"), r"g\.json: \$\.nodes is missing"),
-    (_without("edges"), r"g\.json: \$\.edges is missing"),
-    (_without("maxFPGAs"), r"g\.json: \$\.maxFPGAs is missing"),
-    (_without("maxSizePerFPGA"), r"g\.json: \$\.maxSizePerFPGA is missing"),
-    (_without("maxCPUs"), r"g\.json: \$\.maxCPUs is missing"),
-    (_with("maxFPGAs", value=-1), r"maxFPGAs is -1, not a whole number ≥ 0"),
-    (_with("maxFPGAs", value=2.5), r"maxFPGAs is 2\.5, not a whole number"),
-    (_with("maxSizePerFPGA", value=-1), r"maxSizePerFPGA is -1, not a number ≥ 0"),
-    (_with("nodes", value=[]), r"nodes is empty"),
-    (_with("nodes", value={}), r"nodes is \{\}, not a list"),
-    (_with("nodes", 0, value=7), r"\$\.nodes\[0\] is 7, not a mapping of keys to values"),
-    (_without("nodes", 1, "id"), r"\$\.nodes\[1\]\.id is missing"),
-    (_with("nodes", 1, "id", value="2"), r"\$\.nodes\[1\]\.id is '2', not a whole number"),
-    (_with("nodes", 1, "id", value=True), r"\$\.nodes\[1\]\.id is True, not a whole number"),
-    (_with("nodes", 1, "id", value=1), r"\$\.nodes\[1\]\.id 1 was given before"),
-    (_without("nodes", 1, "fpgaLatency"), r"\$\.nodes\[1\]\.fpgaLatency is missing"),
-    (_with("nodes", 1, "fpgaLatency", value=-1), r"\$\.nodes\[1\]\.fpgaLatency is -1, not a number ≥ 0"),
-    (_with("nodes", 1, "fpgaLatency", value="1"), r"\$\.nodes\[1\]\.fpgaLatency is '1', not a number"),
-    (_with("nodes", 1, "fpgaLatency", value=None), r"\$\.nodes\[1\]\.fpgaLatency is None, not a number"),
+    (without("nodes"), r"g\.json: \$\.nodes is missing"),
+    (without("edges"), r"g\.json: \$\.edges is missing"),
+    (without("maxFPGAs"), r"g\.json: \$\.maxFPGAs is missing"),
+    (without("maxSizePerFPGA"), r"g\.json: \$\.maxSizePerFPGA is missing"),
+    (without("maxCPUs"), r"g\.json: \$\.maxCPUs is missing"),
+    (with_value("maxFPGAs", value=-1), r"maxFPGAs is -1, not a whole number ≥ 0"),
+    (with_value("maxFPGAs", value=2.5), r"maxFPGAs is 2\.5, not a whole number"),
+    (with_value("maxSizePerFPGA", value=-1), r"maxSizePerFPGA is -1, not a number ≥ 0"),
+    (with_value("nodes", value=[]), r"nodes is empty"),
+    (with_value("nodes", value={}), r"nodes is \{\}, not a list"),
+    (with_value("nodes", 0, value=7), r"\$\.nodes\[0\] is 7, not a mapping of keys to values"),
+    (without("nodes", 1, "id"), r"\$\.nodes\[1\]\.id is missing"),
+    (with_value("nodes", 1, "id", value="2"), r"\$\.nodes\[1\]\.id is '2', not a whole number"),
+    (with_value("nodes", 1, "id", value=True), r"\$\.nodes\[1\]\.id is True, not a whole number"),
+    (with_value("nodes", 1, "id", value=1), r"\$\.nodes\[1\]\.id 1 was given before"),
+    (without("nodes", 1, "fpgaLatency"), r"\$\.nodes\[1\]\.fpgaLatency is missing"),
+    (with_value("nodes", 1, "fpgaLatency", value=-1), r"\$\.nodes\[1\]\.fpgaLatency is -1, not a number ≥ 0"),
+    (with_value("nodes", 1, "fpgaLatency", value="1"), r"\$\.nodes\[1\]\.fpgaLatency is '1', not a number"),
+    (with_value("nodes", 1, "fpgaLatency", value=None), r"\$\.nodes\[1\]\.fpgaLatency is None, not a number"),
     (
-        _with("nodes", 1, "fpgaLatency", value=10**400),
+        with_value("nodes", 1, "fpgaLatency", value=10**400),
         r"\$\.nodes\[1\]\.fpgaLatency is 10+\.\.\.0+, not a number of",
     ),
-    (_with("nodes", 1, "cpuLatency", value=[1]), r"\$\.nodes\[1\]\.cpuLatency is \[1\], not a number"),
-    (_with("nodes", 0, "size", value=-5), r"\$\.nodes\[0\]\.size is -5, not a number ≥ 0"),
-    (_with("nodes", 1, "colorClass", value=1.5), r"\$\.nodes\[1\]\.colorClass is 1\.5, not a whole number"),
-    (_with("nodes", 2, "name", value=3), r"\$\.nodes\[2\]\.name is 3, not a text"),
-    (_with("nodes", 2, "isBackwardNode", value=2), r"\$\.nodes\[2\]\.isBackwardNode is 2, not a whole number ≤ 1"),
-    (_with("nodes", 2, "supportedOnFpga", value="yes"), r"\$\.nodes\[2\]\.supportedOnFpga is 'yes', not true or false"),
-    (_with("edges", value=None), r"edges is None, not a list"),
-    (_with("edges", 0, value=[1, 2]), r"\$\.edges\[0\] is \[1, 2\], not a mapping of keys to values"),
-    (_without("edges", 0, "destId"), r"\$\.edges\[0\]\.destId is missing"),
-    (_with("edges", 0, "destId", value=9), r"\$\.edges\[0\]: there is no node with id 9"),
-    (_without("edges", 0, "cost"), r"\$\.edges\[0\]\.cost is missing"),
-    (_with("edges", 0, "cost", value=-1), r"\$\.edges\[0\]\.cost is -1, not a number ≥ 0"),
-    (_with("edges", 0, "size", value="big"), r"\$\.edges\[0\]\.size is 'big', not a number"),
+    (with_value("nodes", 1, "cpuLatency", value=[1]), r"\$\.nodes\[1\]\.cpuLatency is \[1\], not a number"),
+    (with_value("nodes", 0, "size", value=-5), r"\$\.nodes\[0\]\.size is -5, not a number ≥ 0"),
+    (with_value("nodes", 1, "colorClass", value=1.5), r"\$\.nodes\[1\]\.colorClass is 1\.5, not a whole number"),
+    (with_value("nodes", 2, "name", value=3), r"\$\.nodes\[2\]\.name is 3, not a text"),
+    (with_value("nodes", 2, "isBackwardNode", value=2), r"\$\.nodes\[2\]\.isBackwardNode is 2, not a whole number ≤ 1"),
+    (
+        with_value("nodes", 2, "supportedOnFpga", value="yes"),
+        r"\$\.nodes\[2\]\.supportedOnFpga is 'yes', not true or false",
+    ),
+    (with_value("edges", value=None), r"edges is None, not a list"),
+    (with_value("edges", 0, value=[1, 2]), r"\$\.edges\[0\] is \[1, 2\], not a mapping of keys to values"),
+    (without("edges", 0, "destId"), r"\$\.edges\[0\]\.destId is missing"),
+    (with_value("edges", 0, "destId", value=9), r"\$\.edges\[0\]: there is no node with id 9"),
+    (without("edges", 0, "cost"), r"\$\.edges\[0\]\.cost is missing"),
+    (with_value("edges", 0, "cost", value=-1), r"\$\.edges\[0\]\.cost is -1, not a number ≥ 0"),
+    (with_value("edges", 0, "size", value="big"), r"\$\.edges\[0\]\.size is 'big', not a number"),
     (_appended("edges", _edge(3, 1)), r"g\.json: the edges form a cycle, 1 → 2 → 3 → 1"),
     (_appended("edges", _edge(2, 2, 1.0)), r"g\.json: the edges form a cycle, 2 → 2"),
     (_appended("edges", _edge(1, 3, 4.1)), r"\$\.edges\[3\]\.cost is 4\.1, but another edge from node 1 costs 4"),
-    (_with("nodes", 0, "isBackwardNode", value=1), r"edges\[0\]: backward node 1 feeds forward node 2"),
+    (with_value("nodes", 0, "isBackwardNode", value=1), r"edges\[0\]: backward node 1 feeds forward node 2"),
 ]
 
 
@@ -356,3 +340,10 @@ def test_what_json_does_not_allow_is_refused(text: str, message: str, tmp_path: 
     (tmp_path / "g.json").write_text(text)
     with pytest.raises(BadInput, match=message):
         read_profile(tmp_path / "g.json")
+
+
+def test_a_plan_is_no_graph_and_the_command_that_reads_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"schema": 1, "planner": "exact", "cuts": []}')
+    with pytest.raises(BadInput, match=r"is a plan, not a model.*automap infer PROFILE --plan FILE reads plans"):
+        read_placement(path)

@@ -15,6 +15,10 @@ from .cases import Call, Target
 from .mutations import change_call, change_options
 
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
+    "calibrate": [
+        ["steps.json", "--device", "a100", "--out", "out.yaml"],
+        ["steps.json", "--device", "a100", "--also", "h100", "--json"],
+    ],
     "infer": [
         ["good.npz", "--topo", "topo.yaml", "--stages", "2", "--micro-batches", "4", "--granularity", "12"],
         ["good.npz", "--topo", "topo.yaml", "--plan", "plan.json"],
@@ -63,6 +67,8 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["opp", "step.mlir", "--topo", "A", "--objective", "count", "--agent", "agent.yaml", "--episodes", "5"],
     ],
 }
+SHARES = {"calibrate": 0.1}
+"""Of the cases that a command runs, where not all of them: a fit takes a tenth of a second and more."""
 SLOW_OPTIONS = frozenset({"--measure", "--thorough", "--plot", "--verify", "--check"})
 """Options that begin work of their own: a device's clock, a picture, a training, another process."""
 
@@ -104,6 +110,7 @@ def _files() -> dict[str, bytes]:
     files = {
         **(infer_files() | place_files() | _step_files()),
         "strategy.json": samples.as_json(samples.STRATEGY),
+        "steps.json": samples.as_json(samples.MEASURED_STEPS),
         **{"plan.json": plan, "placement.json": placed, "policy.onnx": samples.tiny_policy()},
     }
     step = ["step.mlir", "--topo", "topo.yaml"]
@@ -205,8 +212,9 @@ def commands() -> dict[str, Target]:
         for names, names_of_command in zip(all_options, options, strict=True):
             names.extend(names_of_command)
         change = change_call(files, change_options(*options))
-        targets[f"automap-{name}"] = Target([Call(arguments) for arguments in valid], within(name), change)
-    calls = [Call([name, *arguments]) for name, valid in COMMANDS.items() for arguments in valid[:1]]
+        calls = [Call(arguments) for arguments in valid]
+        targets[f"automap-{name}"] = Target(calls, within(name), change, SHARES.get(name, 1.0))
+    calls = [Call([name, *arguments]) for name, valid in COMMANDS.items() for arguments in valid[: name not in SHARES]]
     change = change_call(files, change_options(*all_options))
     targets["automap"] = Target([*calls, Call(["--version"]), Call([])], within("automap"), change)
     return targets

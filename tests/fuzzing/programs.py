@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import io
 import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from . import samples
 from .cases import Call, Target
@@ -39,11 +41,10 @@ def composed_with(program: str, arguments: Sequence[str]) -> Any:
         HydraException: as Hydra does for overrides that it cannot read or apply.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import open_dict
 
     chosen, rest = dict(GROUPS_OF_CONFIGS[program]), []
-    for override in OverridesParser.create().parse_overrides(list(arguments)):
+    for override in map(_parsed, arguments):
         choice = override.get_value_element_as_str() if override.value() is not None else ""
         if override.key_or_group in chosen and re.fullmatch(r"[a-z_]+", choice):
             chosen[override.key_or_group] = choice
@@ -54,6 +55,19 @@ def composed_with(program: str, arguments: Sequence[str]) -> Any:
         config.hydra = {}
     ConfigLoaderImpl._apply_overrides_to_config(rest, config)
     return config
+
+
+@functools.lru_cache(4096)
+def _parsed(argument: str) -> Any:
+    """An override as Hydra's parser reads it; most overrides of a case are those of the call that it was made of."""
+    return _overrides_parser().parse_overrides([argument])[0]
+
+
+@functools.cache
+def _overrides_parser() -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create()
 
 
 @functools.cache
@@ -101,11 +115,13 @@ def _train(arguments: Sequence[str]) -> None:
     def reached(*_: object, **__: object) -> None:
         raise _ReachedError
 
-    fit, lightning.Trainer.fit = lightning.Trainer.fit, reached  # type: ignore[method-assign,assignment]
-    try:
+    # A trainer asks every package of the environment for plug-ins: the same ones for every case.
+    plug_ins = mock.patch("lightning.fabric.utilities.registry.entry_points", _plug_ins)
+    with mock.patch.object(lightning.Trainer, "fit", reached), plug_ins:
         train(composed_with("train", arguments))
-    finally:
-        lightning.Trainer.fit = fit  # type: ignore[method-assign]
+
+
+_plug_ins = functools.cache(importlib.metadata.entry_points)
 
 
 def _whole_datagen(arguments: Sequence[str]) -> None:

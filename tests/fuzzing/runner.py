@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import itertools
 import json
 import os
@@ -84,9 +85,14 @@ def child(names: Sequence[str], seed: int, first: int, count: int, folder: Path)
     lines = os.fdopen(os.dup(1), "w")  # targets may print
     os.dup2(2, 1)
     targets = prepared(names)
+    gc.collect()
+    gc.freeze()  # what was imported stays to the end: collections of garbage pass over it
     largest = LARGEST_BYTES + _data_bytes()
     resource.setrlimit(resource.RLIMIT_DATA, (largest, largest))
     signal.signal(signal.SIGPROF, _too_long)
+    # The end of LONGEST_WAIT_S prints where the case waits and ends the child, also in code that Python's own handlers
+    # do not interrupt. A timer of the system starts no thread, which `faulthandler.dump_traceback_later` does a case.
+    faulthandler.register(signal.SIGALRM, chain=True)
     with tempfile.TemporaryDirectory() as work:
         os.chdir(work)
         for name, target in targets.items():
@@ -114,7 +120,7 @@ def _run_cases(
     cases = ((f"{seed}-{number}", case(target, name, seed, number)) for number in numbers)
     for label, content in itertools.chain(kept_cases(name) if first == 0 else (), cases):
         keep(current, content)
-        faulthandler.dump_traceback_later(LONGEST_WAIT_S, exit=True)  # also of code that no signal interrupts
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_WAIT_S)
         signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         ran += 1
         try:
@@ -126,7 +132,7 @@ def _run_cases(
             print(json.dumps({"target": name, "case": label, "error": error}), file=lines, flush=True)  # type: ignore[call-overload]
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_REAL, 0)
     return {"target": name, "cases": ran, "refused": refused, "taken_s": time.process_time() - begun_s}
 
 

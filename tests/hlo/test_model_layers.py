@@ -9,9 +9,9 @@ import pytest
 
 from automap_models.core.instruction_graph import Phase
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.block_labels import NO_BLOCK
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.model_layers import BEFORE, ModelLayers
-from automap_models.hlo.repetition import NO_BLOCK
 from automap_models.workloads.bert import BertConfig
 from automap_models.workloads.decoder import DecoderConfig
 from automap_models.workloads.t5 import T5Config

@@ -12,8 +12,8 @@ import pytest
 
 from automap_models.core.model_work import Amounts, LayerWork, Mark, ModelWork, WorkKind, WorkPass
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.model_work import model_work
-from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.rule_sets import RuleSet
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.shardy import sharding_rules

@@ -14,10 +14,10 @@ from flax import linen as nn
 from automap_models.cost.kernels import roofline_times
 from automap_models.formats.hardware_yaml import read_device
 from automap_models.hlo.adapter import trace
+from automap_models.hlo.block_labels import BlockStack
 from automap_models.hlo.graph import instruction_graph, rules_of
 from automap_models.hlo.module import MlirModule, Module
 from automap_models.hlo.profile import profile_from_graph
-from automap_models.hlo.repetition import BlockStack
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.sharding_rules import RuledModule

@@ -22,8 +22,8 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.mlir_walk import part
 from automap_models.hlo.module import Module
 from automap_models.hlo.profile import profile_from_graph
+from automap_models.hlo.stablehlo_values import reshaped_slice
 from automap_models.hlo.step import TrainingStep
-from automap_models.hlo.unroll import _box
 
 LAYERS, WIDTH, HIDDEN, BATCH = 4, 8, 32, 6
 F32 = 4
@@ -211,7 +211,7 @@ def test_a_slice_lies_in_the_same_elements_in_another_shape(data: st.DataObject)
     other = data.draw(st.permutations(whole)) if data.draw(st.booleans()) else [math.prod(whole[:2]), *whole[2:]]
     starts = [data.draw(st.integers(0, most - 1)) for most in whole]
     sizes = [data.draw(st.integers(1, most - start)) for most, start in zip(whole, starts, strict=True)]
-    box = _box(starts, sizes, whole, other)
+    box = reshaped_slice(starts, sizes, whole, other)
     numbered = np.arange(math.prod(whole))
     piece = numbered.reshape(whole)[tuple(map(slice, starts, np.add(starts, sizes)))].ravel()
     if box is not None:
@@ -221,9 +221,9 @@ def test_a_slice_lies_in_the_same_elements_in_another_shape(data: st.DataObject)
 
 
 def test_a_row_lies_in_one_box_of_the_stack_split_in_rounds() -> None:
-    assert _box((4, 0), (1, 5), (6, 5), (2, 3, 5)) == ((1, 1, 0), (1, 1, 5))
-    assert _box((1, 1, 0), (1, 2, 5), (2, 3, 5), (6, 5)) == ((4, 0), (2, 5))
-    assert _box((2, 0), (2, 5), (6, 5), (2, 3, 5)) is None
+    assert reshaped_slice((4, 0), (1, 5), (6, 5), (2, 3, 5)) == ((1, 1, 0), (1, 1, 5))
+    assert reshaped_slice((1, 1, 0), (1, 2, 5), (2, 3, 5), (6, 5)) == ((4, 0), (2, 5))
+    assert reshaped_slice((2, 0), (2, 5), (6, 5), (2, 3, 5)) is None
 
 
 def test_each_round_holds_its_layer_of_the_stacked_parameters() -> None:

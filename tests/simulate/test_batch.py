@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import FloatArray
-from automap_models.core.schedules import WARM_UPS, build_schedule
+from automap_models.core.schedules import build_schedule
 from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import simulate

@@ -18,7 +18,8 @@ from automap_models.core.instruction_graph import Phase
 from automap_models.errors import BadInput
 from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.sharding_rules import RuledModule
-from automap_models.workloads.config_json import FAMILIES, is_config, read_config
+from automap_models.workloads.config_families import FAMILIES
+from automap_models.workloads.config_json import is_config, read_config
 from automap_models.workloads.registry import WORKLOADS, configured, sized
 from automap_models.workloads.source import Source, SourceKind, module_of, source_kind
 from automap_models.workloads.training import Architecture, RepeatingArchitecture

@@ -19,27 +19,20 @@ shorter than this T, with the update on ranks that share it evenly and the sum o
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import (
-    SCHEDULES,
-    WARM_UPS,
-    build_schedule,
-    micro_batches_per_round,
-    rank_of,
-    repeating_micro_batches,
-)
+from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
+from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
-from automap_models.simulate.replay import Chain, PassTimes, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
-BISECTIONS = 30
+BISECTIONS = 24
 MOMENTS = 12
 """Of a rank's order, whose memory is a row."""
 SHORT = 0.01
@@ -100,7 +93,7 @@ def least_in_flight(name: str, ranks: int, micro_batches: int, vp: int) -> Float
 
 
 class UsualChains(NamedTuple):
-    """Chains of passes (simulate.replay.Chain) that make ranks end where all stages take equally long.
+    """Chains of passes (simulate.rounds.Chain) that make ranks end where all stages take equally long.
 
     Attributes:
         counts: [n, 3, V] how many F, I and W of each virtual stage; from the first pass of their rank on where ranks do
@@ -137,6 +130,118 @@ def usual_chains(name: str, ranks: int, micro_batches: int, vp: int) -> UsualCha
     return UsualChains(passes, messages, np.array([of.rank for of in chains]), lies)
 
 
+class WeightedChain(NamedTuple):
+    """A mean of chains with weights that add up to 1: no step is shorter than it, because none is shorter than any.
+
+    Attributes:
+        counts: [3, V] how many F, I and W of each virtual stage.
+        messages: [V-1] how many between neighbouring virtual stages.
+        ranks: [S] weights of the chains that end with each rank.
+        rank_of: [V] the rank of each virtual stage.
+    """
+
+    counts: FloatArray
+    messages: FloatArray
+    ranks: FloatArray
+    rank_of: IntArray
+
+
+@lru_cache(maxsize=4096)
+def weighted_chain(name: str, ranks: int, micro_batches: int, vp: int) -> WeightedChain:
+    """The mean in which the virtual stage of fewest passes has most of them.
+
+    It is the optimal strategy of a game in which one side chooses a chain and the other where to put a block: wherever
+    blocks lie, the step has the schedule's bubble.
+    """
+    from scipy.optimize import linprog
+
+    chains = usual_chains(name, ranks, micro_batches, vp)
+    passes = chains.counts.sum(axis=1)
+    count, stages = passes.shape
+    weights = np.ones(1)
+    if count > 1:
+        rows = np.concatenate([-passes.T / micro_batches, np.ones((stages, 1))], axis=1)
+        aim, total = np.zeros(count + 1), np.ones((1, count + 1))
+        aim[-1], total[0, -1] = -1.0, 0.0
+        solution = linprog(aim, A_ub=rows, b_ub=np.zeros(stages), A_eq=total, b_eq=[1.0], method="highs")
+        weights = np.maximum(solution.x[:-1], 0.0) if solution.x is not None else np.eye(count)[0]
+        weights /= weights.sum()
+    return WeightedChain(
+        np.tensordot(weights, chains.counts, axes=1),
+        weights @ chains.messages,
+        np.bincount(chains.ranks, weights, minlength=ranks).astype(np.float64),
+        np.array(chains.rank_of),
+    )
+
+
+def chain_bound(costs: RankCosts, recompute: list[int], in_flight: FloatArray, family: FamilyCosts) -> float:
+    """No step of the family is shorter than its weighted chain, with as little recomputation as all memory asks for.
+
+    Blocks lie where they add least to the chain, in any pieces. Seconds of n blocks on a rank are convex in n: first
+    those without recomputation until its room is full, then more that recompute instead. So blocks are dealt out by
+    what the next piece adds, whatever the rank. Each kind of block has all room for itself.
+
+        seconds  |         ╱  all of them recompute
+                 |      ╱
+                 |  ╱  some recompute
+                 └───┴──────┴──── blocks of a rank
+
+    Args: as of `closed_bound`.
+    """
+    strategy = family.strategy
+    shape = (strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+    chain = weighted_chain(*shape)
+    constant = float((chain.counts[:2] * family.sends).sum() + chain.counts[0] @ family.starts)
+    constant += float(chain.messages @ family.messages) + costs.even_update_s + family.tied_s
+    room = family.room.copy()
+    for stage, layer in ((0, costs.ends.first), (-1, costs.ends.last)):
+        rank = chain.rank_of[stage]
+        constant += float(chain.counts[:, stage] @ costs.passes[rank, layer, 0])
+        constant += float(chain.ranks[rank] * costs.gradients[rank, layer])
+        room[rank] -= costs.state[layer] + in_flight[rank] * costs.saved[layer, 0]
+    if (room < 0).any():
+        return float("inf")
+    for kind in np.flatnonzero(costs.blocks).tolist():
+        of_stages = np.einsum("pv,vjp->vj", chain.counts, costs.passes[chain.rank_of, kind][:, recompute])
+        seconds = np.full((strategy.pp, len(recompute)), np.inf)
+        np.minimum.at(seconds, chain.rank_of, of_stages)
+        seconds += (chain.ranks * costs.gradients[:, kind])[:, None]
+        held = costs.state[kind] + in_flight[:, None] * costs.saved[kind, recompute][None]
+        constant += _dealt_out(seconds, room[:, None] / np.maximum(held, 1e-30), float(costs.blocks[kind]))
+    return constant
+
+
+def _dealt_out(seconds: FloatArray, most: FloatArray, blocks: float) -> float:
+    """Least seconds of so many blocks on all ranks; infinite where there is no room.
+
+    Args:
+        seconds: [S, R] of a block with each kind of recomputation.
+        most: [S, R] how many blocks of a kind there is room for.
+    """
+    ranks, here = np.arange(len(seconds)), np.zeros(len(seconds))
+    spent, left = np.zeros(len(seconds)), np.ones(len(seconds), dtype=bool)
+    rates, pieces = [], []
+    while left.any():  # along the lower hull of (most, seconds of most), from nothing on
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes = (most * seconds - spent[:, None]) / (most - here[:, None])
+        slopes = np.where(most > here[:, None] * (1 + SLACK), slopes, np.inf)
+        chosen = slopes.argmin(axis=1)
+        rate = slopes[ranks, chosen]
+        left = np.isfinite(rate)
+        rates.append(np.where(left, rate, np.inf))
+        pieces.append(np.where(left, most[ranks, chosen] - here, 0.0))
+        spent = np.where(left, most[ranks, chosen] * seconds[ranks, chosen], spent)
+        here = np.where(left, most[ranks, chosen], here)
+    of_pieces, sizes = np.concatenate(rates), np.concatenate(pieces)
+    order = np.argsort(of_pieces, kind="stable")
+    filled = np.minimum(np.cumsum(sizes[order]), blocks)
+    if filled[-1] < blocks * (1 - SLACK):
+        return float("inf")
+    dealt = np.diff(filled, prepend=0.0)
+    used = dealt > 0
+    return float(dealt[used] @ of_pieces[order][used])
+
+
 def allowed_recompute(fixed: object) -> list[int]:
     """Kinds of recomputation, as numbers, that blocks may have where this is given; all where nothing is."""
     if fixed is None:
@@ -146,7 +251,11 @@ def allowed_recompute(fixed: object) -> list[int]:
 
 
 def closed_bound(
-    costs: RankCosts, recompute: list[int], in_flight: FloatArray, family: FamilyCosts | None = None
+    costs: RankCosts,
+    recompute: list[int],
+    in_flight: FloatArray,
+    family: FamilyCosts | None = None,
+    enough_s: float = float("inf"),
 ) -> float:
     """No step of the family, or of any family with these ranks, is shorter, seconds; infinite where nothing fits.
 
@@ -155,6 +264,7 @@ def closed_bound(
         recompute: kinds of recomputation that blocks may have.
         in_flight: [S] micro-batches whose activations a rank holds at least.
         family: costs of the family; None for all whose ranks hold as much.
+        enough_s: of a longer bound it is enough to know that it is as long as this.
     """
     strategy, blocks = costs.strategy, np.flatnonzero(costs.blocks)
     micro_batches = strategy.micro_batches
@@ -178,7 +288,8 @@ def closed_bound(
     held = costs.state[:, None] + in_flight[:, None, None] * costs.saved[None]
     held = held[columns].reshape(strategy.pp, -1)
     unit = float(work[blocks[0]]) if blocks.size == 1 else 0.0
-    return _least_time(times, held, np.repeat(work[blocks], len(recompute)), spent, room, whole, unit) + once_s
+    amounts = np.repeat(work[blocks], len(recompute))
+    return _least_time(times, held, amounts, spent, room, whole, unit, enough_s - once_s) + once_s
 
 
 def _least_time(
@@ -189,6 +300,7 @@ def _least_time(
     room: FloatArray,
     whole: float,
     unit: float,
+    enough_s: float = float("inf"),
 ) -> float:
     """Seconds in which ranks do the whole work.
 
@@ -198,17 +310,18 @@ def _least_time(
         spent, room: [S] seconds that are spent anyway, bytes that there are.
         whole: work of the model.
         unit: work that comes in whole pieces of so much; 0 for any.
+        enough_s: what is longer need not be known.
     """
     scale_t, scale_m = times.max(), max(held.max(), 1e-30)
     t, m = times / scale_t, held / scale_m
     vertices = [*_axis_vertices(t, m, work)]
-    for i, j in combinations(range(work.size), 2):
+    i, j = np.triu_indices(work.size, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
         determinant = t[:, i] * m[:, j] - t[:, j] * m[:, i]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            alpha = (work[i] * m[:, j] - work[j] * m[:, i]) / determinant
-            beta = (t[:, i] * work[j] - t[:, j] * work[i]) / determinant
-        vertices.append((alpha, beta))
-    alpha, beta = (np.stack(of) for of in zip(*vertices, strict=True))  # [vertices, S]
+        alpha = (work[i] * m[:, j] - work[j] * m[:, i]) / determinant
+        beta = (t[:, i] * work[j] - t[:, j] * work[i]) / determinant
+    alphas, betas = ([of[axis] for of in vertices] for axis in (0, 1))
+    alpha, beta = np.vstack([*alphas, alpha.T]), np.vstack([*betas, beta.T])  # [vertices, S]
     with np.errstate(invalid="ignore"):
         covered = alpha[..., None] * t + beta[..., None] * m >= work * (1 - SLACK)
         valid = covered.all(axis=-1) & (alpha >= 0) & (beta >= 0) & np.isfinite(alpha + beta)
@@ -221,6 +334,8 @@ def _least_time(
         return float((np.floor(most / unit + SLACK) * unit if unit else most).sum())
 
     low = float(spent.max())
+    if enough_s < float("inf") and done(enough_s) < whole * (1 - SLACK):
+        return enough_s
     high = low + float(times.max(axis=1).max()) * whole / float(work.min())
     if done(high) < whole * (1 - SLACK):
         return float("inf")

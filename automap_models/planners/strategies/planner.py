@@ -44,6 +44,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         if best is None:
             status: Status = "infeasible" if left_s == float("inf") else "stopped"
             return Result(problem, None, None, status, facts=facts, taken_s=taken_s, reason=_reason(problem, status))
+        best = search.simplest(best)
         estimate: Estimate = search.pricing.estimate(best.strategy)
         bound_s = min(left_s, best.step_s)
         optimal = bound_s >= best.step_s * (1 - TIE)

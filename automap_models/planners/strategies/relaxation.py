@@ -10,7 +10,7 @@
       every chain      Σ count · seconds of passes and messages + gradients of its rank ≤ T
       every rank       its update ≤ O
 
-A chain is passes each of which waits for the one before it (simulate.replay.longest_chains), so that no strategy of the
+A chain is passes each of which waits for the one before it (simulate.rounds.longest_chains), so that no strategy of the
 family ends before it does. Seconds of passes are sums over blocks: each chain is one row. The program is solved with
 few chains first. Then its solution is played by the simulator, and the chains that make the ranks end become rows,
 until the simulator says what the program says. With whole blocks it is an integer program, which takes longer.
@@ -24,9 +24,9 @@ import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.strategy import RECOMPUTE
-from automap_models.planners.strategies.bounds import fullest_moments
+from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts
-from automap_models.simulate.replay import Chain, PassTimes, longest_chains
+from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
 from automap_models.simulate.strategy import WITHOUT_WAITING
 
 TOLERANCE = 1e-6
@@ -134,24 +134,17 @@ class Relaxation:
             self._limit(row, -ends / self.scale)
 
     def _first_chains(self) -> list[Chain]:
-        """Of each rank: forward passes of the stages before it, and all of its own."""
-        chains = []
-        for rank in range(self.strategy.pp):
-            own = np.flatnonzero(self.costs.rank_of == rank)
-            passes, messages = np.zeros((3, self.stages)), np.zeros(self.stages - 1)
-            passes[0, : own[0]] = messages[: own[0]] = 1.0
-            passes[:, own] = self.strategy.micro_batches
-            chains.append(Chain(passes, messages, rank))
-        return chains
+        """Those of equal stages."""
+        strategy = self.strategy
+        chains = usual_chains(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+        return [Chain(*of) for of in zip(chains.counts, chains.messages, chains.ranks.tolist(), strict=True)]
 
     def add(self, chain: Chain) -> None:
         """Let no step be shorter than a chain and what of its rank's gradients never hides.
 
-        Where ranks do not wait for one another, a rank's time begins with its first pass.
+        Where ranks do not wait for one another, the chain begins with the first pass of its rank.
         """
         costs = self.costs
-        if self.strategy.schedule in WITHOUT_WAITING:
-            chain = chain.from_first_pass()
         own = costs.rank_of == chain.rank
         gradients = costs.ranks.gradients[chain.rank]
         of_blocks = np.einsum("pv,vcjp->vcj", chain.passes, self.of_blocks)
@@ -179,7 +172,7 @@ class Relaxation:
                 return Relaxed(solution.bound_s, solution.blocks, True)
             chains.sort(key=lambda chain: -ends[chain.rank])
             for chain in chains[:CHAINS]:
-                self.add(chain)
+                self.add(chain.from_first_pass() if self.strategy.schedule in WITHOUT_WAITING else chain)
             solution = self._solved()
         return solution
 

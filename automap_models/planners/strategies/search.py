@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import combinations, count
 from math import comb
@@ -24,9 +24,11 @@ from math import comb
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
+from automap_models.core.result import TIE
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import (
     allowed_recompute,
+    chain_bound,
     closed_bound,
     division_bound,
     least_in_flight,
@@ -38,7 +40,7 @@ from automap_models.planners.strategies.grid import Division, Family, Grid, Way
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.relaxation import Relaxation
-from automap_models.planners.strategies.sweep import Sweep
+from automap_models.planners.strategies.sweep import Sweep, priced
 from automap_models.simulate.strategy import StrategyPricing
 
 DIVES = 60
@@ -47,6 +49,13 @@ FIRST_BOUNDS, FIRST_DIVES = 2000, 24
 """Divisions whose 1F1B is bounded first, and of which so many are simulated."""
 SWEPT = 400
 """Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
+SWEPT_PASSES = 40_000
+"""Passes of the schedules that are laid out for these, for each second of the budget; one takes some microseconds."""
+REFINED = 4
+"""Families of the best of these whose other cuts and recomputation are tried at once."""
+SMALL_BUBBLE = 0.02
+"""Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
+the linear program."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -169,11 +178,23 @@ class Search:
             else:
                 self.tighten(bound_s, level, entry)
 
+    def simplest(self, best: Completion) -> Completion:
+        """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""
+        if best.strategy.zero != 2 or "zero" in self.problem.fixed:
+            return best
+        simpler = priced(self.pricing, replace(best.strategy, zero=1), self.problem.reserve_bytes)
+        return best if simpler is None or simpler.step_s > best.step_s * (1 + TIE) else simpler
+
     def sweep(self, divisions: Sequence[tuple[float, Division, RankCosts]]) -> None:
         """Price what a person would try first."""
         sweep = Sweep(self.problem, self.grid, self.pricing, self.recompute, self.incumbent)
-        sweep.run(divisions, int(SWEPT * self.config.budget_s))
+        sweep.run(divisions, int(SWEPT * self.config.budget_s), int(SWEPT_PASSES * self.config.budget_s))
         self.counts.swept = sweep.prices
+        for family in sorted(sweep.families, key=sweep.families.__getitem__)[:REFINED]:
+            if self.deadline.passed:
+                return
+            costs = FamilyCosts(sweep.rank_costs(family.division, family.zero), self.grid.strategy(family))
+            self.dive(_Family(family, costs), Level.RELAXED)
 
     def dive_first(self) -> None:
         """Simulate 1F1B of the divisions that are best by a bound that knows its memory.
@@ -217,9 +238,10 @@ class Search:
         """Into the stages of ZeRO."""
         ways = self.grid.ways(division)
         emptiest = np.min([self.in_flight(division, way) for way in ways], axis=0)
-        for zero in self.grid.zeros(division):
+        zeros = self.grid.zeros(division)
+        for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
             costs = self.rank_costs(division, zero, ways)
-            bound_s = closed_bound(costs, self.recompute, emptiest)
+            bound_s = closed_bound(costs, self.recompute, emptiest, enough_s=self.limit_s)
             self.push(bound_s, Level.RANKS, _Ranks(division, zero, ways, costs))
 
     def in_flight(self, division: Division, way: Way) -> FloatArray:
@@ -233,7 +255,11 @@ class Search:
         for way in ranks.ways:
             family = Family(ranks.division, ranks.zero, way)
             entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)))
-            bound_s = closed_bound(ranks.costs, self.recompute, self.in_flight(ranks.division, way), entry.costs)
+            in_flight = self.in_flight(ranks.division, way)
+            bound_s = closed_bound(ranks.costs, self.recompute, in_flight, entry.costs, self.limit_s)
+            strategy = entry.costs.strategy
+            if bound_s < self.limit_s and strategy.pp - 1 > SMALL_BUBBLE * way.vp * strategy.micro_batches:
+                bound_s = max(bound_s, chain_bound(ranks.costs, self.recompute, in_flight, entry.costs))
             self.counts.families += 1
             entries.append((max(least_s, bound_s), way, entry))
         entries.sort(key=lambda of: of[:2])
@@ -245,13 +271,13 @@ class Search:
         for bound_s, _, entry in entries:
             self.push(bound_s, Level.FAMILY, entry)
 
-    def dive(self, entry: _Family) -> bool:
-        """Whether the first cuts that suggest themselves fit."""
+    def dive(self, entry: _Family, level: Level = Level.FAMILY) -> bool:
+        """Whether the first cuts that suggest themselves fit; above FAMILY their neighbours are tried, too."""
         relaxation, completions = self.prepared(entry)
         relaxed = relaxation.solve(0, self.limit_s)
         if relaxed.blocks is None or relaxed.bound_s >= self.limit_s:
             return False
-        return self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), Level.FAMILY)
+        return self.simulate(entry, completions.rounded(relaxed.blocks, relaxation.kinds), level)
 
     def prepared(self, entry: _Family) -> tuple[Relaxation, Completions]:
         """What a family's bounds and strategies are made by."""

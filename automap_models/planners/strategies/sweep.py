@@ -1,10 +1,13 @@
-"""Strategies whose stages are all alike: what a person would try first, priced before anything else is searched.
+"""Strategies whose stages are alike: what a person would try first, priced before anything else is searched.
+
+Stages have equally many layers, or where that cannot be, as many as make them take equally long, ends included.
+All recompute the same.
 
     division × schedule and virtual stages     bounded by work shared evenly, then by chains of equal stages
       └ × ZeRO × recomputation                 priced: of each stage of ZeRO the least recomputation that fits
 
 Those of the least bound come first, so that the best one of all comes early. The sweep ends when no bound is less than
-the best strategy, or after so many prices: what it comes to does not depend on how fast the machine is.
+the best strategy, or after so much work: what it comes to does not depend on how fast the machine is.
 
 Without it a search that its budget ended was behind what the sweep finds, on 64 H100 by 2 % for llama3-70b.
 """
@@ -15,12 +18,13 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
+from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
@@ -31,6 +35,11 @@ from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_
 
 UNEVEN = ("layers", "recompute_blocks")
 """Fields with which stages are not alike."""
+WAITING = 0.3
+"""Share of 1F1B's bubble that is added to the bound of a division, for the order in which divisions come: other
+schedules have less of it."""
+BALANCED = 16
+"""Virtual stages up to which cuts for equal seconds are tried; with more, most of the budget was gone with them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +49,7 @@ class _Entry:
     division: Division
     costs: RankCosts
     way: Way | None = None
+    layers: tuple[int, ...] = ()
     zero: int | None = None
 
 
@@ -55,6 +65,7 @@ class Sweep:
 
     Attributes:
         prices: strategies that were priced.
+        passes: forward and backward, of the schedules that were laid out.
         families: of those that fit, by their step.
     """
 
@@ -72,36 +83,54 @@ class Sweep:
             self.recompute = []
         self.layers = problem.work.shape.layers
         self.blocks = problem.work.order[1:-1]
-        self.queue: list[tuple[float, int, _Entry]] = []
+        self.queue: list[tuple[float, int, float, _Entry]] = []
         self.numbers = count()
         self.of_zeros: dict[tuple[Division, int], RankCosts] = {}
-        self.prices = 0
+        self.laid_out: dict[tuple[str, int, int, int], bool] = {}
+        self.prices = self.passes = 0
         self.families: dict[Family, float] = {}
 
-    def run(self, divisions: Iterable[tuple[float, Division, RankCosts]], prices: int) -> None:
-        """Price strategies of divisions, which come with their bounds, so many at most."""
+    def run(self, divisions: Iterable[tuple[float, Division, RankCosts]], prices: int, passes: int) -> None:
+        """Price strategies of divisions, which come with their bounds: so many at most, of schedules of so many passes.
+
+        Divisions come in the order of their bounds and of what 1F1B would wait for.
+        """
         if not self.recompute:
             return
         for bound_s, division, costs in divisions:
-            self.push(bound_s, _Entry(division, costs))
+            waiting = (division.pp - 1) / costs.strategy.micro_batches
+            self.push(bound_s, _Entry(division, costs), bound_s * (1 + WAITING * waiting))
         while self.queue and self.prices < prices:
-            bound_s, _, entry = heapq.heappop(self.queue)
+            _, _, bound_s, entry = heapq.heappop(self.queue)
             if bound_s >= self.limit_s:
-                return
+                continue
             if entry.zero is not None:
                 self.price(entry)
             elif entry.way is not None:
                 self.split(bound_s, entry)
             else:
                 for way in self.grid.ways(entry.division):
-                    if self.layers % (entry.division.pp * way.vp) == 0:
-                        of_way = replace(entry, way=way)
+                    if not self.lay_out(entry.division, way, passes):
+                        continue
+                    for layers in self.cuts(entry, entry.division.pp * way.vp):
+                        of_way = replace(entry, way=way, layers=layers)
                         self.push(max(bound_s, float(self.bounds(of_way)[self.recompute].min())), of_way)
 
-    def push(self, bound_s: float, entry: _Entry) -> None:
-        """Come to it later, where it may be the best."""
+    def push(self, bound_s: float, entry: _Entry, rank: float | None = None) -> None:
+        """Come to it later, where it may be the best: in the order of its bound, or as is said."""
         if bound_s < self.limit_s:
-            heapq.heappush(self.queue, (bound_s, next(self.numbers), entry))
+            heapq.heappush(self.queue, (bound_s if rank is None else rank, next(self.numbers), bound_s, entry))
+
+    def lay_out(self, division: Division, way: Way, most: int) -> bool:
+        """Whether the schedule may be laid out: all others and it have so many passes at most."""
+        micro_batches = self.problem.global_batch // (division.dp * division.micro_batch)
+        shape = (way.schedule, division.pp, micro_batches, way.vp)
+        if shape not in self.laid_out:
+            shown, _ = repeating_micro_batches(*shape)
+            passes = 2 * division.pp * way.vp * shown
+            self.laid_out[shape] = self.passes + passes <= most
+            self.passes += passes * self.laid_out[shape]
+        return self.laid_out[shape]
 
     def split(self, bound_s: float, entry: _Entry) -> None:
         """Into the stages of ZeRO with which something fits."""
@@ -148,10 +177,25 @@ class Sweep:
         fits = np.asarray((held <= room[:, None]).all(axis=0))
         return [kind for kind in self.recompute if fits[kind]]
 
+    def cuts(self, entry: _Entry, stages: int) -> list[tuple[int, ...]]:
+        """Layers of each virtual stage: equally many, or for equal seconds."""
+        whole, odd = divmod(self.layers, stages)
+        if not odd:
+            return [(whole,) * stages]
+        if self.problem.equal_layers or stages > BALANCED:
+            return []
+        seconds = entry.costs.passes[:, :, 0].sum(axis=-1).min(axis=0)
+        first, last = seconds[list(entry.costs.ends)]
+        before = np.concatenate([[0.0], np.cumsum(seconds[list(self.blocks)])])
+        share = (first + before[-1] + last) / stages
+        places = np.abs(before[None, :] - (np.arange(1, stages)[:, None] * share - first)).argmin(axis=1)
+        bounds = [0, *places.tolist(), self.layers]
+        balanced = tuple(stop - begin for begin, stop in pairwise(bounds))
+        return [balanced] if all(balanced[1:-1]) else []
+
     def counts(self, entry: _Entry) -> FloatArray:
         """[V, k] how many blocks of each distinct layer a virtual stage has."""
-        assert entry.way is not None
-        return _equal_counts(self.blocks, entry.division.pp * entry.way.vp, entry.costs.blocks.size)
+        return _counts(self.blocks, entry.layers, entry.costs.blocks.size)
 
     def schedule(self, entry: _Entry) -> tuple[str, int, int, int]:
         """Its name, ranks, micro-batches of a rank of data parallelism, and virtual stages."""
@@ -172,7 +216,7 @@ class Sweep:
         assert entry.way is not None and entry.zero is not None
         family, bounds = Family(entry.division, entry.zero, entry.way), self.family_bounds(entry)
         for kind in self.fitting(entry):
-            if bounds[kind] >= self.limit_s or self.take(family, kind):
+            if bounds[kind] >= self.limit_s or self.take(family, entry.layers, kind):
                 return
 
     def family_bounds(self, entry: _Entry) -> FloatArray:
@@ -187,14 +231,15 @@ class Sweep:
         best = self.incumbent.best
         return float("inf") if best is None else best.step_s * (1 - TIE)
 
-    def take(self, family: Family, kind: int) -> bool:
+    def take(self, family: Family, layers: tuple[int, ...], kind: int) -> bool:
         """Whether a strategy fits; the best one is kept."""
-        strategy = self.grid.strategy(family, recompute=RECOMPUTE[kind])
+        uneven = {"layers": layers} if len(set(layers)) > 1 else {}
+        strategy = self.grid.strategy(family, recompute=RECOMPUTE[kind], **uneven)
         self.prices += 1
         completion = priced(self.pricing, strategy, self.problem.reserve_bytes)
         if completion is None:
             return False
-        self.families[family] = completion.step_s
+        self.families[family] = min(completion.step_s, self.families.get(family, float("inf")))
         self.incumbent.take(completion)
         return True
 
@@ -209,8 +254,8 @@ def priced(pricing: StrategyPricing, strategy: Strategy, reserve_bytes: float) -
 
 
 @lru_cache(maxsize=256)
-def _equal_counts(blocks: tuple[int, ...], stages: int, kinds: int) -> FloatArray:
-    """[V, k] how many blocks of each distinct layer each of so many equal stages has."""
-    counts = np.zeros((stages, kinds))
-    np.add.at(counts, (np.repeat(np.arange(stages), len(blocks) // stages), np.array(blocks)), 1.0)
+def _counts(blocks: tuple[int, ...], layers: tuple[int, ...], kinds: int) -> FloatArray:
+    """[V, k] how many blocks of each distinct layer each virtual stage of so many layers has."""
+    counts = np.zeros((len(layers), kinds))
+    np.add.at(counts, (np.repeat(np.arange(len(layers)), layers), np.array(blocks)), 1.0)
     return counts

@@ -11,8 +11,8 @@ import pytest
 
 from automap_models.core.constraints import Constraints
 from automap_models.core.microbatch import with_microbatch_size
+from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profiled_model import ProfiledModel
-from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.errors import BadInput
 from automap_models.formats.files import read_profile

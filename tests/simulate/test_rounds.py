@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from automap_models.core import schedules
 from automap_models.core.schedules import SCHEDULES, build_schedule, most_held, repeating_micro_batches
 from automap_models.simulate.engine import simulate
-from automap_models.simulate.replay import PassTimes, longest_chains, rank_ends
+from automap_models.simulate.rounds import PassTimes, longest_chains, rank_ends
 
 
 @st.composite

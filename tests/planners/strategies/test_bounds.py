@@ -1,0 +1,67 @@
+"""Bounds of families, against the simulated steps of their strategies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from strategy_problems import random_problem, strategies
+
+from automap_models.planners.strategies.bounds import (
+    allowed_recompute,
+    chain_bound,
+    closed_bound,
+    least_in_flight,
+    usual_chains,
+    weighted_chain,
+)
+from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
+from automap_models.simulate.strategy import StrategyPricing
+
+
+def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family() -> None:
+    compared, bubbles = 0, 0
+    for seed in range(2000, 2016):
+        problem = random_problem(seed)
+        everything, draw = list(strategies(problem)), np.random.default_rng(seed)
+        pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+        recompute = allowed_recompute(problem.fixed.get("recompute"))
+        for index in draw.permutation(len(everything))[:12].tolist():
+            strategy = everything[index]
+            estimate = pricing.estimate(strategy)
+            if not problem.fits(estimate):
+                continue
+            ranks = RankCosts(pricing, strategy)
+            family = FamilyCosts(ranks, strategy)
+            held = least_in_flight(strategy.schedule, strategy.pp, strategy.micro_batches, strategy.vp)
+            of_chains = chain_bound(ranks, recompute, held, family)
+            shared = closed_bound(ranks, recompute, held, family)
+            assert max(of_chains, shared) <= estimate.step_s * (1 + 1e-9), f"problem {seed}, {strategy}"
+            assert closed_bound(ranks, recompute, held, family, enough_s=0.9 * shared) >= 0.9 * shared * (1 - 1e-9)
+            compared += 1
+            bubbles += of_chains > shared * (1 + 1e-6)
+    assert compared >= 20
+    assert bubbles >= 2, "the bubble never made a difference"
+
+
+def test_the_weighted_chain_of_equal_stages_has_the_bubble_of_1f1b() -> None:
+    """(M + S - 1) passes of a stage where M would be its own (2104.04473, section 2.2)."""
+    chains, mean = usual_chains("1f1b", 4, 8, 1), weighted_chain("1f1b", 4, 8, 1)
+    assert chains.counts.sum(axis=(1, 2)).max() == 3 * (8 + 4 - 1)
+    of_stages = mean.counts.sum(axis=0)
+    assert mean.ranks.sum() == 1.0 or np.isclose(mean.ranks.sum(), 1.0)
+    assert 3 * 8 < 4 * of_stages.min() <= 3 * (8 + 4 - 1) + 1e-9
+
+
+def test_zero_2_takes_as_long_as_zero_1_and_holds_no_more() -> None:
+    """So the search leaves ZeRO-1 out, and names it where it fits as well."""
+    compared = 0
+    for seed in range(2000, 2008):
+        problem = random_problem(seed)
+        pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
+        for strategy in list(strategies(problem))[:40:7]:
+            one, two = (pricing.estimate(replace(strategy, zero=zero)) for zero in (1, 2))
+            assert one.step_s == two.step_s
+            assert all(a.total >= b.total for a, b in zip(one.memory, two.memory, strict=True))
+            compared += 1
+    assert compared >= 8
