@@ -16,14 +16,16 @@ from pathlib import Path
 import numpy as np
 from common import fresh_problems, optimum_s, timed
 from numpy.typing import NDArray
-from policy_quality import ratio, summary
+from policy_quality import features, ratio, summary
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from automap_models.core.staged import StagedProblem
 from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
 
 FIRST_CUTS = (1, 4, 16)
+WORST = 20
 
 
 def curve(run: Path) -> NDArray[np.float64]:
@@ -42,6 +44,7 @@ def curve(run: Path) -> NDArray[np.float64]:
 def plot(runs: list[Path], path: Path) -> None:
     """The curves of some runs, every run a line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(8.0, 4.6), layout="constrained")
     axes = figure.subplots(1, 2)
@@ -51,9 +54,19 @@ def plot(runs: list[Path], path: Path) -> None:
             axes[column - 1].plot(history[:, 0] / 1000, 100 * (history[:, column] - 1), ".-", label=run.name)
             axes[column - 1].set(title=title, yscale="log", xlabel="episodes, thousands")
             axes[column - 1].grid(visible=True, which="both", alpha=0.3)
+            axes[column - 1].yaxis.set_major_formatter(ScalarFormatter())
+            axes[column - 1].yaxis.set_minor_formatter(ScalarFormatter())
     axes[0].set_ylabel("L / L* − 1 on held-out problems, greedy, %")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=120)
+
+
+def traits(label: str, ratios: NDArray[np.float64], problems: list[StagedProblem]) -> list[tuple[str, ...]]:
+    """Medians of the WORST problems of a policy, beside those of all; plans that do not fit are the worst."""
+    rows = np.array([list(features(problem).values()) for problem in problems])
+    medians = np.median(rows[np.argsort(-ratios, kind="stable")[:WORST]], axis=0), np.median(rows, axis=0)
+    names = f"{label}, the {WORST} worst", "all"
+    return [(name, *(f"{value:.3g}" for value in median)) for name, median in zip(names, medians, strict=True)]
 
 
 def main() -> None:
@@ -71,6 +84,7 @@ def main() -> None:
     problems, optima = [problems[i] for i in solved], [optima[i] for i in solved]
     table = Table("policy, first cuts followed", "problems", "mean", "median", "p99", "max", "do not fit")
     times = Table("policy, first cuts followed", "ms of processor time a plan, in a batch")
+    common = Table("medians", *features(problems[0]))
     for file in (None, *arguments.policy):
         for beam in FIRST_CUTS:
             planner = PolicyPlanner(PolicyConfig(file, beam))
@@ -79,9 +93,13 @@ def main() -> None:
             label = f"{file or 'shipped'}, {beam}"
             summary(table, label, ratios)
             times.add_row(label, f"{1e3 * taken_s / len(problems):.1f}")
+            if beam == 1:
+                for row in traits(label, ratios, problems):
+                    common.add_row(*row)
     console = Console(width=120)
     console.print(table)
     console.print(times)
+    console.print(common)
     if arguments.plot:
         plot(arguments.run, arguments.plot)
 

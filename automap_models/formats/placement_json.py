@@ -98,7 +98,11 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
         BadInput: the file is none, or a value in it makes no sense, naming the node or edge at fault.
     """
     content = read_bytes(path)
-    if not decode_json(content, GraphKind, where=str(path), do=do).is_placement:
+    kind = decode_json(content, GraphKind, where=str(path), do=do)
+    if kind.is_plan:
+        read = "give the model that it was made for; automap infer PROFILE --plan FILE reads plans"
+        raise BadInput("is a plan, not a model", where=str(path), do=read)
+    if not kind.is_placement:
         raise BadInput("is no device-placement graph: it has no maxFPGAs", where=str(path), do=do)
     return parse_placement(content, where=str(path), model=Path(path).stem)
 

@@ -10,7 +10,7 @@ from gpt_work import NONE, TENSOR, TOKEN, KernelList, gpt_work
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device, StepConstants, alignment_shares
-from automap_models.core.model_work import Kernels, LayerWork, WorkPass
+from automap_models.core.model_work import Kernels, LayerWork, WorkKind, WorkPass
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import LayerTimes, Runtime, Shares, StepClock, model_flop
 from automap_models.cost.process_groups import process_groups
@@ -163,3 +163,39 @@ def test_model_flop_of_a_block_are_six_a_parameter_and_attention() -> None:
     """72·s·h² + 12·s²·h forward and backward (2104.04473, appendix: 24·s·h² + 4·s²·h forward, times three)."""
     (_, block, _) = gpt_work(1, 1024, 16, sequence=512).layers
     assert model_flop(block.kernels) == 72 * 512 * 1024**2 + 12 * 512**2 * 1024
+
+
+def test_weights_cast_once_a_step_cost_a_share_of_every_micro_batch() -> None:
+    """Of 512 tokens by 2,048 columns and 1,024 deep: 5 bytes an element; 16 micro-batches share the cast of weights."""
+    kernels = KernelList()
+    kernels.linear(512, 2048, 1024, "columns")
+    runtime = Runtime(flash=False, casts_weights_once=True)
+    every, once = (_times(_layer(kernels), of, precision="fp8").forward for of in (UNFUSED, runtime))
+    assert every - once == pytest.approx(15 / 16 * 1024 * 2048 * 5 / 5e11)
+
+
+def test_gradients_of_weights_move_as_many_bytes_as_the_framework_does() -> None:
+    """A cast of 1e6 gradients is traced as 2 bytes read and 4 written, at half of 1 TB/s, beside a sum over tokens."""
+    kernels = KernelList()
+    kernels.memory(WorkPass.WEIGHT, 1e9, TOKEN)
+    layer = _layer(kernels)
+    work = layer.kernels
+    cast = replace(
+        work,
+        passes=np.append(work.passes, np.int8(WorkPass.WEIGHT)),
+        kinds=np.append(work.kinds, np.int8(WorkKind.MEMORY)),
+        core=np.append(work.core, False),
+        sizes=np.vstack([work.sizes, np.ones((1, 4))]),
+        size_marks=np.vstack([work.size_marks, np.zeros((1, 4), dtype=np.int8)]),
+        moved_kernels=np.append(work.moved_kernels, [1, 1]),
+        moved_bytes=np.append(work.moved_bytes, [2e6, 4e6]),
+        moved_marks=np.append(work.moved_marks, np.array([TENSOR, TENSOR], dtype=np.int8)),
+        moved_scores=np.append(work.moved_scores, [False, False]),
+    )
+    fused, traced, widened = (
+        _times(replace(layer, kernels=cast), Runtime(flash=False, gradient_moved_bytes=moved)).weight
+        for moved in (0.0, 6.0, 18.0)
+    )
+    assert fused == pytest.approx(_times(layer).weight)
+    assert traced - fused == pytest.approx(6e6 / 5e11 + 1e-6)
+    assert widened - fused == pytest.approx(3 * (traced - fused))

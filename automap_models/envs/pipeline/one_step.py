@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from automap_models.cost.staged_torch import all_reduce_factor, transfer_factor
 from automap_models.envs.pipeline.cost_to_go import IMPOSSIBLE, Rest, Scaled
@@ -42,7 +43,7 @@ HELD = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Shares of the rest's parameters: how much computation lies before and behind the point that holds so many."""
 FARTHEST = 3.0
 """Candidates worse than the best by this, in logarithms, are not told apart."""
-MORE_FEATURES = 4
+MORE_FEATURES = 9
 REST_FEATURES = 2 * len(EDGES) + 2 * len(HELD) + 2
 GLOBAL_FEATURES = GLOBAL_LOOK_AHEAD + 7
 INSTRUCTION_FEATURES = CANDIDATE_FEATURES + MORE_FEATURES + REST_FEATURES + 3
@@ -161,12 +162,42 @@ def describe_rest(scaled: Scaled, done: Progress, cut: Tensor) -> Tensor:
     return torch.cat(values, 2)
 
 
-def _more(scaled: Scaled, done: Progress, seen: LookAhead, first: Tensor, best: Tensor) -> Tensor:
-    """[B, k, a, MORE_FEATURES] how a candidate stands beside the best, and the devices that it leaves a stage."""
+def largest_behind(scaled: Scaled, points: Tensor) -> Tensor:
+    """[B, 3, k] the largest computation, parameters and stash of a single point behind others, int64 [B, k].
+
+    By doubling, like `smallest_between`: after i steps every point holds the largest of the 2^i that begin with it.
+    """
+    channels = torch.stack([scaled.arrays[:, channel] for channel in (0, 2, 4)], 1)
+    largest = functional.pad(functional.pad(channels, (1, 0)).diff(dim=2), (0, 1))  # none behind the last
+    count = int(largest.shape[2])
+    for i in range((count - 1).bit_length()):
+        largest = torch.maximum(largest, functional.pad(largest[:, :, 1 << i :], (0, min(1 << i, count))))
+    return largest.gather(2, (points + 1).unsqueeze(1).expand(-1, 3, -1))
+
+
+def _more(scaled: Scaled, done: Progress, seen: LookAhead, points: Tensor, first: Tensor, best: Tensor) -> Tensor:
+    """[B, k, a, MORE_FEATURES] how a candidate stands beside the best, and the devices that it leaves a stage.
+
+    And how little a later stage can be: one has the point with the largest computation, parameters or stash of those
+    behind, int64 [B, k], and no more devices than all but one for each of the others.
+    """
     behind = (best.clamp(min=1e-9) / seen.reward.clamp(min=1e-9)).log().clamp(0.0, FARTHEST)
     size = (scaled.devices - first) / done.left
     into = first / scaled.per_node - torch.floor(first / scaled.per_node)
-    values = (behind, behind.clamp(max=0.2) * 5, share(size, scaled.per_node), into)
+    compute, weights, stash = largest_behind(scaled, points).unsqueeze(3).unbind(1)
+    most = (scaled.devices - first - (done.left - 1)).clamp(min=1)
+    least = scaled.micro * compute / most
+    values = (
+        behind,
+        behind.clamp(max=0.2) * 5,
+        share(size, scaled.per_node),
+        into,
+        squash(least),
+        share(least, seen.even_rest),
+        share(least, seen.span),
+        squash(scaled.state * weights),
+        squash(torch.minimum(scaled.micro, done.left) * stash / most),
+    )
     return torch.stack(torch.broadcast_tensors(*values), -1)  # type: ignore[no-untyped-call]
 
 
@@ -202,7 +233,8 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     seen, first = best_stops(scaled, done)
     estimate = seen.reward.select(2, 0)
     best = torch.where(legal_cuts(problems, partial), estimate, OUT_OF_MEMORY_REWARD).amax(1).view(-1, 1, 1)
-    weights = scaled.arrays[:, 2]
+    weights, points = scaled.arrays[:, 2], torch.arange(problems.points, device=estimate.device)
+    points = points.expand(len(estimate), -1)
     standing = torch.stack(
         [
             squash(scaled.micro.select(2, 0) * 2 * scaled.arrays[:, 1]),
@@ -214,7 +246,7 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     features = torch.cat(
         [
             describe(scaled, done, seen, scaled.arrays, first).select(2, 0),
-            _more(scaled, done, seen, first, best).select(2, 0),
+            _more(scaled, done, seen, points, first, best).select(2, 0),
             describe_rest(scaled, done, scaled.arrays),
             standing,
         ],
@@ -231,12 +263,13 @@ def device_features(problems: Problems, partial: Partial, first: Tensor) -> tupl
     """
     scaled = problems.scaled()
     done = progress(scaled, partial)
-    cut = scaled.at(last_cut(partial)[0].clamp(min=0).unsqueeze(1))
+    point = last_cut(partial)[0].clamp(min=0).unsqueeze(1)
+    cut = scaled.at(point)
     first = first.view(1, 1, -1)
     rest, factor = rest_evenly(scaled, done, cut, first)
     seen = look_ahead(scaled, done, cut, first, rest, factor)
     possible = (first > done.first) & (first <= scaled.devices - done.left)
     best = torch.where(possible, seen.reward, OUT_OF_MEMORY_REWARD).amax(2, keepdim=True)
-    features = torch.cat([describe(scaled, done, seen, cut, first), _more(scaled, done, seen, first, best)], 3)
+    features = torch.cat([describe(scaled, done, seen, cut, first), _more(scaled, done, seen, point, first, best)], 3)
     globally = torch.cat([_globally(scaled, done), describe_rest(scaled, done, cut).select(1, 0)], 1)
     return _bounded(features.select(1, 0)), _bounded(globally), seen.reward.select(1, 0)

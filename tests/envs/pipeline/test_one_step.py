@@ -169,3 +169,16 @@ def test_every_candidate_stage_leaves_a_device_for_each_stage_behind(
     _, stop = one_step.best_stops(scaled._replace(per_node=torch.full_like(scaled.per_node, per_node)), done)
     assert (stop > done.first).all()
     assert (stop <= scaled.devices - done.left).all()
+
+
+def test_the_largest_point_behind_another_is_found(random_problems: DrawProblems) -> None:
+    """By looking at every one of them; behind the last there is none."""
+    problems = drawn(random_problems, 9)
+    scaled = problems.scaled()
+    points = torch.arange(POINTS).expand(len(problems.stages), -1)
+    got = one_step.largest_behind(scaled, points).numpy()
+    sums = scaled.arrays[:, [0, 2, 4]].numpy()
+    own = np.diff(sums, axis=2, prepend=np.zeros_like(sums[:, :, :1]))
+    for k in range(POINTS - 1):
+        np.testing.assert_array_equal(got[:, :, k], own[:, :, k + 1 :].max(axis=2))
+    assert (got[:, :, -1] == 0).all()
