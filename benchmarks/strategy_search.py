@@ -19,7 +19,7 @@ from rich.table import Table
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate, strategy_in_words
-from automap_models.core.strategy import Strategy
+from automap_models.core.strategy import Recompute, Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_cluster, read_device, read_kinds
 from automap_models.planners.strategies.config import StrategiesConfig
@@ -30,7 +30,7 @@ from automap_models.workloads.source import read_model_work
 
 H100 = Cluster(8, 8, 450e9, 400e9, 80e9, name="8 × 8 H100")
 """DGX H100 as in conf/topo/dgx-h100-4.yaml, with more nodes."""
-CASES = {
+CASES: dict[str, tuple[str, Cluster | str, int, int | None]] = {
     "llama3-70b": ("h100", H100, 128, None),
     "llama3-405b": ("h100", Cluster(128, 8, 450e9, 400e9, 80e9, name="128 × 8 H100"), 1024, None),
     "mixtral-8x7b": ("h100", H100, 256, None),
@@ -44,6 +44,7 @@ CASES = {
 """Model, and what is else said of it → device, cluster or its name, samples of a step, tokens of a sample."""
 DEGREES = (1, 2, 4, 8)
 """Of tp, cp and ep in the plain sweep; pp is any divisor of the devices."""
+RECOMPUTED: tuple[Recompute, ...] = ("none", "selective", "full")
 WAYS = (("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 2), ("dualpipev", 2))
 
 
@@ -55,7 +56,7 @@ def plain_sweep(problem: StrategyProblem, pricing: StrategyPricing) -> tuple[Est
         if odd or not dp or problem.global_batch % dp or pp > shape.layers or shape.sequence % cp:
             continue
         for micro_batch, zero, recompute, (schedule, vp), ep in product(
-            (1, 2, 4), (0, 1, 3), ("none", "selective", "full"), WAYS, DEGREES if shape.experts else (1,)
+            (1, 2, 4), (0, 1, 3), RECOMPUTED, WAYS, DEGREES if shape.experts else (1,)
         ):
             if pp == 1 and schedule != "1f1b":
                 continue
