@@ -59,7 +59,9 @@ class Lessons:
     def __init__(self, online: OneStepQNetwork, teacher: LookAheadQNetwork, *, compiled: bool = False) -> None:
         self.online, self.teacher, self.size = online, teacher, online.size
         self._seen = [Fused(look, compiled=compiled) for look in (online.describe_cuts, online.describe_device_cuts)]
-        self._said = [Fused(look, compiled=compiled) for look in (self._say_of_cuts, self._say_of_device_cuts)]
+        self._promising = [
+            Fused(look, compiled=compiled) for look in (self._promise_of_cuts, self._promise_of_device_cuts)
+        ]
 
     def classes(self, problems: Problems) -> list[tuple[Tensor, int, Fineness]]:
         """Problems of like size, int64 [b] each: the most devices that they may have and how fine their tables are."""
@@ -86,7 +88,7 @@ class Lessons:
         bare = problems._replace(cost_to_go=None)
         return Described(*_look(self._seen, lambda rows: bare.take(owner[rows]), states, bare, limit))
 
-    def said(self, problems: Problems, owner: Tensor, states: Partial, limit: int) -> Tensor:
+    def promised(self, problems: Problems, owner: Tensor, states: Partial, limit: int) -> Tensor:
         """[B, K] what the teacher's look-ahead promises for every action of such states; -∞ where it is illegal."""
         tables, bare = problems.cost_to_go, problems._replace(cost_to_go=None)
         if tables is None:
@@ -96,12 +98,12 @@ class Lessons:
         def some(rows: Tensor) -> Problems:
             return bare.take(owner[rows])._replace(cost_to_go=tables.for_states(owner[rows], left[rows]))
 
-        return _look(self._said, some, states, bare, limit)[0]
+        return _look(self._promising, some, states, bare, limit)[0]
 
-    def _say_of_cuts(self, problems: Problems, partial: Partial) -> tuple[Tensor, ...]:
+    def _promise_of_cuts(self, problems: Problems, partial: Partial) -> tuple[Tensor, ...]:
         return (_promised(self.teacher.describe_cuts(problems, partial)),)
 
-    def _say_of_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, ...]:
+    def _promise_of_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> tuple[Tensor, ...]:
         return (_promised(self.teacher.describe_device_cuts(problems, partial, first)),)
 
 
@@ -174,9 +176,9 @@ def taught(
         while len(owner):
             alike, states, owner = _different(owner, states)
             described = lessons.seen(here, owner, states, limit)
-            said = lessons.said(here, owner, states, limit)
+            promises = lessons.promised(here, owner, states, limit)
             candidates, order = legal_first(described)
-            values = said.gather(1, order)
+            values = promises.gather(1, order)
             parts.append(_rows(lessons.size, index[some[owner].cpu()], states, candidates, values))
             half = half_of(lessons.online, int(states.step[0]))
             q = agent.expected(half(*candidates))[alike]

@@ -105,8 +105,8 @@ def test_the_teacher_values_legal_actions_only_and_as_its_look_ahead_does(
     assert len(rows) == len(owner)
     two = lessons.prepare(two, fineness)
     start = env.reset(two)
-    after = apply(start, lessons.said(two, owner, start, limit).argmax(1), two.points)
-    values = lessons.said(two, owner, after, limit)
+    after = apply(start, lessons.promised(two, owner, start, limit).argmax(1), two.points)
+    values = lessons.promised(two, owner, after, limit)
     legal = env.legal(two, after)[:, two.points :]
     assert (values[~legal] == -torch.inf).all()
     for device in legal.any(0).nonzero().squeeze(1).tolist():
@@ -125,7 +125,7 @@ def test_a_state_is_valued_the_same_whatever_it_is_looked_at_with(
     problems, states = problems.take(rows), states.take(rows)
     fineness = FINE[0][1]
     prepared, owner, most = lessons.prepare(problems, fineness), torch.arange(len(rows)), SIZE.max_devices
-    seen, said = lessons.seen(prepared, owner, states, most), lessons.said(prepared, owner, states, most)
+    seen, promises = lessons.seen(prepared, owner, states, most), lessons.promised(prepared, owner, states, most)
     monkeypatch.setattr(distillation, "FINE", ((few, fineness), (None, fineness)))
     reached = 0
     for some, limit, _ in lessons.classes(problems):
@@ -137,7 +137,7 @@ def test_a_state_is_valued_the_same_whatever_it_is_looked_at_with(
                 expected = expected[:, : one.shape[1]] if one.dim() > 1 and one.shape[1] == limit - 1 else expected
                 torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(
-                lessons.said(here, *alone), said[row : row + 1, : limit - 1], rtol=1e-5, atol=1e-6
+                lessons.promised(here, *alone), promises[row : row + 1, : limit - 1], rtol=1e-5, atol=1e-6
             )
             reached += 1
     assert reached == len(rows)
