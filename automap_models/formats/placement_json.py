@@ -100,7 +100,7 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
     content = read_bytes(path)
     kind = decode_json(content, GraphKind, where=str(path), do=do)
     if kind.is_plan:
-        read = "give the model that it was made for; automap infer PROFILE --plan FILE reads plans"
+        read = "give the model that it was made for; automap-infer reads plans beside their profile"
         raise BadInput("is a plan, not a model", where=str(path), do=read)
     if not kind.is_placement:
         raise BadInput("is no device-placement graph: it has no maxFPGAs", where=str(path), do=do)
