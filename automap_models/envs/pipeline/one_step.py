@@ -168,7 +168,8 @@ def largest_behind(scaled: Scaled, points: Tensor) -> Tensor:
     By doubling, like `smallest_between`: after i steps every point holds the largest of the 2^i that begin with it.
     """
     channels = torch.stack([scaled.arrays[:, channel] for channel in (0, 2, 4)], 1)
-    largest = functional.pad(functional.pad(channels, (1, 0)).diff(dim=2), (0, 1))  # none behind the last
+    padded = functional.pad(channels, (1, 0))
+    largest = functional.pad(padded[:, :, 1:] - padded[:, :, :-1], (0, 1))  # none behind the last; ONNX has no diff
     count = int(largest.shape[2])
     for i in range((count - 1).bit_length()):
         largest = torch.maximum(largest, functional.pad(largest[:, :, 1 << i :], (0, min(1 << i, count))))
@@ -234,7 +235,7 @@ def instruction_features(problems: Problems, partial: Partial) -> tuple[Tensor, 
     estimate = seen.reward.select(2, 0)
     best = torch.where(legal_cuts(problems, partial), estimate, OUT_OF_MEMORY_REWARD).amax(1).view(-1, 1, 1)
     weights, points = scaled.arrays[:, 2], torch.arange(problems.points, device=estimate.device)
-    points = points.expand(len(estimate), -1)
+    points = points.expand_as(estimate)  # as long as the batch: an export fixes a number
     standing = torch.stack(
         [
             squash(scaled.micro.select(2, 0) * 2 * scaled.arrays[:, 1]),
