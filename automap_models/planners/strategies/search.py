@@ -48,7 +48,7 @@ FIRST_BOUNDS, FIRST_DIVES = 2000, 24
 """Divisions whose 1F1B is bounded first, and of which so many are simulated."""
 SWEPT = 400
 """Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
-SWEPT_PASSES = 40_000
+SWEPT_PASSES = 15_000
 """Passes of the schedules that are laid out for these, for each second of the budget; one takes some microseconds."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
@@ -117,6 +117,8 @@ class Search:
     deadline: Deadline
     watch: Watch
     counts: SearchCounts = field(default_factory=SearchCounts)
+    seen: Incumbent | None = None
+    """The incumbent of another search, of which strategies have to be shorter."""
     left: float = float("inf")
     """The least bound of what was neither ruled out nor searched to the end."""
 
@@ -129,7 +131,7 @@ class Search:
         self.numbers = count()
         self.reported_s = 0.0
         self.dives = DIVES
-        self.incumbent = Incumbent(self.config.gap)
+        self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
 
     # ---- the queue
 
