@@ -15,6 +15,7 @@ objectives; the planners of staged plans do not search under them either.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,17 +107,12 @@ def simulated_steps(
     parts = equal_parts(replicas, None if samples is None else samples.unsqueeze(1))
     messages = functional.pad(cost.transfer, (0, 1))
     times = torch.stack([cost.forward, cost.backward, messages], 1)
-    steps = step_kernel.simulated_steps(
-        _numpy(times.double()),
-        _numpy(depth),
-        _numpy(used.sum(1)),
-        _numpy(micro_batches.long()),
-        _numpy(gradients_ready(arrays, points, parts).double()),
-        _numpy(cost.all_reduce.double()),
-        _numpy(links_shared(devices, per_node)),
-    )
+    given = (times, depth, used.sum(1), micro_batches, gradients_ready(arrays, points, parts), cost.all_reduce)
+    kinds = (np.float64, np.int64, np.int64, np.int64, np.float64, np.float64)
+    columns: list[Any] = [
+        np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=kind)
+        for tensor, kind in zip(given, kinds, strict=True)
+    ]
+    columns.append(np.ascontiguousarray(links_shared(devices, per_node).cpu().numpy()))
+    steps = step_kernel.simulated_steps(*columns)
     return torch.from_numpy(steps).to(arrays)
-
-
-def _numpy(tensor: Tensor) -> NDArray[np.generic]:
-    return tensor.detach().cpu().contiguous().numpy()

@@ -105,7 +105,7 @@ def _follow(
         k, u = to, until // unit
         if u >= end.shape[2]:
             return False
-    return cuts[stages - 1] < cuts[stages]
+    return bool(cuts[stages - 1] < cuts[stages])
 
 
 @jit
@@ -117,9 +117,9 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
         times: [6, S] to be filled: forward and backward passes, messages, when gradients are ready and how long they
             take to reduce, and 1 where they share the link to the stage before.
     """
-    per_node, ratio, samples = given[PER_NODE], given[RATIO], given[SAMPLES]
+    per_node, ratio, samples = np.float32(given[PER_NODE]), np.float32(given[RATIO]), np.float32(given[SAMPLES])
     for s in range(int(given[STAGES])):
-        i, j, a, e = cuts[s] + 1, cuts[s + 1] + 1, float(firsts[s]), float(firsts[s + 1])
+        i, j, a, e = cuts[s] + 1, cuts[s + 1] + 1, np.float32(firsts[s]), np.float32(firsts[s + 1])
         parts = parts_of(e - a, samples)
         weights = arrays[2, j] - arrays[2, i]
         if given[STATE] * weights + depth[s] * (arrays[4, j] - arrays[4, i]) / parts > 1.0:
@@ -127,14 +127,14 @@ def _times(arrays: Floats, given: Floats, depth: Integers, cuts: Integers, first
         compute, forward = arrays[0, j] - arrays[0, i], arrays[3, j] - arrays[3, i]
         times[0, s], times[1, s], times[2, s] = forward / parts, (compute - forward) / parts, 0.0
         if j + 1 < arrays.shape[1]:
-            times[2, s] = arrays[1, j] * transfer(a, e, float(firsts[s + 2]), per_node, ratio, samples)
+            times[2, s] = arrays[1, j] * transfer(a, e, np.float32(firsts[s + 2]), per_node, ratio, samples)
         held = i
         while held < j and arrays[2, held + 1] <= arrays[2, i]:
             held += 1
         times[3, s] = -(arrays[0, held] - arrays[0, i] - arrays[3, held] + arrays[3, i]) / parts
         times[4, s] = weights * all_reduce(a, e, per_node, ratio)
         last = (e - 1) // per_node
-        times[5, s] = 1.0 if last > a // per_node or (s and last == float(firsts[s - 1]) // per_node) else 0.0
+        times[5, s] = 1.0 if last > a // per_node or (s and last == firsts[s - 1] // per_node) else 0.0
     times[5, 0] = 0.0
     return True
 
