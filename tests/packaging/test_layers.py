@@ -1,7 +1,7 @@
 """Imports point downwards only, wherever they stand: in functions, under TYPE_CHECKING, in a registry's text.
 
-errors → core → cost → {simulate, formats} → hlo → workloads; {envs, rl} stand on cost, simulate and hlo; planners on all
-of them; run and export on plans; apps on the library, never on each other.
+errors → core → cost → {simulate, formats} → hlo → workloads; {envs, rl} stand on cost, simulate and hlo; planners on
+all of them; run and export on plans; apps on the library, never on each other.
 """
 
 from __future__ import annotations
