@@ -6,24 +6,11 @@ this module is imported when the first step is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
 
+from automap_models.core.compiled import jit
 from automap_models.core.placement import FloatArray, IntArray
 from automap_models.cost.step_tables import StepTables
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-
-def jit(function: FunctionT) -> FunctionT:
-    """The function compiled when it is first called, or as it is where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return function
-    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
 
 
 @jit
