@@ -18,6 +18,8 @@ from flax import linen as nn
 
 from automap_models.workloads.blocks import image_shapes
 
+Kernels = tuple[tuple[int, int, int, tuple[int, int]], ...]
+"""Channels, height, width and stride of convolutions."""
 Genotype = tuple[tuple[tuple[int, str], ...], tuple[int, ...]]
 """State and operation of the ten inputs of the five sums, and the states that are concatenated."""
 
@@ -77,7 +79,7 @@ def _normed(dtype: jnp.dtype, name: str) -> nn.BatchNorm:
 class Convolutions(nn.Module):
     """ReLU, convolution without bias and batch norm, once for each kernel (channels, height, width, stride)."""
 
-    kernels: tuple[tuple[int, int, int, tuple[int, int]], ...]
+    kernels: Kernels
     dtype: jnp.dtype
 
     @nn.compact
@@ -105,7 +107,8 @@ class FactorizedReduction(nn.Module):
             nn.Conv(self.channels // 2, (1, 1), (2, 2), use_bias=False, dtype=self.dtype, name=f"conv_{i}")(y)
             for i, y in enumerate((x, shifted))
         ]
-        return _normed(self.dtype, "norm")(jnp.concatenate(halves, axis=-1))
+        out: jax.Array = _normed(self.dtype, "norm")(jnp.concatenate(halves, axis=-1))
+        return out
 
 
 class Operation(nn.Module):
@@ -129,7 +132,7 @@ class Operation(nn.Module):
                 size = int(self.kind[-1])
                 return nn.max_pool(x, (size, size), both, "SAME")  # type: ignore[no-untyped-call, no-any-return]
             case "conv_1x1":
-                kernels = ((c, 1, 1, both),)
+                kernels: Kernels = ((c, 1, 1, both),)
             case "conv_3x3":
                 kernels = ((quarter, 1, 1, (1, 1)), (quarter, 3, 3, both), (c, 1, 1, (1, 1)))
             case _:  # conv_1x7_7x1

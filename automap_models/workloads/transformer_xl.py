@@ -91,7 +91,9 @@ class XlLayer(nn.Module):
         mixed = RelativeAttention(c, self.dtype, name="attention")(x, before, content, position)
         x = nn.LayerNorm(dtype=self.dtype, name="attention_norm")(x + mixed)
         inner = nn.relu(nn.Dense(c.inner, dtype=self.dtype, name="wi")(x))
-        return nn.LayerNorm(dtype=self.dtype, name="norm")(x + nn.Dense(c.width, dtype=self.dtype, name="wo")(inner))
+        narrow = nn.Dense(c.width, dtype=self.dtype, name="wo")(inner)
+        out: jax.Array = nn.LayerNorm(dtype=self.dtype, name="norm")(x + narrow)
+        return out
 
 
 class RelativeAttention(nn.Module):
