@@ -82,8 +82,8 @@ class Cluster:
         name: what people call it.
         groups: of a mixed cluster, in the order of its devices.
         device: name of the kind of device that all nodes have; empty where nobody says, and of a mixed cluster.
-        links: [G][G] how many links lead from each device of a node to each other one, where devices do not all reach one
-            another alike; `intra` is then of all links of a device. Empty is a switch, and of a mixed cluster.
+        links: [G][G] how many links lead from each device of a node to each other one, where not all devices reach one
+            another alike; `intra` is then of all links of a device. Empty is a switch, and so it is of mixed clusters.
 
     Raises:
         BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES

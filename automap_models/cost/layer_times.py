@@ -154,6 +154,7 @@ class LayerTimes(NamedTuple):
         again: what selective recomputation runs again.
         tensor, context, experts: forward and backward: sums of tensor parallelism; keys and values on their way that
             attention does not hide; tokens on their way to experts and back.
+        hidden_context: keys and values on their way that attention hides; nothing else can hide behind it then.
     """
 
     forward: float
@@ -162,6 +163,7 @@ class LayerTimes(NamedTuple):
     again: float
     tensor: tuple[float, float]
     context: tuple[float, float]
+    hidden_context: tuple[float, float]
     experts: tuple[float, float]
 
     @property
@@ -214,6 +216,7 @@ class StepClock:
         kernels = self._kernels(work, block)
         groups, shares = self.groups, self.shares
         passed_on_s = groups.context.passed_on_s(shares.bytes_of(work.context, gathered=True))
+        hidden = (min(passed_on_s, kernels.core_forward), min(2 * passed_on_s, kernels.core_backward))
         exchanges_s = 2 * groups.experts.all_to_all_s(shares.bytes_of(work.exchanged))
         forward, inputs, weights = kernels.passes.tolist()
         return LayerTimes(
@@ -222,10 +225,8 @@ class StepClock:
             weight=weights,
             again=kernels.again,
             tensor=(self._sums_s(work.sums_forward), self._sums_s(work.sums_backward)),
-            context=(
-                max(0.0, passed_on_s - kernels.core_forward),
-                max(0.0, 2 * passed_on_s - kernels.core_backward),
-            ),
+            context=(passed_on_s - hidden[0], 2 * passed_on_s - hidden[1]),
+            hidden_context=hidden,
             experts=(exchanges_s, exchanges_s),
         )
 
