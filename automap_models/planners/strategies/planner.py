@@ -78,12 +78,12 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         Each order has an equal share of the time that is left, and has to be shorter than the ones before.
         """
         orders, counts = node_orders(problem.cluster), SearchCounts()
-        whole, left_s = deadline.part(self.config.budget_s, time.process_time), float("inf")
+        left_s = float("inf")
         begun_s, chosen, incumbent = time.process_time(), None, None
         for number, cluster in enumerate(orders):
             spent_s = time.process_time() - begun_s
             share_s = max(0.0, self.config.budget_s - spent_s) / (len(orders) - number)
-            part = whole.part(share_s, time.process_time)
+            part = deadline.part(share_s, time.process_time)
             former = None if incumbent is None else incumbent.best
             search = Search(replace(problem, cluster=cluster), self.config, part, watch, counts, incumbent)
             search.run()

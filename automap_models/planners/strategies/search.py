@@ -55,6 +55,8 @@ REFINED = 4
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
+LOOKS = 16
+"""Of so many times one looks at the clock where that is done thousands of times."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -129,7 +131,7 @@ class Search:
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
-        self.reported_s = 0.0
+        self.reported_s, self.looks, self.late = 0.0, 0, self.deadline.passed
         self.dives = DIVES
         self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
 
@@ -141,6 +143,14 @@ class Search:
             heapq.heappush(self.queue, (bound_s, next(self.numbers), level, entry))
         elif bound_s < float("inf"):
             self.left = min(self.left, bound_s)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed, looked at now and then: clocks of processor time are slow."""
+        self.looks += 1
+        if self.looks % LOOKS == 0:
+            self.late = self.deadline.passed
+        return self.late
 
     @property
     def best(self) -> Completion | None:
@@ -159,7 +169,7 @@ class Search:
         divisions = []
         for division in self.grid.divisions():
             ways = self.grid.ways(division)
-            if self.deadline.passed:
+            if self.out_of_time:
                 self.left = 0.0
                 return
             if not ways:
@@ -210,7 +220,7 @@ class Search:
         """
         way, entries = Way("1f1b", 1), []
         for _, number, _, division in sorted(self.queue, key=lambda of: of[:2])[:FIRST_BOUNDS]:
-            if self.deadline.passed:
+            if self.out_of_time:
                 return
             if not isinstance(division, Division) or way not in self.grid.ways(division):
                 continue
