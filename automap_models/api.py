@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from automap_models.core.cluster import Cluster
@@ -28,6 +29,7 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
+from automap_models.export.targets import strategy_limits
 from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, device_of, read_cluster, read_device, read_kinds
 from automap_models.formats.plan_json import write_plan
 from automap_models.formats.plan_reader import read_plan as read_plan_file
@@ -264,7 +266,9 @@ def search_strategies(
     *,
     device: str | Device | None = None,
     sequence: int | None = None,
+    target: str | None = None,
     reserve_bytes: float = 0.0,
+    rank_reserve_bytes: Mapping[int, float] = MappingProxyType({}),
     budget_s: float = 20.0,
     gap: float = 0.01,
     runtime: Runtime = DEFAULT_RUNTIME,
@@ -275,7 +279,9 @@ def search_strategies(
     Args:
         model, cluster, device, sequence, runtime: as of `estimate`.
         global_batch: samples of a step.
+        target: a framework of `automap-export` that is to run it, such as "megatron"; None for any.
         reserve_bytes: of each device that is left free.
+        rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
         budget_s: seconds of computing after which the search ends.
         gap: share of the step by which another strategy may be shorter at most when it ends before.
         fixed: fields of `Strategy` that are given, by name; the others are searched.
@@ -290,8 +296,9 @@ def search_strategies(
     placed = _cluster(cluster)
     chips = _device(device, placed)
     kinds = read_kinds(placed)
+    within = None if target is None else strategy_limits(target)
     if not isinstance(model, ModelWork):
-        precision = fixed.get("precision") or usual_precision([*kinds.values()] or [chips])
+        precision = fixed.get("precision") or usual_precision([*kinds.values()] or [chips], within)
         dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
         model = read_model_work(os.fspath(model), sequence=sequence, dtype=dtype)
     problem = StrategyProblem(
@@ -301,6 +308,8 @@ def search_strategies(
         global_batch=global_batch,
         fixed=fixed,
         reserve_bytes=reserve_bytes,
+        rank_reserve_bytes=rank_reserve_bytes,
+        within=within,
         runtime=runtime,
         kinds=kinds,
     )

@@ -6,7 +6,7 @@ default depends on something else. Nothing here imports numpy: help is to be fas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,8 @@ class StrategyRequest:
         usual: whether nothing was asked for but a global batch, so that another search takes over where the model or
             the device is not made for this one.
         reserve_bytes: of each device that is left free.
+        rank_reserve_bytes: of devices of a rank beside that, by its number, from the last one on below 0.
+        target: the framework that is to run it, whose limits hold; None for any.
         sizes: least and most devices of a sweep; None for the cluster as it is.
     """
 
@@ -133,6 +135,8 @@ class StrategyRequest:
     price: bool = False
     usual: bool = False
     reserve_bytes: float = 0.0
+    rank_reserve_bytes: dict[int, float] = field(default_factory=dict)
+    target: str | None = None
     sizes: tuple[int, int] | None = None
 
 

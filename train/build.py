@@ -20,7 +20,9 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from automap_models.core.schedules import SCHEDULES
 from automap_models.envs.pipeline.env import REWARDS, Problems
+from automap_models.envs.pipeline.objective import LENGTH, OBJECTIVES
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_atomically
 from automap_models.resources import is_file
@@ -132,7 +134,9 @@ def load_weights(module: RainbowModule, path: Path, key: str = "init_from") -> N
     """
     checkpoint = read_checkpoint(path, key)
     shared = checkpoint["hyper_parameters"].get("network") in ("look_ahead", "one_step")
-    _require_same_network(checkpoint, module, path, but_for=("max_stages", "max_devices") if shared else ())
+    _require_same_network(
+        checkpoint, module, path, but_for=("max_stages", "max_devices", "objective") if shared else ()
+    )
     _require_weights(checkpoint, module, path)
     module.load_state_dict(checkpoint["state_dict"])
 
@@ -263,6 +267,7 @@ def build_module(config: DictConfig) -> RainbowModule:
         )
     if size["reward"] not in REWARDS:
         raise BadInput(f"is {size['reward']!r}", where="env.reward", do=f"choose from {', '.join(REWARDS)}")
+    _require_objective(size["objective"], network, config)
     agent = _checked(AgentConfig, "agent.agent", config.agent.agent)
     learner = _checked(OfflineLearnerConfig, "agent.learner", config.agent.learner)
     if config.imitation is not None and not isinstance(config.imitation, DictConfig):
@@ -283,6 +288,22 @@ def build_module(config: DictConfig) -> RainbowModule:
             return RainbowModule(**rainbow)
         imitation = _checked(ImitationConfig, "imitation", config.imitation)
         return ImitationModule(imitation=imitation, **rainbow)
+
+
+def _require_objective(objective: str, network: str, config: DictConfig) -> None:
+    """Whether plans can be paid by it, and by what this agent learns from.
+
+    Raises:
+        BadInput: they cannot.
+    """
+    if objective not in OBJECTIVES:
+        do = f"choose from {', '.join(OBJECTIVES)}"
+        if objective in SCHEDULES:
+            do += "; in the others a device holds more than the one stage that a plan gives it"
+        raise BadInput(f"is {objective!r}", where="env.objective", do=do)
+    if objective != LENGTH and config.imitation is not None:
+        do = "set env.objective=length, or take experiment=scheduled"
+        raise BadInput(f"is {objective!r}, of which no exact plans are known", where="env.objective", do=do)
 
 
 @contextmanager
@@ -323,9 +344,11 @@ def _schema(record: type[Any]) -> Any:
 
 @cache
 def _data_settings() -> type[Any]:
-    """The arguments of PipelineData but its seed, as a record."""
+    """The arguments of PipelineData but its seed and its objective, as a record."""
     known = get_type_hints(PipelineData.__init__).items()
-    return make_dataclass("DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "return")])
+    return make_dataclass(
+        "DataSettings", [(name, kind) for name, kind in known if name not in ("seed", "objective", "return")]
+    )
 
 
 def build_data(config: DictConfig) -> PipelineData:
@@ -334,7 +357,8 @@ def build_data(config: DictConfig) -> PipelineData:
     Raises:
         BadInput: a setting is unknown or of another kind.
     """
-    return PipelineData(**_checked(_data_settings(), "data", config.data), seed=config.seed)
+    settings = _checked(_data_settings(), "data", config.data)
+    return PipelineData(**settings, seed=config.seed, objective=config.env.objective)
 
 
 def build_loggers(config: DictConfig) -> list[Logger]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from automap_models.envs.pipeline.cost_to_go import POINTS, UNITS, CostToGo, levels
-from automap_models.envs.pipeline.env import PipelineEnv, Problems, complete_cost
+from automap_models.envs.pipeline.env import PipelineEnv, Problems
 from automap_models.errors import BadInput
 from automap_models.rl.agent import AgentConfig
 from automap_models.rl.learner import Learner, LearnerConfig
@@ -83,7 +83,7 @@ class RainbowModule(L.LightningModule):
         torch.manual_seed(seed)
         self.online: SplitQNetwork | FlatQNetwork = NETWORKS[network](self.size)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward)
+        env = PipelineEnv(self.size.max_stages, self.size.max_devices, self.size.reward, self.size.objective)
         self.agent = PipelineAgent(env, self.online, self.target, AgentConfig(**agent))
         row, derived = self._empty_row(), self._empty_derived()
         self.replay = PrioritisedReplay(
@@ -223,22 +223,22 @@ class RainbowModule(L.LightningModule):
         self.log("train/episodes_per_processor_s", played / max(1e-9, time.process_time() - busy_since))
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Greedy lengths of held-out problems over their optima."""
+        """Greedy lengths, or steps, of held-out problems over their optima."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         self._gaps.append(self.gaps(data.validation.take(batch.cpu()), data.optima[batch.cpu()], self.generator))
 
     def gaps(self, problems: Problems, optima: Tensor, generator: torch.Generator) -> Tensor:
-        """[B] L/L* of greedy plans; inf where a plan does not fit.
+        """[B] L/L* of greedy plans; inf where a plan does not fit. Under a schedule steps stand for lengths.
 
         Args:
             problems: B of them.
-            optima: [B] their optimal lengths L*.
+            optima: [B] their optimal lengths L*, or the shortest steps known.
             generator: of random draws.
         """
         problems = problems.to(self.device)
         episodes = rollout(self.agent, problems, 0.0, generator)
-        ratio = complete_cost(problems, episodes.complete).length / optima.to(self.device)
-        return torch.where(episodes.reward > 0, ratio, torch.inf)
+        time, fits = self.agent.env.taken(problems, episodes.complete)
+        return torch.where(fits, time / optima.to(self.device), torch.inf)
 
     def on_validation_epoch_end(self) -> None:
         """Log mean, 99th percentile and maximum of L/L*; plans that do not fit are counted apart.

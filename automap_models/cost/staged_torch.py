@@ -124,6 +124,7 @@ def pipeline_cost_batch(
     state_over_memory: Tensor,
     micro_batches: Tensor,
     samples: Tensor | None = None,
+    held: Tensor | None = None,
 ) -> BatchCost:
     """Costs of B plans (cost.staged.plan_cost, batched).
 
@@ -133,6 +134,7 @@ def pipeline_cost_batch(
         devices: [B, S+1] first device of each stage, from 0 to D; unused stages repeat D.
         per_node, inter_over_intra, state_over_memory, micro_batches: [B].
         samples: [B] or None, see `equal_parts`.
+        held: [B, S] micro-batches that each stage holds at once; None is the min(M, S - s) of 1F1B.
     """
     per_node, ratio, state, micro = (
         t.unsqueeze(1) for t in (per_node, inter_over_intra, state_over_memory, micro_batches)
@@ -161,6 +163,6 @@ def pipeline_cost_batch(
     length = torch.where(used, span.unsqueeze(1) - hidden + all_reduce, 0.0).amax(1)
 
     left = used.sum(1, keepdim=True) - torch.arange(used.shape[1], device=used.device)
-    in_flight = torch.minimum(micro, left.to(micro.dtype))
+    in_flight = torch.minimum(micro, left.to(micro.dtype)) if held is None else held
     memory = torch.where(used, state * weights + in_flight * stash / parts, 0.0)
     return BatchCost(f, b, x, all_reduce, memory, span, length, (memory <= 1).all(1))

@@ -19,16 +19,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
 from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
 NAME = "deepspeed"
 DISTRIBUTION = "deepspeed"
-LIMITS = Limits({"1f1b": "TrainSchedule"})
-MOST_ZERO = 1
-"""ZeRO stage beside a pipeline."""
+LIMITS = Limits(
+    name=NAME,
+    schedules={"1f1b": "TrainSchedule"},
+    pipeline_zeros=(0, 1),
+    recompute=("none", "full"),
+    precisions=("fp32", "fp16", "bf16"),
+    whole=("cp", "ep"),
+)
 _PRECISION: dict[str, dict[str, Any]] = {
     "fp32": {},
     "fp16": {"fp16": {"enabled": True}},
@@ -120,17 +126,7 @@ def parts(layers: tuple[int, ...]) -> list[int]:
 
 
 def _layout(source: Source) -> Layout:
-    layout = layout_of(source, NAME, LIMITS)
-    s = layout.strategy
-    zero = f"DeepSpeed runs no pipeline with ZeRO-{s.zero}"
-    layout.require(s.pp == 1 or s.zero <= MOST_ZERO, zero, f"take zero {MOST_ZERO}, or one stage")
-    selective = layout.recompute(NAME) == "selective"
-    layout.require(not selective, "DeepSpeed recomputes whole layers", "take recompute full or none")
-    own = "context and expert parallelism are the model's own in DeepSpeed"
-    layout.require(s.cp * s.ep == 1, own, "take cp 1 and ep 1")
-    precision = f"precision {s.precision} is none of DeepSpeed's"
-    layout.require(s.precision in _PRECISION, precision, f"take {', '.join(_PRECISION)}")
-    return layout
+    return layout_of(source, NAME, LIMITS)
 
 
 def check(source: Source, path: Path) -> str:

@@ -13,15 +13,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+from automap_models.core.framework import Limits
 from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 from automap_models.formats.atomic import json_text
 
 NAME = "galvatron"
 DISTRIBUTION = "hetu-galvatron"
 LIMITS = Limits(
-    {"1f1b": "pipedream_flush", "gpipe": "gpipe"}, cuts="inner blocks", sharding="by stage", power_of_two=True
+    name=NAME,
+    schedules={"1f1b": "pipedream_flush", "gpipe": "gpipe"},
+    cuts="inner blocks",
+    sharding="by stage",
+    power_of_two=True,
+    zeros=(0, 2, 3),
+    recompute=("none", "full"),
+    recompute_alike=False,
+    precisions=("fp32", "fp16", "bf16"),
+    whole=("cp", "ep"),
 )
 _DP_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 
@@ -77,14 +87,7 @@ def _text(numbers: Any) -> str:
 
 
 def _layout(source: Source) -> Layout:
-    layout = layout_of(source, NAME, LIMITS)
-    s = layout.strategy
-    layout.require(s.zero != 1, "Galvatron has no ZeRO-1", "take zero 2: the same bytes move")
-    selective = any(kind == "selective" for kind, _ in layout.recomputed)
-    layout.require(not selective, "Galvatron recomputes whole layers", "take recompute full or none")
-    layout.require(s.cp * s.ep == 1, "Galvatron has neither context nor expert parallelism", "take cp 1 and ep 1")
-    layout.require(s.precision != "fp8", "precision fp8 is none of Galvatron's", "take bf16")
-    return layout
+    return layout_of(source, NAME, LIMITS)
 
 
 def check(source: Source, path: Path) -> str:

@@ -22,16 +22,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from automap_models.core.framework import Limits
 from automap_models.core.sharding_classes import REPLICATED
 from automap_models.core.units import counted
 from automap_models.export.layout import Inexpressible, Layout, layout_of
 from automap_models.export.sources import ShardingSource, Source, StagedSource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 from automap_models.formats.atomic import json_text
 
 NAME = "hf"
 DISTRIBUTION = "transformers"
-LIMITS = Limits({"1f1b": "as transformers runs it", "gpipe": "as transformers runs it"}, one_series=True)
+LIMITS = Limits(
+    name=NAME,
+    schedules={"1f1b": "as transformers runs it", "gpipe": "as transformers runs it"},
+    one_series=True,
+)
 PIPELINE = {
     "embed_tokens": [["input_ids"], ["inputs_embeds"]],
     "layers": [["hidden_states", "attention_mask"], ["hidden_states"]],

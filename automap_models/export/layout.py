@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
+from automap_models.core.framework import Limits
 from automap_models.core.layers import Block, repeated_blocks
 from automap_models.core.microbatch import required_size
 from automap_models.core.profile import Profile
@@ -23,7 +24,6 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.strategy import Precision, Recompute, Strategy
 from automap_models.errors import BadInput
 from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Limits
 
 _PRECISIONS: dict[object, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -77,15 +77,6 @@ class Layout:
         (kind,) = kinds or {"none"}
         return kind  # type: ignore[return-value]
 
-    def require_ranks(self) -> None:
-        """Refuse virtual stages that are all on one rank.
-
-        Raises:
-            Inexpressible: they are.
-        """
-        s = self.strategy
-        self.require(s.pp > 1 or s.vp == 1, "virtual stages on one rank", "take 1 virtual stage, or more ranks")
-
     def require(self, holds: bool, objection: str, do: str) -> None:
         """Refuse the layout where that does not hold, with what the target objects to and what to take instead.
 
@@ -109,25 +100,22 @@ def layout_of(source: Source, target: str, limits: Limits) -> Layout:
         assert isinstance(source, StrategySource)
         strategy = source.written.strategy
         layout = Layout(source.name, strategy, (strategy.tp,) * strategy.pp)
-    require_schedule(layout.strategy.schedule, target, limits, f"plan of {layout.model}")
-    pp = layout.strategy.pp
-    what = f"{target} has 1, 2, 4, 8, … stages, not {pp}"
-    layout.require(not limits.power_of_two or not pp & (pp - 1), what, "plan with one of these numbers")
-    if limits.cuts == "inner blocks" and 0 in layout.layers:
-        what = f"{target} gives every stage a block, and stage {layout.layers.index(0)} has none"
-        layout.require(False, what, "move a block to it")
+    objection = limits.objection(layout.strategy)
+    layout.require(objection is None, *(objection or ("", "")))
+    if limits.recompute_alike:
+        layout.recompute(target)
     return layout
 
 
-def require_schedule(schedule: str, target: str, limits: Limits, where: str) -> None:
+def require_schedule(schedule: str, limits: Limits, where: str) -> None:
     """Refuse a schedule that the target does not run.
 
     Raises:
         Inexpressible: it does not.
     """
-    if schedule not in limits.schedules:
-        what = f"{target} does not run schedule {schedule}"
-        raise Inexpressible(what, where=where, do=f"plan for one of {', '.join(limits.schedules)}")
+    objection = limits.way_objection(schedule)
+    if objection is not None:
+        raise Inexpressible(objection.what, where=where, do=objection.do)
 
 
 def staged_layout(result: Result[StagedProblem, StagedPlan], target: str, limits: Limits) -> Layout:

@@ -16,13 +16,23 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from automap_models.core.framework import Limits
 from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
 NAME = "megatron"
 DISTRIBUTION = "megatron-core"
-LIMITS = Limits({"1f1b": "1F1B", "interleaved": "interleaved 1F1B"}, one_series=True)
+LIMITS = Limits(
+    name=NAME,
+    schedules={"1f1b": "1F1B", "interleaved": "interleaved 1F1B"},
+    one_series=True,
+    zeros=(0, 1),
+    whole_rounds=True,
+    stacked=False,
+)
+"""ZeRO-2 and ZeRO-3 would be Megatron-FSDP, which stages of a layout do not have. Megatron-Core 0.16 refuses
+interleaved micro-batches whose last round is smaller than the pipeline (core/pipeline_parallel/schedules.py)."""
 _PRECISION = {"fp16": ("--fp16",), "bf16": ("--bf16",), "fp8": ("--bf16", "--fp8-format", "hybrid"), "fp32": ()}
 
 
@@ -88,11 +98,7 @@ def _layers(count: int) -> str:
 
 
 def _layout(source: Source) -> Layout:
-    layout = layout_of(source, NAME, LIMITS)
-    zero = f"ZeRO-{layout.strategy.zero} would need Megatron-FSDP, which stages of a layout do not have"
-    layout.require(layout.strategy.zero <= 1, zero, "take zero 1, its distributed optimizer")
-    layout.require_ranks()
-    return layout
+    return layout_of(source, NAME, LIMITS)
 
 
 def check(source: Source, path: Path) -> str:

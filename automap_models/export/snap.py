@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from automap_models.core.framework import Limits
 from automap_models.core.profile import FloatArray
 from automap_models.core.result import Result
 from automap_models.core.schedules import DEFAULT_SCHEDULE
@@ -21,7 +22,6 @@ from automap_models.core.units import percent, seconds
 from automap_models.errors import BadInput, Infeasible
 from automap_models.export.layout import boundaries, place_in_words, require_blocks
 from automap_models.export.sources import StagedSource
-from automap_models.export.target import Limits
 from automap_models.simulate.step import step_cost
 
 PLANNER = "snapped"

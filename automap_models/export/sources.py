@@ -18,8 +18,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.written_plan import WrittenPlan
 from automap_models.errors import BadInput
 from automap_models.formats import plan_json, sharding_json, strategy_json
+from automap_models.formats.document_kind import require_kind
 from automap_models.formats.plan_reader import read_plan, read_written_plan
-from automap_models.formats.schema import read_bytes, require_kind
+from automap_models.formats.schema import read_bytes
 from automap_models.formats.sharding_json import read_named_sharding_plan
 from automap_models.formats.strategy_json import WrittenStrategy, read_strategy
 

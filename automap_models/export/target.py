@@ -8,37 +8,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
+from automap_models.core.framework import Limits
 from automap_models.errors import BadInput
 from automap_models.export.sources import ShardingSource, Source, StagedSource, StrategySource
-
-Cuts = Literal["anywhere", "blocks", "inner blocks"]
-"""Where a target may cut a model: anywhere that the plan does; beside whole blocks, so that a first or last stage may
-hold the embedding or the head alone; or so that every stage holds a block."""
-Sharding = Literal["none", "equal", "by stage"]
-"""How the operators of stages may be divided: not at all, everywhere by the same number of devices, or each its own."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a target can express of a plan of stages.
-
-    Attributes:
-        schedules: ours → what the target calls it.
-        cuts: where the model may be cut.
-        equal_replicas: whether every stage has equally many devices.
-        sharding: how stages may divide operators.
-        one_series: whether all blocks have to be of one series, as those of a decoder are.
-        power_of_two: whether the number of stages has to be one.
-    """
-
-    schedules: Mapping[str, str]
-    cuts: Cuts = "blocks"
-    equal_replicas: bool = True
-    sharding: Sharding = "equal"
-    one_series: bool = False
-    power_of_two: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +48,7 @@ class Target:
         sources: kinds of plans that it takes.
         write: the text for a source, to be written at that path.
         check: reads the file back and returns who did, as in "Megatron-Core 0.16.1".
-        limits: what it can express of plans of stages; None where it takes none.
+        limits: what it can express of plans of stages and of strategies; None where it takes none.
     """
 
     name: str
@@ -85,6 +58,11 @@ class Target:
     write: Callable[[Source, Path], Written]
     check: Callable[[Source, Path], str]
     limits: Limits | None = None
+
+    @property
+    def takes_strategies(self) -> bool:
+        """Whether strategies are among its sources."""
+        return StrategySource in self.sources
 
     def require_source(self, source: Source) -> None:
         """Refuse a plan of a kind that the target has no words for.

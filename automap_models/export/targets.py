@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from automap_models.errors import BadInput
 
 if TYPE_CHECKING:
+    from automap_models.core.framework import Limits
     from automap_models.export.target import Target
 
 TARGETS: Mapping[str, str] = {
@@ -22,6 +23,18 @@ TARGETS: Mapping[str, str] = {
     "hf": "Hugging Face transformers: tensor and pipeline parallel plans",
 }
 """Name of a target → what is written; its module has the name with underscores and a TARGET."""
+
+
+def strategy_limits(name: str) -> Limits:
+    """What a target can express of strategies.
+
+    Raises:
+        BadInput: there is none of that name, or it takes no strategies.
+    """
+    target = target_by_name(name)
+    if target.limits is None or not target.takes_strategies:
+        raise BadInput(f"{name} takes no strategies", where="`target`", do="leave it out, or take another framework")
+    return target.limits
 
 
 def target_by_name(name: str) -> Target:

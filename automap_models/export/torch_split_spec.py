@@ -11,16 +11,22 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+from automap_models.core.framework import Limits
 from automap_models.core.microbatch import required_size
 from automap_models.errors import BadInput
 from automap_models.export import torch_csv
 from automap_models.export.layout import Inexpressible, require_schedule, unequal_devices
 from automap_models.export.sources import Source, StagedSource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
 NAME = "torch-split-spec"
 DISTRIBUTION = "torch"
-LIMITS = Limits({"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "1f1b-deep": ""}, cuts="anywhere", sharding="none")
+LIMITS = Limits(
+    name=NAME,
+    schedules={"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "1f1b-deep": ""},
+    cuts="anywhere",
+    sharding="none",
+)
 _TEXT = '''\
 """{model} on {stages} stages of {replicas} replica(s), written by automap-export.
 
@@ -159,7 +165,7 @@ def write(source: Source, path: Path) -> Written:
     result = source.require_result(NAME)
     problem, plan = result.problem, result.required_plan()
     where, schedule = f"plan of {source.name}", source.schedule
-    require_schedule(schedule.name, NAME, LIMITS, where)
+    require_schedule(schedule.name, LIMITS, where)
     objection = unequal_devices(problem, plan, NAME, LIMITS)
     if objection:
         raise Inexpressible(objection, where=where, do="run it with automap-run")

@@ -16,18 +16,20 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+from automap_models.core.framework import Limits
 from automap_models.core.strategy import Strategy
 from automap_models.export import torch_csv
 from automap_models.export.layout import Layout, layout_of
 from automap_models.export.sources import Source, StagedSource, StrategySource
-from automap_models.export.target import Limits, Target, Written, parser_module, parser_name, require_same
+from automap_models.export.target import Target, Written, parser_module, parser_name, require_same
 
 NAME = "torchtitan"
 DISTRIBUTION = "torchtitan"
 BY_ROWS = "PipelineScheduleMulti"
 """The class that torchtitan asks for where the passes stand in rows."""
 LIMITS = Limits(
-    {
+    name=NAME,
+    schedules={
         "1f1b": "1F1B",
         "gpipe": "GPipe",
         "interleaved": "Interleaved1F1B",
@@ -38,6 +40,9 @@ LIMITS = Limits(
         "zb-h2": BY_ROWS,
     },
     one_series=True,
+    zeros=(0, 2, 3),
+    precisions=("fp32", "bf16"),
+    stacked=False,
 )
 _ROWS_ENDING = ".csv"
 _RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
@@ -118,10 +123,6 @@ def stage_modules(layers: tuple[int, ...]) -> Iterator[list[str]]:
 def _layout(source: Source) -> Layout:
     layout = layout_of(source, NAME, LIMITS)
     s = layout.strategy
-    layout.require(s.zero != 1, "torchtitan has no ZeRO-1", "take zero 2: the same bytes move")
-    precision = f"precision {s.precision} is no field of torchtitan's training config"
-    layout.require(s.precision in _PRECISION, precision, f"take {' or '.join(_PRECISION)}")
-    layout.require_ranks()
     for stage in range(1, s.stages - 1):
         layout.require(layout.layers[stage] > 0, f"stage {stage} has no layer", "give it one")
     return layout

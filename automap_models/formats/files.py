@@ -8,6 +8,7 @@ from pathlib import Path
 
 from automap_models.core.profile import Profile
 from automap_models.errors import BadInput
+from automap_models.formats.document_kind import plan_refused
 from automap_models.formats.graph_txt import looks_like_graph_txt, read_graph_txt
 from automap_models.formats.json_graph import GraphKind
 from automap_models.formats.npz import read_npz
@@ -61,6 +62,18 @@ def holds_module(path: str | os.PathLike[str]) -> bool:
     return _starts_module(head, head.decode("utf-8", errors="replace"))
 
 
+def require_no_plan(path: str | os.PathLike[str]) -> None:
+    """Refuse a plan where a model is asked for.
+
+    Raises:
+        BadInput: the file is one, or cannot be read.
+    """
+    if _head(path).decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n").startswith("{"):
+        kind = decode_json(read_bytes(path), GraphKind, where=str(path), do=_KNOWN).plan
+        if kind is not None:
+            raise plan_refused(kind, "model", str(path))
+
+
 def _head(path: str | os.PathLike[str]) -> bytes:
     try:
         with open_file(path) as file:
@@ -80,7 +93,6 @@ def _read_json_profile(path: str | os.PathLike[str]) -> Profile:
         return profile_from_placement(parse_placement(content, where=where, model=model))
     if kind.is_piper:
         return parse_piper(content, where=where, model=model)
-    if kind.is_plan:
-        do = "give the profile that it was made for, and this file as `plan`"
-        raise BadInput("is a plan, not a profile", where=where, do=do)
+    if kind.plan is not None:
+        raise plan_refused(kind.plan, "profile", where)
     raise BadInput("is no profile in a known format", where=str(path), do=_KNOWN)

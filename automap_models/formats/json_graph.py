@@ -9,6 +9,7 @@ import msgspec
 
 from automap_models.core.dag import find_cycle
 from automap_models.errors import BadInput
+from automap_models.formats.document_kind import READERS
 from automap_models.formats.schema import Foreign, Whole
 
 
@@ -34,6 +35,7 @@ class GraphKind(Foreign):
     piper_bytes: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="maxMemoryPerDevice", default=msgspec.UNSET)
     cuts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     planner: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    kind: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_placement(self) -> bool:
@@ -46,9 +48,12 @@ class GraphKind(Foreign):
         return self.piper is not msgspec.UNSET or self.piper_bytes is not msgspec.UNSET
 
     @property
-    def is_plan(self) -> bool:
-        """Whether the document is meant to be a plan of ours."""
-        return self.cuts is not msgspec.UNSET and self.planner is not msgspec.UNSET
+    def plan(self) -> str | None:
+        """The kind of plan of ours that the document is meant to be, a key of READERS; None if it is none."""
+        if isinstance(self.planner, msgspec.UnsetType):
+            return None
+        names = (name for name in READERS if self.kind == msgspec.Raw(msgspec.json.encode(name)))
+        return next(names, None if isinstance(self.cuts, msgspec.UnsetType) else "pipeline")
 
 
 NodeT = TypeVar("NodeT", bound=Node)

@@ -41,6 +41,7 @@ from automap_models.core.dag import crossing_bytes, order_with_little_crossing
 from automap_models.core.placement import PlacementGraph
 from automap_models.core.profile import Profile, SharedParameter
 from automap_models.errors import BadInput
+from automap_models.formats.document_kind import plan_refused
 from automap_models.formats.json_graph import Edge, GraphKind, Node, positions_of_ends, require_acyclic, sorted_nodes
 from automap_models.formats.schema import Amount, Foreign, Index, Whole, decode_json, read_bytes
 
@@ -99,9 +100,8 @@ def read_placement(path: str | os.PathLike[str], *, do: str = DO) -> PlacementGr
     """
     content = read_bytes(path)
     kind = decode_json(content, GraphKind, where=str(path), do=do)
-    if kind.is_plan:
-        read = "give the model that it was made for; automap-infer reads plans beside their profile"
-        raise BadInput("is a plan, not a model", where=str(path), do=read)
+    if kind.plan is not None:
+        raise plan_refused(kind.plan, "model", str(path))
     if not kind.is_placement:
         raise BadInput("is no device-placement graph: it has no maxFPGAs", where=str(path), do=do)
     return parse_placement(content, where=str(path), model=Path(path).stem)

@@ -35,6 +35,7 @@ from automap_models.core.result import Bound, Result
 from automap_models.core.step_devices import StepDevices
 from automap_models.cost.placement import PlacementCost, gap, placement_cost
 from automap_models.errors import BadInput
+from automap_models.formats.document_kind import require_kind
 from automap_models.formats.schema import (
     Amount,
     Document,
@@ -43,7 +44,6 @@ from automap_models.formats.schema import (
     Whole,
     decode_json,
     read_bytes,
-    require_kind,
     wrong,
 )
 from automap_models.version import __version__

@@ -18,8 +18,9 @@ from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
+from automap_models.formats.document_kind import require_kind
 from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, stage_documents
-from automap_models.formats.schema import decode_json, read_bytes, require_kind, wrong
+from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.simulate.step import step_cost
 
 TOLERANCE = 1e-6

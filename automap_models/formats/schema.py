@@ -25,7 +25,6 @@ numbers. NaN and infinity are refused. In YAML `130e9` and `1e3` are numbers, al
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -33,13 +32,13 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir, exists
@@ -207,51 +206,6 @@ def convert(document: object, kind: type[T], *, where: str, do: str = "write the
         raise _misfit(error, document, kind, where, do) from None
     except (ValueError, RecursionError) as error:  # half a surrogate pair is a ValueError
         raise BadInput(f"cannot be read ({_reason(error)})", where=where, do=do) from None
-
-
-READERS = {
-    "pipeline": "automap infer, or automap plan where its stages partition operators,",
-    "hybrid-pipeline": "automap plan",
-    "operator": "automap search opp",
-    "data": "automap search adp",
-    "hybrid": "automap search opp",
-    "placement": "automap place",
-}
-"""Kind of a plan → the commands that read it with `plan`."""
-
-
-RANKINGS = {
-    "explored": "it is a ranking: automap plan writes the best plan into `out`",
-    "sweep": "it is a table: automap infer writes the plan of one of its rows into `out`",
-}
-"""Kind of a document of several plans → which command writes one of them."""
-
-
-class _KindDocument(Foreign):
-    """What tells the kinds of files apart."""
-
-    kind: msgspec.Raw | UnsetType = UNSET
-
-
-def require_kind(content: bytes, kinds: Sequence[str], where: str, do: str) -> str | None:
-    """The kind that a file says it is of, None where it says none; another kind than these is refused.
-
-    The message tells which command reads a plan of that kind.
-
-    Raises:
-        BadInput: it does, or it is no JSON, or no mapping.
-    """
-    raw = decode_json(content, _KindDocument, where=where, do=do).kind
-    kind = None
-    if not isinstance(raw, UnsetType):
-        with contextlib.suppress(UnicodeDecodeError):  # whoever decodes the whole file says so
-            kind = msgspec.json.decode(bytes(raw))
-    if isinstance(kind, str) and kind not in kinds:
-        reader = READERS.get(kind)
-        do = do if reader is None else f"{reader} reads it with `plan`"
-        do = RANKINGS.get(kind, do)
-        raise wrong(where, "$.kind", kind, " or ".join(kinds), do)
-    return kind if isinstance(kind, str) else None
 
 
 def wrong(where: str, path: str, value: object, expected: str, do: str = "write the file again") -> BadInput:

@@ -26,6 +26,7 @@ from automap_models.core.sharding_classes import REPLICATED, Variable
 from automap_models.cost.sharding import ShardingPrice, objective_value
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_json
+from automap_models.formats.document_kind import require_kind
 from automap_models.formats.hardware_yaml import ClusterDocument
 from automap_models.formats.schema import (
     LARGEST_WHOLE,
@@ -35,7 +36,6 @@ from automap_models.formats.schema import (
     Index,
     decode_json,
     read_bytes,
-    require_kind,
     wrong,
 )
 from automap_models.version import __version__

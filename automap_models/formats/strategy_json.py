@@ -15,7 +15,8 @@ from msgspec import Meta
 from automap_models.core.estimate import Estimate
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
-from automap_models.formats.schema import Foreign, Index, Text, convert, decode_json, read_bytes, require_kind
+from automap_models.formats.document_kind import require_kind
+from automap_models.formats.schema import Foreign, Index, Text, convert, decode_json, read_bytes
 
 SCHEMA = 1
 KIND = "strategy"

@@ -1,9 +1,9 @@
-"""A strategy as a picture: the memory of every rank by kind, and steps against memory with and without its choices."""
+"""A strategy as a picture: the memory of every rank by kind, and steps against memory and against devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,36 +11,105 @@ from automap_models.core.estimate import DeviceMemory, Estimate
 from automap_models.core.units import seconds
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00", "#F0E442", "#BBBBBB")
 """Of the kinds of memory in the order of DeviceMemory (Okabe and Ito's palette)."""
 GB = 1e9
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "fontsize": "small"}
+"""Where legends are."""
+MARKERS = "osD^vP"
 
 
-def draw_strategies(best: Estimate, choices: Sequence[tuple[str, Estimate | None]]) -> Figure:
-    """Memory of the ranks of the best strategy, and what it and those without its choices take and hold."""
+def draw_strategies(
+    best: Estimate,
+    others: Sequence[tuple[str, Estimate | None]] = (),
+    front: Sequence[Estimate] = (),
+    sizes: Sequence[tuple[int, Estimate | None]] = (),
+) -> Figure:
+    """Memory of the ranks of the best strategy, and steps of strategies against memory and devices.
+
+    Args:
+        best: the best strategy.
+        others: names and prices of strategies that make other choices or are of other kinds.
+        front: strategies of which none is both shorter and emptier.
+        sizes: devices and price of the best strategy on clusters of other sizes; none is no third picture.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    swept = [(devices, of) for devices, of in sizes if of is not None]
+    panels = 3 if len(swept) > 1 else 2
+    figure = Figure(figsize=(5.5 * panels, 5.0), layout="constrained")
+    left, middle, *right = figure.subplots(1, panels)
+    _draw_ranks(left, best)
+    _draw_memory(middle, best, others, front)
+    if right:
+        _draw_sizes(right[0], swept)
+    return figure
+
+
+def _draw_ranks(axes: Axes, best: Estimate) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     ranks, bottom = np.arange(len(best.memory)), np.zeros(len(best.memory))
     for kind, colour in zip(DeviceMemory._fields, COLOURS, strict=True):
         held = np.array([getattr(memory, kind) for memory in best.memory]) / GB
         if held.any():
-            left.bar(ranks, held, bottom=bottom, color=colour, label=kind)
+            axes.bar(ranks, held, bottom=bottom, color=colour, label=kind)
             bottom += held
     memory = np.array(best.memory_bytes) / GB
-    left.hlines(memory, ranks - 0.5, ranks + 0.5, color="black", label="what the device has")
-    left.set_ylim(0, 1.05 * max(memory.max(), bottom.max()))
-    left.set(xlabel="rank of the pipeline", ylabel="GB of a device", title=f"{best.model} on {best.cluster}")
-    left.set_xticks(ranks)
-    left.legend(fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    points = [("best", best), *((name, of) for name, of in choices if of is not None)]
-    for name, of in points:
-        star = {"marker": "*", "markersize": 14} if of is best else {"marker": "o", "markersize": 8}
-        right.plot(of.step_s, of.peak_memory / GB, linestyle="", label=f"{name}: {seconds(of.step_s)}", **star)
-    right.set(xlabel="step, seconds", ylabel="GB of the fullest device", title="what each choice buys")
-    right.margins(0.1)
-    right.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    return figure
+    axes.hlines(memory, ranks - 0.5, ranks + 0.5, color="black", label="what the device has")
+    axes.set_ylim(0, 1.05 * max(memory.max(), bottom.max()))
+    axes.set(xlabel="rank of the pipeline", ylabel="GB of a device", title=f"{best.model} on {best.cluster}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(ncols=3, **BELOW)
+
+
+def _draw_memory(
+    axes: Axes, best: Estimate, others: Sequence[tuple[str, Estimate | None]], front: Sequence[Estimate]
+) -> None:
+    """Strategies as points; the front as a line, left and below which none was found."""
+    if len(front) > 1:
+        steps, held = zip(*((of.step_s, of.peak_memory / GB) for of in front), strict=True)
+        axes.step(steps, held, where="post", color="black", linewidth=1, label="less memory takes longer", zorder=1)
+        axes.plot(steps, held, linestyle="", marker=".", color="black", zorder=1)
+    points = [(name, of) for name, of in others if of is not None and of != best]
+    for i, (name, of) in enumerate(points):
+        marker, colour = MARKERS[i // 10 % len(MARKERS)], f"C{i % 10}"
+        label = f"{name}: {seconds(of.step_s)}"
+        axes.plot(of.step_s, of.peak_memory / GB, linestyle="", marker=marker, color=colour, label=label, alpha=0.8)
+    label = f"best: {seconds(best.step_s)}"
+    axes.plot(best.step_s, best.peak_memory / GB, "*", color="black", markersize=14, label=label)
+    longest = max([best.step_s, *(of.step_s for _, of in points), *(of.step_s for of in front)])
+    if longest > 4 * best.step_s:
+        axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
+    axes.set(xlabel="step, seconds", ylabel="GB of the fullest device", title="step against memory")
+    axes.set_ylim(bottom=0)
+    axes.margins(0.1)
+    axes.legend(ncols=2, **BELOW)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """`2`, not `2 × 10⁰`, on a logarithmic axis."""
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("{x:g}")
+
+
+def _draw_sizes(axes: Axes, sizes: Sequence[tuple[int, Estimate]]) -> None:
+    """The step on clusters of several sizes, and what it would be if it fell as devices grow."""
+    devices, steps = (np.array(of) for of in zip(*((n, of.step_s) for n, of in sizes), strict=True))
+    axes.loglog(devices, steps, marker="o", label="best strategy")
+    axes.loglog(devices, steps[0] * devices[0] / devices, linestyle="--", color="grey", label="half on twice as many")
+    for n, of in sizes:
+        label = f"{of.tokens_per_s_per_device:,.0f} tokens/s a device\nMFU {100 * of.mfu:.0f} %"
+        where: dict[str, Any] = {"xytext": (4, 6), "textcoords": "offset points", "fontsize": "small"}
+        axes.annotate(label, (n, of.step_s), ha="right" if n == devices[-1] else "left", **where)
+    axes.set_xticks(devices, [str(n) for n in devices], minor=False)
+    axes.set_xticks([], minor=True)
+    _plain_numbers(axes.yaxis)
+    axes.margins(x=0.1, y=0.2)
+    axes.set(xlabel="devices", ylabel="step, seconds", title="step against devices")
+    axes.legend(**BELOW)

@@ -26,7 +26,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from automap_models.envs.pipeline import one_step
+from automap_models.envs.pipeline.cost_to_go import CostToGo
 from automap_models.envs.pipeline.env import Partial, Problems, apply, device_cuts, episode_steps
+from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.envs.pipeline.table_kernel import Fineness, fine_cost_to_go
 from automap_models.rl import targets
 from automap_models.rl.agent import explore
@@ -45,6 +47,10 @@ FINE = (
 """Most devices of a cluster → how fine its teacher's tables are."""
 GROUPS = 4
 """Rows of a batch are learned in so many groups, by their number of candidates: few need not wait for many."""
+
+
+JUDGED = 24
+"""Actions of a state that are simulated where a schedule's step counts, the most promising by the length L."""
 
 
 class Lessons:
@@ -89,7 +95,11 @@ class Lessons:
         return Described(*_look(self._seen, lambda rows: bare.take(owner[rows]), states, bare, limit))
 
     def promised(self, problems: Problems, owner: Tensor, states: Partial, limit: int) -> Tensor:
-        """[B, K] what the teacher's look-ahead promises for every action of such states; -∞ where it is illegal."""
+        """[B, K] what the teacher promises for every action of such states, in log reward; -∞ where it is illegal.
+
+        That is its look-ahead's estimate. Where a schedule's step counts, the JUDGED best of these are followed to
+        their ends and simulated; the others count as less.
+        """
         tables, bare = problems.cost_to_go, problems._replace(cost_to_go=None)
         if tables is None:
             raise ValueError("the problems have no cost-to-go tables: take prepare(…)")
@@ -98,7 +108,25 @@ class Lessons:
         def some(rows: Tensor) -> Problems:
             return bare.take(owner[rows])._replace(cost_to_go=tables.for_states(owner[rows], left[rows]))
 
-        return _look(self._promising, some, states, bare, limit)[0]
+        promises = _look(self._promising, some, states, bare, limit)[0]
+        if self.size.objective == LENGTH:
+            return promises
+        return self._judged(promises, problems, tables, owner, states)
+
+    def _judged(self, promises: Tensor, problems: Problems, tables: CostToGo, owner: Tensor, states: Partial) -> Tensor:
+        from automap_models.envs.pipeline.scheduled_completions import scheduled_values
+
+        best, actions = promises.topk(min(JUDGED, promises.shape[1]), 1)
+        judged = scheduled_values(
+            problems, tables, owner, states, torch.where(best.isfinite(), actions, -1), self.size.objective
+        )
+        fits = judged.isfinite()
+        shift = torch.where(fits, best - judged, 0.0).sum(1, keepdim=True) / fits.sum(1, keepdim=True).clamp(min=1)
+        lowest = torch.where(fits, judged, torch.inf).amin(1, keepdim=True)
+        others = torch.minimum(promises - shift, lowest)
+        followed = torch.where(fits, judged.clamp(min=targets.LOG_FLOOR), targets.LOG_OUT_OF_MEMORY)
+        values = others.scatter(1, actions, followed)
+        return torch.where(promises.isfinite(), values, -torch.inf)
 
     def _promise_of_cuts(self, problems: Problems, partial: Partial) -> tuple[Tensor, ...]:
         return (_promised(self.teacher.describe_cuts(problems, partial)),)

@@ -377,6 +377,9 @@ def step_source(options: Mapping[str, Any], *, verified: bool = False) -> Source
     """
     source = source_of(options)
     if source.kind not in STEPS:
+        from automap_models.formats.files import require_no_plan
+
+        require_no_plan(source.what)
         do = "give a model, a factory or an HLO file"
         raise BadInput("is a profile, without operations to partition", where=source.what, do=do)
     if verified and source.kind not in MODELS:

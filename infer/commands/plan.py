@@ -369,7 +369,9 @@ def report(request: PlanRequest, outcome: Explored | Candidate | Estimate | Sear
         def draw_search() -> Figure:
             from automap_models.plots.strategies import draw_strategies
 
-            return draw_strategies(searched.best, [(of.choice, of.estimate) for of in searched.choices])
+            named = [(of.name, of.estimate) for of in (*searched.choices, *searched.kinds)]
+            sizes = [(of.problem.cluster.devices, of.cost) for of in searched.sizes]
+            return draw_strategies(searched.best, named, searched.memory, sizes)
 
         return Report(
             lambda: print_searched(searched),

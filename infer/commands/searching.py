@@ -43,12 +43,14 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
     """
     from automap_models.core.strategy import Strategy
     from automap_models.cost.layer_times import Runtime
+    from automap_models.export.targets import strategy_limits
     from automap_models.formats.hardware_yaml import device_of, read_kinds
     from automap_models.planners.portfolio.model import work_once
-    from automap_models.planners.strategies.choices import QUICK, of_sizes, what_choices_buy, what_would_fit
+    from automap_models.planners.strategies.choices import Comparisons, of_sizes
     from automap_models.planners.strategies.config import StrategiesConfig
     from automap_models.planners.strategies.planner import StrategiesPlanner
     from automap_models.planners.strategies.problem import StrategyProblem, usual_precision
+    from automap_models.planners.strategies.remedies import what_would_fit
     from automap_models.workloads.source import transformer
 
     from ..reports.strategies import Searched
@@ -56,7 +58,8 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
 
     assert request.options.global_batch is not None
     device, kinds = device_of(cluster, request.device), read_kinds(cluster)
-    precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device])
+    within = None if wanted.target is None else strategy_limits(wanted.target)
+    precision = wanted.fields.get("precision") or usual_precision([*kinds.values()] or [device], within)
     dtype = Strategy(micro_batch=1, global_batch=1, precision=precision).dtype
     source = replace(request.source, dtype=dtype)
     transformer(source).shape()
@@ -70,6 +73,8 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
             global_batch=request.options.global_batch,
             fixed=wanted.fields,
             reserve_bytes=wanted.reserve_bytes,
+            rank_reserve_bytes=wanted.rank_reserve_bytes,
+            within=within,
             runtime=Runtime(flash=wanted.flash),
             kinds=kinds,
         )
@@ -78,9 +83,15 @@ def search_strategies(request: PlanRequest, wanted: StrategyRequest, cluster: Cl
         if result.plan is None:
             assert result.reason is not None
             raise what_would_fit(problem, result.reason, steps.watch)
-        choices = what_choices_buy(problem, result.plan, QUICK, steps.watch)
-        sizes = of_sizes(problem, clusters, config, steps.watch)
-    return Searched(result, choices, sizes)
+        beside = Comparisons(result, config, steps.watch)
+        return Searched(
+            result,
+            choices=beside.choices(),
+            kinds=beside.kinds(),
+            memory=beside.of_memory(),
+            unlimited=None if within is None else beside.without_limits(),
+            sizes=of_sizes(problem, clusters, config, steps.watch),
+        )
 
 
 def _clusters(cluster: Cluster, least: int, most: int) -> list[Cluster]:

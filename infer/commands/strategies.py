@@ -14,6 +14,7 @@ from automap_models.errors import BadInput
 
 from ..requests import StrategyRequest
 from .parsing import at_least, given, positive, refuse
+from .targets import STRATEGIES_FOR
 
 if TYPE_CHECKING:
     from automap_models.core.cluster import Cluster
@@ -32,7 +33,7 @@ PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 FIELDS = (*DEGREES, "micro_batch", "recompute", "zero", "sequence_parallel", "precision", "layers")
 """Fields of a strategy that have an option of the same name; `schedule` and `global_batch` are of searches, too."""
 OF_PROFILES = ("batch", "dtype", "trainable", "microbatch_size", "state_factor", "plan", "min_gain")
-OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "for", "seed")
+OF_PLANS = ("pin", "keep_together", "max_stages", "forbid", "equal_replicas", "cut_at", "seed")
 """Options of the search of plans of stages, which knows no strategies."""
 
 
@@ -74,7 +75,12 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         help="attention computes and keeps its scores, in several kernels",
     )
     group.add_argument(
-        "--reserve", metavar="SIZE", type=positive(BYTES), help="memory of each device that is left free (default 0)"
+        "--reserve",
+        metavar="[RANK=]SIZE",
+        type=_reserve,
+        action="append",
+        help="memory of each device that is left free (default 0), or of those of a rank of the pipeline, which counts "
+        "from the last one on below 0: '4 GB', '0=6 GB', '-1=2 GB'; may be repeated",
     )
     group.add_argument(
         "--devices",
@@ -88,6 +94,13 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         default=None,
         help="search nothing: price the strategy; fields that are not given have the values shown here",
     )
+
+
+def _reserve(text: str) -> tuple[int | None, float]:
+    rank, equals, amount = text.rpartition("=")
+    if equals and not rank.strip().lstrip("-").isdigit():
+        raise argparse.ArgumentTypeError(f"{rank!r} is no rank of a pipeline; give a whole number, such as 0 or -1")
+    return (int(rank) if equals else None), positive(BYTES)(amount)
 
 
 def _sizes(text: str) -> tuple[int, int]:
@@ -109,12 +122,13 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
     """
     fields = given(namespace, *FIELDS)
     others = given(namespace, "no_flash", "reserve", "devices", "price")
+    target = getattr(namespace, "for")
     fields |= given(namespace, "schedule")
     chosen = {*fields, *others} - ({"schedule"} if fields.get("schedule") in WARM_UPS else set())
     other_search = namespace.objective == "length" or any(
         getattr(namespace, name) not in (None, False, []) for name in (*OF_PROFILES, *OF_PLANS, "thorough")
     )
-    if not chosen and (namespace.global_batch is None or other_search):
+    if not chosen and (namespace.global_batch is None or other_search or target not in (None, *STRATEGIES_FOR)):
         return None
     if chosen:
         first = min(chosen, key=[*FIELDS, "schedule", *others].index).replace("_", "-")
@@ -124,14 +138,22 @@ def strategy_request(namespace: argparse.Namespace) -> StrategyRequest | None:
         raise BadInput("is not for a strategy", where="`thorough`" if namespace.thorough else "`objective`", do=do)
     if namespace.global_batch is None:
         raise BadInput("a strategy needs it", where="`global_batch`", do="give the samples of a step")
+    if target not in (None, *STRATEGIES_FOR):
+        do = f"choose from {', '.join(STRATEGIES_FOR)}, or give no field of a strategy"
+        raise BadInput(f"{target} takes no strategies", where="`target`", do=do)
     if namespace.price:
-        refuse(namespace, ("devices", "reserve", "budget", "plot"), "is for a search, and --price searches nothing")
+        refuse(
+            namespace, ("devices", "reserve", "budget", "plot", "for"), "is for a search, and --price searches nothing"
+        )
+    reserves = dict(namespace.reserve or ())
     return StrategyRequest(
         fields,
         flash=not namespace.no_flash,
         price=bool(namespace.price),
         usual=not chosen,
-        reserve_bytes=namespace.reserve or 0.0,
+        reserve_bytes=reserves.pop(None, 0.0),
+        rank_reserve_bytes=reserves,
+        target=target,
         sizes=namespace.devices,
     )
 

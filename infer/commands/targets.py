@@ -10,6 +10,8 @@ from automap_models.errors import BadInput
 
 PLANNED_FOR = ("torch-split-spec", "torchtitan", "megatron", "deepspeed", "galvatron")
 """Targets that restrict where a model is cut or how devices are shared out."""
+STRATEGIES_FOR = ("torchtitan", "megatron", "deepspeed", "galvatron")
+"""Those that strategies can be written for; a test holds them and the targets together."""
 BLOCKS = "blocks"  # core.constraints knows it, too; a test holds them together
 
 
@@ -20,7 +22,7 @@ def add_target(group: argparse._ArgumentGroup) -> None:
         metavar="TARGET",
         choices=PLANNED_FOR,
         help=f"only plans that automap-export can write for it ({', '.join(PLANNED_FOR)}): equal stages, cut where "
-        "blocks end, under a schedule that it runs",
+        "blocks end, under a schedule that it runs; of strategies, with the ZeRO and recomputation that it has",
     )
 
 

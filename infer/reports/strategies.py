@@ -11,11 +11,11 @@ from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
 from automap_models.core.units import percent, seconds, size
 from automap_models.formats.strategy_json import estimate_document
-from automap_models.planners.strategies.choices import Without
+from automap_models.planners.strategies.choices import Alternative
 from automap_models.planners.strategies.problem import StrategyProblem
 
-from .estimate import facts, memory_table, parts_table
-from .text import Column, console, fact_table, plain, table
+from .estimate import PARTS, facts, memory_table, parts_table
+from .text import Column, console, fact_table, fits, plain, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,11 +30,17 @@ class Searched:
     Attributes:
         result: of the search.
         choices: the best strategy without each choice of the best one.
+        kinds: the best strategy of each kind of parallelism, the best one first.
+        memory: the best strategies with less and less memory, from the best one on.
+        unlimited: the best strategy without the limits of the framework; None where it has none.
         sizes: results on clusters of other sizes, with a sweep.
     """
 
     result: StrategyResult
-    choices: Sequence[Without] = ()
+    choices: Sequence[Alternative] = ()
+    kinds: Sequence[Alternative] = ()
+    memory: Sequence[Estimate] = ()
+    unlimited: Estimate | None = None
     sizes: Sequence[StrategyResult] = ()
 
     @property
@@ -60,13 +66,20 @@ def print_searched(searched: Searched) -> None:
     screen.print()
     screen.print(memory_table(best, screen.width))
     screen.print()
+    if len(searched.kinds) > 1:
+        for part in kinds_parts(searched, screen.width):
+            screen.print(part)
+        screen.print()
     if searched.choices:
         screen.print(choices_table(searched, screen.width))
+        screen.print()
+    if len(searched.memory) > 1:
+        screen.print(less_memory_table(searched.memory, screen.width))
         screen.print()
     if searched.sizes:
         screen.print(sizes_table(searched.sizes, screen.width))
         screen.print()
-    screen.print(fact_table([*facts(best), *_proof(searched.result)]))
+    screen.print(fact_table([*facts(best), *_limits(searched), *_proof(searched.result)]))
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -79,18 +92,77 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     yield "search", f"took {seconds(result.taken_s)}"
 
 
+def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
+    """What it costs that a framework is to run the strategy."""
+    within, free, best = searched.result.problem.within, searched.unlimited, searched.best
+    if within is None or free is None:
+        return
+    if free.step_s >= best.step_s:
+        yield f"for {within.name}", "costs nothing: no shorter strategy was found without its limits"
+        return
+    found = f"without its limits a step takes {seconds(free.step_s)} or less ({strategy_in_words(free)})"
+    yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {found}"
+
+
+def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
+    """One row a kind of parallelism with its best strategy, and why it is not the best one; or that stands below."""
+    best, kinds = searched.best, searched.kinds
+    reasons = [why_not(of, best) for of in kinds]
+    named = Column("parallelism", [of.name for of in kinds], left=True)
+    beside = (
+        Column("step", [_step(of) for of in kinds]),
+        Column("fullest device", [size(of.estimate.peak_memory) if of.estimate else "" for of in kinds]),
+    )
+    strategy = Column("strategy", [strategy_in_words(of.estimate) if of.estimate else "" for of in kinds], left=True)
+    why = Column("why not", reasons, left=True)
+    yield table(width, (named, *beside, why, strategy), (named, *beside, why), (named, *beside))
+    if not fits(width, (named, *beside, why)) and any(reasons):
+        yield "\n[bold]why not the others[/bold]"
+        yield fact_table((of.name, reason) for of, reason in zip(kinds, reasons, strict=True) if reason)
+
+
+def _step(alternative: Alternative) -> str:
+    if alternative.estimate is not None:
+        return seconds(alternative.estimate.step_s)
+    return "nothing fits" if alternative.ruled_out else "none found"
+
+
+def why_not(alternative: Alternative, best: Estimate) -> str:
+    """The two parts of the step by which another strategy loses most; nothing for the best one."""
+    other = alternative.estimate
+    if other is None:
+        memory = f"fits {size(min(best.memory_bytes))}"
+        return f"none of these {memory}" if alternative.ruled_out else f"none was found that {memory}"
+    if other.step_s <= best.step_s:
+        return ""
+    longer = {name: getattr(other.parts, name) - getattr(best.parts, name) for name in PARTS}
+    most = sorted((name for name in longer if longer[name] > 0), key=lambda name: -longer[name])[:2]
+    return ", ".join(f"{seconds(longer[name])} more of {PARTS[name]}" for name in most)
+
+
+def less_memory_table(estimates: Sequence[Estimate], width: int) -> Table:
+    """One row a strategy of which none is both shorter and emptier."""
+    layout = (
+        Column("fullest device", [size(of.peak_memory) for of in estimates]),
+        Column("step", [seconds(of.step_s) for of in estimates]),
+        Column("longer by", [percent(of.step_s / estimates[0].step_s - 1) for of in estimates]),
+    )
+    strategy = Column("strategy with less memory", [strategy_in_words(of) for of in estimates], left=True)
+    return table(width, (*layout, strategy), layout)
+
+
 def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     best = searched.best
-    rows = [("best", best), *((of.choice, of.estimate) for of in searched.choices)]
-    none = "nothing fits"
+    rows = [Alternative("best", best), *searched.choices]
+    found = [of.estimate for of in rows]
     layout = (
-        Column("what each choice buys", [name for name, _ in rows], left=True),
-        Column("step", [seconds(of.step_s) if of else none for _, of in rows]),
-        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for _, of in rows]),
-        Column("fullest device", [size(of.peak_memory) if of else "" for _, of in rows]),
+        Column("what each choice buys", [of.name for of in rows], left=True),
+        Column("step", list(map(_step, rows))),
+        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in found]),
+        Column("fullest device", [size(of.peak_memory) if of else "" for of in found]),
     )
-    strategy = Column("strategy", [strategy_in_words(of) if of else "" for _, of in rows], left=True)
+    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in found], left=True)
     return table(width, (*layout, strategy), layout)
 
 
@@ -116,18 +188,23 @@ def searched_document(searched: Searched) -> dict[str, Any]:
         "gap": gap(result),
         "search": dict(result.facts),
         "search_s": result.taken_s,
-        "choices": [
-            {"choice": of.choice, "best": None if of.estimate is None else estimate_document(of.estimate)}
-            for of in searched.choices
-        ],
+        "choices": [{"choice": of.name, "best": _document(of.estimate)} for of in searched.choices],
+        "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.kinds],
+        "memory": [estimate_document(of) for of in searched.memory],
     }
+    if result.problem.within is not None:
+        document |= {"for": result.problem.within.name, "without_limits": _document(searched.unlimited)}
     if searched.sizes:
         document["sizes"] = [
             {
                 "devices": of.problem.cluster.devices,
                 "bound_s": None if of.bound is None else of.bound.value,
-                "best": None if of.cost is None else estimate_document(of.cost),
+                "best": _document(of.cost),
             }
             for of in searched.sizes
         ]
     return document
+
+
+def _document(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate_document(estimate)

@@ -9,6 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from automap_models.envs.pipeline.env import REWARDS
+from automap_models.envs.pipeline.objective import OBJECTIVES
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
 
@@ -75,6 +76,16 @@ def test_every_environment_builds_a_module_of_its_size(name: str) -> None:
     assert {key: getattr(size, str(key)) for key in config.env} == dict(config.env)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_is_to_be_short_is_a_setting_of_the_environment_and_of_the_held_out_problems(objective: str) -> None:
+    config = compose(f"env.objective={objective}")
+    module = build(config)
+    assert (module.agent.env.objective, module.size.objective) == (objective, objective)
+    assert build_data(config).objective == objective
+    assert module.exact_decisions == (2 if objective == "length" else 0)
+    assert build(compose()).agent.env.objective == "length"
+
+
 @pytest.mark.parametrize("reward", REWARDS)
 def test_the_reward_is_a_setting_of_the_environment_that_its_agent_plays_in(reward: str) -> None:
     module = build(compose(f"env.reward={reward}"))
@@ -96,6 +107,28 @@ def test_a_teacher_trains_the_network_that_sees_one_step() -> None:
     assert isinstance(module, DistillationModule)
     assert isinstance(module.online, OneStepQNetwork)
     assert module.hparams["distillation"]["temperatures"] == module.distillation.temperatures
+
+
+def test_the_paper_s_recipe_is_its_agent_on_arrays_alone_paid_by_one_over_the_length() -> None:
+    """Then the same network is fine-tuned on arrays of CNNs, from where it ended."""
+    config, tuned = compose("experiment=paper"), compose("experiment=paper_cnn")
+    for composed in (config, tuned):
+        module = build(composed)
+        assert isinstance(module.online, FlatQNetwork)
+        assert (module.size.reward, module.agent.config.gamma, module.exact_decisions) == ("inverse_length", 0.6, 0)
+        assert composed.data.min_stages == 2
+        assert composed.visits == 50
+    assert tuned.init_from == f"{config.out}/checkpoints/last.ckpt"
+    assert tuned.data.path == "data/cnn"
+    assert (tuned.agent.agent.epsilon_start, config.agent.agent.epsilon_start) == (0.2, 1.0)
+
+
+def test_a_policy_for_a_schedule_goes_on_from_one_that_learned_the_length() -> None:
+    config, learned = compose("experiment=scheduled"), compose("experiment=learned")
+    module = build(config)
+    assert isinstance(module, DistillationModule)
+    assert (module.size.objective, module.exact_decisions, config.data.min_stages) == ("1f1b", 0, 2)
+    assert config.init_from == f"{learned.out}/checkpoints/best.ckpt"
 
 
 @pytest.mark.parametrize("name", shipped("trainer"))
@@ -171,6 +204,15 @@ def test_all_sizes_start_where_the_default_run_ends_and_measure_what_can_be_solv
         ("trainer.devices=auto", "trainer.devices: is 'auto'"),
         ("env.max_devices=1", "env.max_devices"),
         ("seed=-1", "seed: is -1"),
+        (
+            "env.objective=step",
+            "env.objective: is 'step'; choose from length, 1f1b, 1f1b-deep, gpipe",
+        ),
+        (
+            "env.objective=interleaved",
+            "env.objective: is 'interleaved'; choose from length, 1f1b, 1f1b-deep, gpipe; in the others a device holds "
+            "more than the one stage that a plan gives it",
+        ),
         ("env.reward=length", "env.reward: is 'length'; choose from ideal_over_length, inverse_length"),
         ("imitation=true", "imitation: is True; set null, or take experiment=imitation"),
         ("distillation=true", "distillation: is True; set null, or take experiment=learned"),

@@ -8,6 +8,7 @@ A page is a text with fenced blocks, which are taken in order, all in one folder
                               and python train/run.py, too, with the sizes that a test gives them
     ```                       what the block before printed: every line of it, in this order, perhaps among others
 
+A command that ends with another exit code than 0 is a difference, unless the page shows what it printed.
 Figures that another machine or another run changes, such as how long planning took, are not compared.
 """
 
@@ -83,21 +84,21 @@ def run_program(program: str, overrides: list[str]) -> str:
     return out.getvalue()
 
 
-def run(words: list[str], sizes: Mapping[str, Sequence[str]]) -> str:
-    """What a command prints on both streams.
+def run(words: list[str], sizes: Mapping[str, Sequence[str]]) -> tuple[int, str]:
+    """The exit code of a command and what it prints on both streams.
 
     Args:
         words: the command.
         sizes: a program's path or a command → settings that make it smaller.
     """
     if words[0] == "python":
-        return run_program(words[1], [*words[2:], *sizes.get(words[1], ())])
+        return 0, run_program(words[1], [*words[2:], *sizes.get(words[1], ())])
     words = [*words, *sizes.get(words[0], ())]
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         command = words[0].removeprefix("automap").removeprefix("-")
-        app.main([command, *words[1:]] if command else words[1:])
-    return out.getvalue()
+        code = app.main([command, *words[1:]] if command else words[1:])
+    return code, out.getvalue()
 
 
 def execute(code: str, page: str) -> str:
@@ -120,6 +121,25 @@ def missing(expected: str, printed: str) -> str | None:
     return next((line for line in compared(expected) if line not in rest), None)
 
 
+@dataclass(frozen=True)
+class Execution:
+    """What a command or a program came to."""
+
+    words: Sequence[str]
+    code: int
+    printed: str
+
+
+def failures(executions: Sequence[Execution], shown: str) -> Iterator[str]:
+    """Executions that ended with another code than 0, and whose last line a page does not show."""
+    lines = compared(shown)
+    for execution in executions:
+        if execution.code and execution.printed and compared(execution.printed)[-1] in lines:
+            continue
+        if execution.code:
+            yield f"{shlex.join(execution.words)} ends with {execution.code}:\n{execution.printed}"
+
+
 @dataclass
 class Ran:
     """What came of a page: how many commands and programs ran, how many outputs were compared, what differs."""
@@ -137,23 +157,32 @@ def run_page(page: Path, skip: tuple[str, ...] = (), sizes: Mapping[str, Sequenc
         skip: words; a block that holds one of them is not run, nor is what it prints compared.
         sizes: a program's path or a command → settings that make it smaller.
     """
-    ran, printed = Ran(), None
-    for block in blocks(page):
+    ran = Ran()
+    before: list[Execution] = []
+    """What ran in the last block that is neither a file nor an output."""
+    for block in [*blocks(page), Block("end", "", None, False)]:
+        skipped = any(word in block.text for word in skip)
         if block.file is not None:
             Path(block.file).write_text(block.text, encoding="utf-8")
-        elif any(word in block.text for word in skip):
-            printed = None
-        elif block.language == "python":
-            printed = execute(block.text, str(page))
-            ran.runs += 1
-        elif block.language == "bash":
-            outputs = [run(words, sizes) for words in commands(block.text)]
-            printed = "\n".join(outputs) if outputs else None
-            ran.runs += len(outputs)
-        elif block.printed and printed is not None:
+        elif block.printed and before and not skipped:
             ran.outputs += 1
+            printed = "\n".join(execution.printed for execution in before)
             line = missing(block.text, printed)
             if line is not None:
                 ran.differences += (f"{page.name} says {line!r}, which is not printed there:\n{printed}",)
-            printed = None
+            ran.differences += tuple(failures(before, block.text))
+            before = []
+        else:
+            ran.differences += tuple(failures(before, ""))
+            before = [] if skipped else list(executed(block, str(page), sizes))
+            ran.runs += len(before)
     return ran
+
+
+def executed(block: Block, page: str, sizes: Mapping[str, Sequence[str]]) -> Iterator[Execution]:
+    """Run what a block holds: a program or commands."""
+    if block.language == "python":
+        yield Execution(["python"], 0, execute(block.text, page))
+    elif block.language == "bash":
+        for words in commands(block.text):
+            yield Execution(words, *run(words, sizes))

@@ -113,6 +113,7 @@ def test_the_lesson_on_training_ends_with_a_plan_by_its_own_policy(
     learner = tuple(f"agent.learner.{name}" for name in ("batch=16", "iterations=1", "replay=500"))
     sizes = {"datagen/run.py": ("groups=40", "shard_size=20"), "train/run.py": (*training, *network, *learner)}
     ran = pages.run_page(DOCS / "tutorials/train-a-policy.md", sizes=sizes)
+    assert not ran.differences, "\n\n".join(ran.differences)
     assert ran.runs == 3
     (policy,) = Path("runs").rglob("policy.onnx")
     assert policy == Path("runs/lesson/policy.onnx")
@@ -140,3 +141,25 @@ def test_a_difference_is_found() -> None:
     assert list(
         pages.commands("pip install x\nautomap-infer a \\\n  --json  # why\nautomap-plan MODEL [--json]\n")
     ) == [["automap-infer", "a", "--json"]]
+
+
+NO_FILE = "examples/none.npz: cannot be read (No such file or directory); check the path and its permissions"
+
+
+@pytest.mark.parametrize(
+    ("shown", "differences"),
+    [
+        ("", 1),
+        (f"```\nautomap-profile: error: {NO_FILE}\n```\n", 0),
+        ("```\nother words\n```\n", 2),
+        ("`a.json`:\n\n```json\n{}\n```\n", 1),
+        ("```bash\nautomap --version\n```\n", 1),
+    ],
+)
+def test_a_command_that_fails_is_a_difference_unless_the_page_shows_it(
+    shown: str, differences: int, folder: Path
+) -> None:
+    """Commands whose output no page shows once failed unseen."""
+    page = Path("page.md")
+    page.write_text(f"```bash\nautomap-profile examples/none.npz --show\n```\n\n{shown}", encoding="utf-8")
+    assert len(pages.run_page(page).differences) == differences

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap_models.core.cluster import Cluster
+from automap_models.core.framework import Limits
 from automap_models.errors import BadInput
 from automap_models.export.exporter import export_plan
 from automap_models.export.layout import Inexpressible, Layout, layout_of
 from automap_models.export.snap import nearest, snapped
-from automap_models.export.target import Limits
 from automap_models.export.targets import TARGETS, target_by_name
 from automap_models.simulate.step import step_cost
 
-BLOCKS = Limits({"1f1b": "1F1B"}, one_series=True)
+BLOCKS = Limits(name="some", schedules={"1f1b": "1F1B"}, one_series=True)
 CLUSTER = Cluster(2, 4, 1e11, 1e10, 1e12, "drawn")
 
 
@@ -121,7 +121,10 @@ def test_two_series_of_blocks_are_refused_where_the_target_takes_one(tmp_path: P
     source = staged_source(problem, plan, tmp_path)
     with pytest.raises(Inexpressible, match=r"blocks of one series, and the model has decoder\.\* and encoder\.\*"):
         export_plan(source, target_by_name("megatron"), tmp_path / "out")
-    assert layout_of(source, "galvatron", Limits({"1f1b": ""}, cuts="inner blocks")).layers == (3, 3)
+    assert layout_of(source, "galvatron", Limits(name="some", schedules={"1f1b": ""}, cuts="inner blocks")).layers == (
+        3,
+        3,
+    )
 
 
 def test_a_model_without_blocks_is_refused(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ def test_a_graph_txt_is_recognised_under_any_name(tmp_path: Path, name: str) -> 
         ("p.json", b'{"maxFPGAs": ', "is not valid JSON"),
         ("p.json", b"[1]", "is no profile in a known format"),
         ("p.json", b'{"schema": 1, "planner": "exact", "cuts": []}', "is a plan, not a profile"),
+        ("p.json", b'{"kind": "operator", "planner": "milp"}', "is a plan.* automap search opp reads it"),
+        ("p.json", b'{"kind": "data", "planner": "milp"}', "is a plan.* automap search adp reads it"),
+        ("p.json", b'{"kind": "placement", "planner": "milp"}', "is a plan.* automap place reads it"),
     ],
 )
 def test_anything_else_is_one_sentence_with_the_file(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -345,5 +345,5 @@ def test_what_json_does_not_allow_is_refused(text: str, message: str, tmp_path: 
 def test_a_plan_is_no_graph_and_the_command_that_reads_it_is_named(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text('{"schema": 1, "planner": "exact", "cuts": []}')
-    with pytest.raises(BadInput, match=r"is a plan, not a model.*automap-infer reads plans"):
+    with pytest.raises(BadInput, match=r"is a plan, not a model.*automap infer.* reads it"):
         read_placement(path)

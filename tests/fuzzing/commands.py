@@ -13,6 +13,7 @@ from pathlib import Path
 from . import samples
 from .cases import Call, Target
 from .mutations import change_call, change_options
+from .shortcuts import ReachedError, few_traces, without_processes
 
 COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
     "calibrate": [
@@ -58,6 +59,11 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["step.hlo", "-o", "p.npz", "--device", "device.yaml"],
         ["step.mlir", "--show", "--instructions"],
     ],
+    "run": [
+        ["stages.json", "small:torch_model"],
+        ["stages.json", "small:torch_model", "--schedule", "gpipe", "--steps", "1", "--check", "-o", "out.json"],
+        ["hybrid.json", "small:jax_model", "--json"],
+    ],
     "search": [
         ["pp", "good.npz", "--topo", "topo.yaml", "--stages", "2", "--agent", "online.yaml", "--episodes", "5"],
         ["pp", "good.npz", "--topo", "topo.yaml", "--warm-start", "plan.json", "--episodes", "5"],
@@ -67,8 +73,6 @@ COMMANDS: Mapping[str, Sequence[Sequence[str]]] = {
         ["opp", "step.mlir", "--topo", "A", "--objective", "count", "--agent", "agent.yaml", "--episodes", "5"],
     ],
 }
-SHARES = {"calibrate": 0.1}
-"""Of the cases that a command runs, where not all of them: a fit takes a tenth of a second and more."""
 SLOW_OPTIONS = frozenset({"--measure", "--thorough", "--plot", "--verify", "--check"})
 """Options that begin work of their own: a device's clock, a picture, a training, another process."""
 
@@ -109,6 +113,7 @@ def _files() -> dict[str, bytes]:
     plan, placed = plans()
     files = {
         **(infer_files() | place_files() | _step_files()),
+        "small.py": samples.SMALL_MODELS,
         "strategy.json": samples.as_json(samples.STRATEGY),
         "steps.json": samples.as_json(samples.MEASURED_STEPS),
         **{"plan.json": plan, "placement.json": placed, "policy.onnx": samples.tiny_policy()},
@@ -117,7 +122,11 @@ def _files() -> dict[str, bytes]:
     with in_folder(files):
         call("plan", [*step, "--forbid", "data", "--forbid", "pipeline", "--budget", "0.1", "--out", "new.json"])
         call("search", ["opp", *step, "--out", "new-shardings.json"])
-        outputs = {"hybrid.json": Path("new.json"), "shardings.json": Path("new-shardings.json")}
+        call("profile", ["small:torch_model", "-o", "small.npz"])
+        two = ["--stages", "2", "--micro-batches", "2"]
+        call("infer", ["small.npz", "--topo", "topo.yaml", *two, "--out", "new-stages.json"])
+        names = {"hybrid": "new", "shardings": "new-shardings", "stages": "new-stages"}
+        outputs = {f"{name}.json": Path(f"{file}.json") for name, file in names.items()}
         return files | {name: path.read_bytes() for name, path in outputs.items()}
 
 
@@ -152,7 +161,8 @@ def call(name: str, arguments: list[str]) -> None:
     before = entries()
     # A terminal of another century: what it cannot show has to be escaped.
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(ReachedError):
         code = app.main(arguments) if name == "automap" else getattr(app, name)(arguments)
     judge(code, err, entries() - before)
 
@@ -198,10 +208,13 @@ def _brief(name: str, arguments: list[str]) -> list[str]:
 def commands() -> dict[str, Target]:
     """Every command for people under its own name, and the one program that they are parts of."""
     files = _files()
+    shortcuts = {"run": without_processes, "automap": without_processes, "calibrate": few_traces}
 
     def within(name: str) -> Callable[[Call], object]:
+        shortened = shortcuts.get(name, contextlib.nullcontext)
+
         def run(case: Call) -> object:
-            with in_folder(files | dict(case.files)):
+            with in_folder(files | dict(case.files)), shortened():
                 return call(name, _brief(name, list(case.arguments)))
 
         return run
@@ -213,8 +226,8 @@ def commands() -> dict[str, Target]:
             names.extend(names_of_command)
         change = change_call(files, change_options(*options))
         calls = [Call(arguments) for arguments in valid]
-        targets[f"automap-{name}"] = Target(calls, within(name), change, SHARES.get(name, 1.0))
-    calls = [Call([name, *arguments]) for name, valid in COMMANDS.items() for arguments in valid[: name not in SHARES]]
+        targets[f"automap-{name}"] = Target(calls, within(name), change)
+    calls = [Call([name, *arguments]) for name, valid in COMMANDS.items() for arguments in valid[:1]]
     change = change_call(files, change_options(*all_options))
     targets["automap"] = Target([*calls, Call(["--version"]), Call([])], within("automap"), change)
     return targets

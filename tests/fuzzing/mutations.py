@@ -323,6 +323,7 @@ ARGUMENTS = (
     *("fc=1", "2,4", "1,1,1", "data=2,model=2", "exact", "policy", "uniform", "length", "step", "1f1b", "gpipe"),
     *("v100", "--", "-h", "--json", "throughput", "latency", "float32", "mlp", "tensor", "pipeline", "\udcff", "%d"),
     *("{}", "[1", "step.hlo", "step.mlir", "hybrid.json", "split.json", "policy.onnx", "shardings.json"),
+    *("stages.json", "small:torch_model", "small:jax_model", "small:none", "small"),
 )
 SENSIBLE: Mapping[str, tuple[str, ...]] = {
     "--topo": ("A", "topo.yaml", "C"),
@@ -338,7 +339,10 @@ SENSIBLE: Mapping[str, tuple[str, ...]] = {
     "--policy": ("policy.onnx",),
     "--split": ("split.json",),
     "--mesh": ("data=2,model=2", "data=4", "2"),
-    "--device": ("v100", "a100", "device.yaml"),
+    "--device": ("v100", "a100", "device.yaml", "cpu", "cuda"),
+    "--backend": ("torch", "jax"),
+    "--executor": ("torch", "automap"),
+    "--vp": ("1", "2"),
     "--also": ("h100", "device.yaml"),
     "--model": ("gpt2", "x.json"),
     "--accelerator": ("v100", "device.yaml"),
@@ -348,7 +352,7 @@ SENSIBLE: Mapping[str, tuple[str, ...]] = {
     "--warm-start": ("policy", "plan.json"),
     "--episodes": ("1", "5", "20"),
     "--objective": ("length", "step", "throughput", "latency", "time", "memory", "count"),
-    "--schedule": ("1f1b", "gpipe", "1f1b-deep"),
+    "--schedule": ("1f1b", "gpipe", "1f1b-deep", "interleaved", "zb-h1"),
     "--forbid": ("data", "operator", "pipeline"),
     "--pin": ("op3=0", "op11=1", "x=1"),
     "--keep-together": ("op1*", "*", "x"),

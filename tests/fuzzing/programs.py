@@ -17,6 +17,7 @@ from . import samples
 from .cases import Call, Target
 from .commands import entries, in_folder, judge
 from .mutations import change_call, change_overrides
+from .shortcuts import ReachedError, reached
 
 GROUPS_OF_CONFIGS: Mapping[str, Mapping[str, str]] = {
     "datagen": {"dist": "normal", "sizes": "paper"},
@@ -25,10 +26,6 @@ GROUPS_OF_CONFIGS: Mapping[str, Mapping[str, str]] = {
 """Program → its groups of configs, each with the one that is composed unless an override names another."""
 LONGEST_GROUPS = 50
 """Groups of a data set that a case may make; of a larger one only the settings are checked."""
-
-
-class _ReachedError(Exception):
-    """A training would begin."""
 
 
 def composed_with(program: str, arguments: Sequence[str]) -> Any:
@@ -72,7 +69,7 @@ def _overrides_parser() -> Any:
 
 @functools.cache
 def _composed(program: str, overrides: tuple[str, ...]) -> bytes:
-    """A composed config, from which a copy is made in a seventh of the time that `copy.deepcopy` takes."""
+    """A composed config pickled: this process alone reads it, in a seventh of the time that `copy.deepcopy` takes."""
     return pickle.dumps(samples.composed(program, overrides))
 
 
@@ -89,7 +86,7 @@ def call_with_overrides(program: str, body: Callable[[], object]) -> None:
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            with one_line_errors(program, "again"), contextlib.suppress(_ReachedError):
+            with one_line_errors(program, "again"), contextlib.suppress(ReachedError):
                 body()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -111,9 +108,6 @@ def _train(arguments: Sequence[str]) -> None:
     import lightning
 
     from automap_models.train.main import train
-
-    def reached(*_: object, **__: object) -> None:
-        raise _ReachedError
 
     # A trainer asks every package of the environment for plug-ins: the same ones for every case.
     plug_ins = mock.patch("lightning.fabric.utilities.registry.entry_points", _plug_ins)

@@ -196,6 +196,28 @@ MEASURED_STEPS = {
     "sources": {"us": {"what": "a test"}},
 }
 
+SMALL_MODELS = b"""
+def torch_model(batch=4):
+    import torch
+    from torch import nn
+
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.last(self.second(self.first(x).relu()).relu()).mean()
+
+    return Small(), torch.ones(batch, 4)
+
+def jax_model(batch=4):
+    import jax.numpy as jnp
+
+    return lambda params, x: jnp.tanh(x @ params).mean(), jnp.ones((4, 4)), jnp.ones((batch, 4))
+"""
+"""small.py: factories of a model in torch and of one in JAX."""
+
 
 @functools.cache
 def profile() -> bytes:

@@ -1,7 +1,7 @@
 """Imports point downwards only, wherever they stand: in functions, under TYPE_CHECKING, in a registry's text.
 
-errors → core → cost → {simulate, formats} → hlo → workloads; {envs, rl} stand on cost and hlo; planners on all
-of them; run and export on plans; apps on the library, never on each other.
+errors → core → cost → {simulate, formats} → hlo → workloads; {envs, rl} stand on cost, simulate and hlo; planners on
+all of them; run and export on plans; apps on the library, never on each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RANK = {
     "zoo": 7,
 }
 # Below envs and rl in rank, yet none of their business.
-BESIDE_ENVS_AND_RL = {"formats", "simulate", "torch_export", "workloads"}
+BESIDE_ENVS_AND_RL = {"formats", "torch_export", "workloads"}
 APPS = {"datagen", "infer", "train"}
 PUBLIC_FACE = ""
 """The package's own __init__ names what users import, as text; nothing of ours imports it."""

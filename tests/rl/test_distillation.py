@@ -116,6 +116,44 @@ def test_the_teacher_values_legal_actions_only_and_as_its_look_ahead_does(
         torch.testing.assert_close(values[rows, device], paid, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_under_a_schedule_the_teacher_s_plans_take_steps_no_longer_than_its_plans_for_the_length(
+    teacher: LookAheadQNetwork, problems: Problems, schedule: str
+) -> None:
+    """Acting greedily on values of simulated plans, against acting on the look-ahead's estimates of L: on average
+    shorter, and every decision is learned, the last two included."""
+    size = replace(SIZE, objective=schedule)
+    env = PipelineEnv(size.max_stages, size.max_devices, objective=schedule)
+    steps = {}
+    for name, own in (("length", SIZE), ("step", size)):
+        lessons, taken = Lessons(OneStepQNetwork(own), teacher), torch.full_like(problems.stages, torch.inf)
+        for rows, limit, fineness in lessons.classes(problems):
+            here, owner = lessons.prepare(problems.take(rows), fineness), torch.arange(len(rows))
+            complete, states = env.reset(here), env.reset(here)
+            while len(owner):
+                best = lessons.promised(here, owner, states, limit).argmax(1)
+                states = apply(states, best + int(states.step[0] % 2) * here.points, here.points)
+                complete = Partial(*(a.index_put((owner,), b) for a, b in zip(complete, states, strict=True)))
+                going = states.step < env.episode_steps(here)[owner]
+                owner, states = owner[going], states.take(going)
+            time, fits = env.taken(here, complete)
+            taken[rows] = torch.where(fits, time, torch.inf)
+        steps[name] = taken
+    both = steps["length"].isfinite() & steps["step"].isfinite()
+    assert int(steps["step"].isfinite().sum()) >= int(steps["length"].isfinite().sum())
+    assert int(both.sum()) > 8
+    ratios = steps["step"][both] / steps["length"][both]
+    assert float(ratios.mean()) < 1.0
+    assert float((ratios > 1 + 1e-4).float().mean()) < 0.2
+    agent = PipelineAgent(env, OneStepQNetwork(size), OneStepQNetwork(size), AgentConfig())
+    assert isinstance(agent.online, OneStepQNetwork)
+    index, skip = torch.arange(len(problems.stages)), agent.online.exact_last
+    lessons = Lessons(agent.online, teacher)
+    items, _ = taught(agent, lessons, index, problems, 1, 0.0, torch.Generator(), skip)
+    assert skip == 0
+    assert len(items["step"]) == int((2 * (problems.stages - 1)).sum())
+
+
 @pytest.mark.parametrize("few", [1, 7, 18])
 def test_a_state_is_valued_the_same_whatever_it_is_looked_at_with(
     lessons: Lessons, problems: Problems, states: Partial, few: int, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,8 @@ Specification:
     step     even steps cut instructions, odd steps cut devices, front to back; 2(S-1) steps an episode
     legal    cuts increase, on distinct points, and leave room for what is still to be cut
     reward   0 until the end; then ideal / L with ideal = ΣC·M / D, in (0, 1]; -1 if a stage is out of memory
-             (`inverse_length`: the paper's 1 / L instead, with L in units of the problem's joint MAX)
+             (`inverse_length`: the paper's 1 / L instead, with L in units of the problem's joint MAX);
+             with an objective other than `length` the simulated step of that schedule stands for L
 
 States and parameters are values; `reset`, `step` and `legal_actions` are pure functions of them.
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 from automap_models.cost.staged_torch import BatchCost, pipeline_cost_batch
 from automap_models.envs.pipeline.cost_to_go import CostToGo, Scaled, cost_to_go
 from automap_models.envs.pipeline.encoding import EncodedProblems, cut_masks
+from automap_models.envs.pipeline.objective import LENGTH, simulated_steps, warm_ups
 
 OUT_OF_MEMORY_REWARD = -1.0
 IDEAL_OVER_LENGTH, INVERSE_LENGTH = REWARDS = ("ideal_over_length", "inverse_length")
@@ -191,23 +193,58 @@ def apply(partial: Partial, action: Tensor, points: int) -> Partial:
     )
 
 
-def complete_cost(problems: Problems, complete: Partial) -> BatchCost:
-    """Costs of complete plans."""
+class _Stages(NamedTuple):
+    """Complete plans as cost.staged_torch takes them: points int64 and devices float32 [B, S_max+1]."""
+
+    points: Tensor
+    devices: Tensor
+
+
+def _stages(problems: Problems, complete: Partial) -> _Stages:
     end, devices = problems.points - 1, problems.devices.unsqueeze(1)
     points = torch.nn.functional.pad(torch.where(complete.cuts < 0, end, complete.cuts), (1, 1), value=end)
     points[:, 0] = -1
     firsts = torch.where(complete.device_cuts < 0, devices, complete.device_cuts.float())
-    firsts = torch.cat([torch.zeros_like(devices), firsts, devices], 1)
+    return _Stages(points, torch.cat([torch.zeros_like(devices), firsts, devices], 1))
+
+
+def complete_cost(problems: Problems, complete: Partial, held: Tensor | None = None) -> BatchCost:
+    """Costs of complete plans.
+
+    Args:
+        held: see cost.staged_torch.pipeline_cost_batch.
+    """
     return pipeline_cost_batch(
         problems.arrays,
-        points,
-        firsts,
+        *_stages(problems, complete),
         problems.devices_per_node,
         problems.inter_over_intra,
         problems.state_over_memory,
         problems.micro_batches,
         problems.samples,
+        held,
     )
+
+
+class Taken(NamedTuple):
+    """What plans take: time [B] in units of the problem's joint MAX, and whether they fit the memory, bool [B]."""
+
+    time: Tensor
+    feasible: Tensor
+
+
+def taken(problems: Problems, complete: Partial, objective: str = LENGTH) -> Taken:
+    """What complete plans take, by one of envs.pipeline.objective.OBJECTIVES."""
+    if objective == LENGTH:
+        cost = complete_cost(problems, complete)
+        return Taken(cost.length, cost.feasible)
+    micro, stages = problems.micro_batches, _stages(problems, complete)
+    depth = warm_ups(
+        objective, (stages.devices[:, 1:] > stages.devices[:, :-1]).sum(1), micro, complete.cuts.shape[1] + 1
+    )
+    cost = complete_cost(problems, complete, depth)
+    per_node, samples = problems.devices_per_node, problems.samples
+    return Taken(simulated_steps(cost, problems.arrays, *stages, per_node, depth, micro, samples), cost.feasible)
 
 
 def ideal_length(problems: Problems) -> Tensor:
@@ -224,19 +261,31 @@ def length_of_reward_one(problems: Problems, reward: str) -> Tensor:
     return ideal_length(problems) if reward == IDEAL_OVER_LENGTH else torch.ones_like(problems.stages)
 
 
-def terminal_reward(problems: Problems, complete: Partial, reward: str = IDEAL_OVER_LENGTH) -> Tensor:
-    """[B] ideal / L or what else is paid (one of REWARDS), or -1 where the plan does not fit."""
-    cost = complete_cost(problems, complete)
-    return torch.where(cost.feasible, length_of_reward_one(problems, reward) / cost.length, OUT_OF_MEMORY_REWARD)
+def terminal_reward(
+    problems: Problems, complete: Partial, reward: str = IDEAL_OVER_LENGTH, objective: str = LENGTH
+) -> Tensor:
+    """[B] ideal / L or what else is paid (one of REWARDS, by one of OBJECTIVES), or -1 where the plan does not fit."""
+    time, feasible = taken(problems, complete, objective)
+    return torch.where(feasible, length_of_reward_one(problems, reward) / time, OUT_OF_MEMORY_REWARD)
 
 
 def step(
-    problems: Problems, partial: Partial, action: Tensor, reward: str = IDEAL_OVER_LENGTH
+    problems: Problems,
+    partial: Partial,
+    action: Tensor,
+    reward: str = IDEAL_OVER_LENGTH,
+    objective: str = LENGTH,
 ) -> tuple[Partial, Tensor, Tensor]:
     """One decision in every episode: next partial plans, rewards [B], whether the episode ended, bool [B]."""
     following = apply(partial, action, problems.points)
     ended = following.step >= episode_steps(problems)
-    earned = torch.where(ended, terminal_reward(problems, following, reward), 0.0)
+    earned = torch.zeros_like(problems.stages)
+    if objective == LENGTH:
+        earned = torch.where(ended, terminal_reward(problems, following, reward), earned)
+    elif ended.any():
+        rows = ended.nonzero().squeeze(1)
+        paid = terminal_reward(problems.take(rows), following.take(rows), reward, objective)
+        earned = earned.index_put((rows,), paid)
     return following, earned, ended
 
 
@@ -253,11 +302,12 @@ def interconnect_matrix(problems: Problems, max_devices: int) -> Tensor:
 
 @dataclass(frozen=True)
 class PipelineEnv:
-    """The environment's sizes, its reward (one of REWARDS) and its functions under one name, as agents take it."""
+    """The environment's sizes, its reward (one of REWARDS), what counts as L (one of OBJECTIVES), and its functions."""
 
     max_stages: int = 4
     max_devices: int = 32
     reward: str = IDEAL_OVER_LENGTH
+    objective: str = LENGTH
 
     def reset(self, problems: Problems) -> Partial:
         """Empty plans for a batch of problems."""
@@ -269,11 +319,15 @@ class PipelineEnv:
 
     def step(self, problems: Problems, partial: Partial, action: Tensor) -> tuple[Partial, Tensor, Tensor]:
         """Next partial plans, rewards [B], ended [B]."""
-        return step(problems, partial, action, self.reward)
+        return step(problems, partial, action, self.reward, self.objective)
 
     def terminal_reward(self, problems: Problems, complete: Partial) -> Tensor:
         """[B] what complete plans earn."""
-        return terminal_reward(problems, complete, self.reward)
+        return terminal_reward(problems, complete, self.reward, self.objective)
+
+    def taken(self, problems: Problems, complete: Partial) -> Taken:
+        """What complete plans take, and whether they fit."""
+        return taken(problems, complete, self.objective)
 
     def episode_steps(self, problems: Problems) -> Tensor:
         """[B] decisions in an episode."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from automap_models.cost.staged_torch import (
     all_reduce_factor,
@@ -36,6 +37,8 @@ class Progress(NamedTuple):
     left: stages after the current one; first, previous: first device of the current stage and of the one before;
     through: Σ u of all that is complete; span: T so far; back: Σ B so far; reduce: max (AR_s - Σ B before it);
     compute, forward, weights, stash, activation: prefix sums at the last cut (A there).
+    last, last_two: Σ u of the last complete stage and of the last two, with 2x of the transfer between; 0 where there
+    are fewer; round: the longest of Σ (u + 2x) / n over n = 1, 2 and 3 neighbouring complete stages.
     """
 
     left: Tensor
@@ -50,6 +53,9 @@ class Progress(NamedTuple):
     weights: Tensor
     forward: Tensor
     stash: Tensor
+    last: Tensor
+    last_two: Tensor
+    round: Tensor
 
 
 def progress(scaled: Scaled, partial: Partial) -> Progress:
@@ -72,6 +78,11 @@ def progress(scaled: Scaled, partial: Partial) -> Progress:
     at = torch.nn.functional.pad(scaled.arrays, (1, 0)).gather(2, (point + 1).unsqueeze(1).expand(-1, 5, -1))
     previous = torch.where(firsts < first, firsts, 0).amax(1, keepdim=True)
     compute, activation, weights, forward, stash = at.unsqueeze(3).unbind(1)
+    one = cost.forward + cost.backward
+    into = functional.pad(2 * cost.transfer, (1, 0))  # the transfer into a stage, both ways
+    two = one + into + _before(one)
+    three = one + into + _before(two)
+    newest = (column == (stage - 1).unsqueeze(1)).to(one.dtype)
     return Progress(
         left=scaled.stages - 1 - stage.view(-1, 1, 1),
         first=first.float().unsqueeze(2),
@@ -85,7 +96,15 @@ def progress(scaled: Scaled, partial: Partial) -> Progress:
         weights=weights,
         forward=forward,
         stash=stash,
+        last=(one * newest).sum(1).view(-1, 1, 1),
+        last_two=(two * newest).sum(1).view(-1, 1, 1),
+        round=torch.maximum(torch.maximum(one, two / 2), three / 3).amax(1).view(-1, 1, 1),
     )
+
+
+def _before(of_stages: Tensor) -> Tensor:
+    """[B, S] of the stage before; 0 before the first."""
+    return functional.pad(of_stages, (1, 0))[:, :-1]
 
 
 class LookAhead(NamedTuple):

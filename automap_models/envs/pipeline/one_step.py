@@ -43,7 +43,7 @@ HELD = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Shares of the rest's parameters: how much computation lies before and behind the point that holds so many."""
 FARTHEST = 3.0
 """Candidates worse than the best by this, in logarithms, are not told apart."""
-MORE_FEATURES = 9
+MORE_FEATURES = 12
 REST_FEATURES = 2 * len(EDGES) + 2 * len(HELD) + 2
 GLOBAL_FEATURES = GLOBAL_LOOK_AHEAD + 7
 INSTRUCTION_FEATURES = CANDIDATE_FEATURES + MORE_FEATURES + REST_FEATURES + 3
@@ -180,7 +180,9 @@ def _more(scaled: Scaled, done: Progress, seen: LookAhead, points: Tensor, first
     """[B, k, a, MORE_FEATURES] how a candidate stands beside the best, and the devices that it leaves a stage.
 
     And how little a later stage can be: one has the point with the largest computation, parameters or stash of those
-    behind, int64 [B, k], and no more devices than all but one for each of the others.
+    behind, int64 [B, k], and no more devices than all but one for each of the others. Last how long a round of
+    micro-batches takes under 1F1B, at least: n neighbouring stages pass n of them in Σ (u + 2x), and the next one is as
+    if the rest were shared evenly.
     """
     behind = (best.clamp(min=1e-9) / seen.reward.clamp(min=1e-9)).log().clamp(0.0, FARTHEST)
     size = (scaled.devices - first) / done.left
@@ -198,8 +200,20 @@ def _more(scaled: Scaled, done: Progress, seen: LookAhead, points: Tensor, first
         share(least, seen.span),
         squash(scaled.state * weights),
         squash(torch.minimum(scaled.micro, done.left) * stash / most),
+        *_rounds(scaled, done, seen),
     )
     return torch.stack(torch.broadcast_tensors(*values), -1)  # type: ignore[no-untyped-call]
+
+
+def _rounds(scaled: Scaled, done: Progress, seen: LookAhead) -> tuple[Tensor, Tensor, Tensor]:
+    """The longest round up to the current stage; with the next one, beside the rest's even span, and beside T."""
+    own = 2 * seen.transfer_in + seen.stage
+    longest = torch.maximum(done.round, torch.maximum(seen.stage, (done.last + own) / 2))
+    longest = torch.maximum(longest, (done.last_two + own) / 3)
+    following = seen.stage + 2 * seen.transfer_out + seen.even_rest / scaled.micro
+    ahead = torch.maximum(following / 2, (done.last + 2 * seen.transfer_in + following) / 3)
+    whole = scaled.micro * torch.maximum(longest, ahead)
+    return squash(scaled.micro * longest), share(whole, seen.even_rest), share(whole, seen.span)
 
 
 def _globally(scaled: Scaled, done: Progress) -> Tensor:

@@ -12,15 +12,14 @@ Without numba the same functions run as Python, a hundred times slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from automap_models.core.compiled import jit
 from automap_models.envs.pipeline.cost_to_go import (
     IMPOSSIBLE,
     POINTS,
@@ -32,21 +31,11 @@ from automap_models.envs.pipeline.cost_to_go import (
     levels,
 )
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 ONE, TWO, IMPOSSIBLE_SPAN = np.float32(1), np.float32(2), np.float32(IMPOSSIBLE)
 HARDLY_ANY = np.float32(1e-9)
-
-
-def jit(function: FunctionT) -> FunctionT:
-    """The function compiled when it is first called, or as it is where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return function
-    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
 
 
 @dataclass(frozen=True)

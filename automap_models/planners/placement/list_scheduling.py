@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from automap_models.core.compiled import jit
 from automap_models.core.placement import ROUNDING, BoolArray, FloatArray, IntArray, PlacementPlan, PlacementProblem
-from automap_models.cost.makespan_kernel import jit
 from automap_models.cost.step_tables import StepTables
 from automap_models.planners.base import Deadline, NoConfig, Progress, Watch
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, no_placement, require_step

@@ -26,7 +26,6 @@ import numpy as np
 from automap_models.core.instruction_graph import FloatArray, IntArray
 from automap_models.core.pass_orders import WARM_UPS, micro_batches_per_round
 from automap_models.core.schedules import SCHEDULES, build_schedule, rank_of, repeating_micro_batches
-from automap_models.core.strategy import RECOMPUTE
 from automap_models.cost.stage_costs import SENDING_ALONE
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.simulate.rounds import Chain, PassTimes, longest_chains
@@ -240,14 +239,6 @@ def _dealt_out(seconds: FloatArray, most: FloatArray, blocks: float) -> float:
     dealt = np.diff(filled, prepend=0.0)
     used = dealt > 0
     return float(dealt[used] @ of_pieces[order][used])
-
-
-def allowed_recompute(fixed: object) -> list[int]:
-    """Kinds of recomputation, as numbers, that blocks may have where this is given; all where nothing is."""
-    if fixed is None:
-        return list(range(len(RECOMPUTE)))
-    kinds = fixed if isinstance(fixed, tuple) else (fixed,)
-    return sorted({RECOMPUTE.index(kind) for kind in kinds})
 
 
 def closed_bound(

@@ -1,115 +1,220 @@
-"""What each choice of a strategy buys: the best strategy without it. And what would make one fit where none does."""
+"""What each choice of a strategy buys, each kind of parallelism, and each piece of memory: the best strategies without.
+
+All of these are searches of their own, shorter than the one for the best strategy. Each begins with the strategies that
+the former ones came upon, so that none of them says less than what has been seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
 from automap_models.core.result import Result
 from automap_models.core.strategy import Strategy
-from automap_models.errors import BadInput, Infeasible
+from automap_models.errors import BadInput
 from automap_models.planners.base import SILENT, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.incumbent import Completion
 from automap_models.planners.strategies.planner import StrategiesPlanner
 from automap_models.planners.strategies.problem import StrategyProblem
 
-QUICK = StrategiesConfig(gap=0.02, budget_s=3.0)
-"""Of searches that are to compare with."""
-MOST_TIMES = 32
-"""Devices that are tried to find out how many fit, over those that there are."""
+StrategyResult = Result[StrategyProblem, Strategy]
+SHARE = 20
+"""A comparison has so much less time than the search for the best strategy."""
+COMPARED_GAP = 0.02
+LESS_MEMORY = (0.75, 0.5, 0.35, 0.25)
+"""Of the memory that the best strategy holds, shares that others are searched within."""
 
 
 @dataclass(frozen=True)
-class Without:
-    """The best strategy without a choice.
+class Alternative:
+    """The best strategy with a choice less, or of one kind.
 
     Attributes:
-        choice: what is left out, in words.
-        estimate: of the best strategy that was found; None where none fits.
+        name: what it does without, or what it is, in words.
+        estimate: of the best strategy that was found; None where none was.
+        ruled_out: whether it is proven that none fits, where none was found.
     """
 
-    choice: str
+    name: str
     estimate: Estimate | None
+    ruled_out: bool = False
 
 
-def what_choices_buy(
-    problem: StrategyProblem, best: Strategy, config: StrategiesConfig = QUICK, watch: Watch = SILENT
-) -> list[Without]:
-    """The best strategy without each of the choices that the best one makes and that nobody has fixed."""
-    result = []
-    for choice, restricted in _restrictions(problem, best):
-        watch(Progress(f"searching strategies {choice}"))
-        try:
-            other = StrategiesPlanner(config).solve(restricted)
-        except BadInput:
-            continue
-        result.append(Without(choice, other.cost))
-    return result
+@dataclass
+class Comparisons:
+    """Short searches beside that of a result.
+
+    Attributes:
+        result: of the search for the best strategy.
+        config: of that search.
+        watch: who is told.
+        seen: strategies that any of these searches came upon.
+    """
+
+    result: StrategyResult
+    config: StrategiesConfig
+    watch: Watch = SILENT
+    seen: list[Completion] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seen += self.result.search_log
+        self.short = replace(self.config, gap=COMPARED_GAP, budget_s=self.config.budget_s / SHARE)
+
+    @property
+    def problem(self) -> StrategyProblem:
+        """Of the best strategy."""
+        return self.result.problem
+
+    @property
+    def best(self) -> Strategy:
+        """The best strategy."""
+        return self.result.required_plan()
+
+    def search(
+        self,
+        name: str,
+        restricted: StrategyProblem,
+        holds: Callable[[Completion], bool],
+        config: StrategiesConfig | None = None,
+    ) -> Alternative:
+        """The best strategy of another problem.
+
+        Args:
+            name: of what is searched, in words.
+            restricted: the problem.
+            holds: whether a strategy of the unrestricted problem is one of this problem.
+            config: of the search; None for the short one.
+
+        Raises:
+            BadInput: fields contradict one another.
+        """
+        self.watch(Progress(f"searching strategies: {name}"))
+        start = [completion.strategy for completion in self.seen if holds(completion)]
+        result = StrategiesPlanner(config or self.short).solve(replace(restricted, start=start))
+        self.seen += result.search_log
+        return Alternative(name, result.cost, result.status == "infeasible")
+
+    def with_fields(self, name: str, **fields: Any) -> Alternative:
+        """The best strategy with fields fixed beside those that are."""
+        restricted = replace(self.problem, fixed={**self.problem.fixed, **fields})
+        return self.search(name, restricted, lambda of: _has(of.strategy, fields))
+
+    # ---- choices
+
+    def choices(self) -> list[Alternative]:
+        """The best strategy without each of the choices that the best one makes and that nobody has fixed."""
+        result = []
+        for name, search in self._choices():
+            try:
+                result.append(search(name))
+            except BadInput:
+                continue
+        return result
+
+    def _choices(self) -> Iterator[tuple[str, Callable[[str], Alternative]]]:
+        best, fixed = self.best, self.problem.fixed
+
+        def without(**fields: Any) -> Callable[[str], Alternative]:
+            return lambda name: self.with_fields(name, **fields)
+
+        if best.recompute != "none" and "recompute" not in fixed:
+            yield "without recomputation", without(recompute="none")
+        if best.zero and "zero" not in fixed:
+            yield "without ZeRO", without(zero=0)
+        if best.sequence_parallel and "sequence_parallel" not in fixed:
+            yield "without sequence parallelism", without(sequence_parallel=False)
+        if best.layers is not None and "layers" not in fixed:
+            equal = replace(self.problem, equal_layers=True)
+            yield "with equal cuts", lambda name: self.search(name, equal, lambda of: of.strategy.layers is None)
+        if (best.schedule, best.vp) != ("1f1b", 1) and best.pp > 1 and not {"schedule", "vp"} & set(fixed):
+            yield "with plain 1F1B", without(schedule="1f1b", vp=1)
+
+    # ---- kinds
+
+    def kinds(self) -> list[Alternative]:
+        """The best strategy of each kind of parallelism, the shortest step first, those of which none fits last.
+
+        Data parallelism, with whatever stage of ZeRO, goes with all kinds. A kind that comes to a strategy of another
+        one is left out.
+        """
+        parts = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
+        found, none = [Alternative(kind_of(self.best), self.result.cost)], []
+        for kept in ((), ("tp",), ("cp",), ("pp",), ("tp", "cp"), ("tp", "pp"), ("cp", "pp")):
+            alone = {name: 1 for name in parts if name not in kept}
+            if any(self.problem.fixed.get(name, 1) != 1 for name in alone):
+                continue
+            try:
+                kind = self.with_fields(_listed(["data", *(parts[name] for name in kept)]), **alone)
+            except BadInput:
+                continue
+            if kind.estimate is None:
+                none.append(kind)
+                continue
+            own = replace(kind, name=kind_of(kind.estimate.strategy))
+            if all(other.name != own.name for other in found):
+                found.append(own)
+        return [*sorted(found, key=lambda of: of.estimate.step_s if of.estimate else 0.0), *none]
+
+    # ---- memory
+
+    def of_memory(self) -> list[Estimate]:
+        """The best strategies with less and less memory, none of which another one is shorter and emptier than."""
+        best: Estimate = self.result.cost
+        estimates = [best]
+        for share in LESS_MEMORY:
+            most = share * best.peak_memory
+            reserve = self.problem.cluster.memory - most
+            if reserve <= self.problem.reserve_bytes:
+                continue
+            smaller = replace(self.problem, reserve_bytes=reserve, rank_reserve_bytes={})
+            lighter = {completion for completion in self.seen if completion.held_bytes <= most}
+            name = f"{100 * share:.0f} % of the memory"
+            other = self.search(name, smaller, lighter.__contains__)
+            if other.estimate is not None:
+                estimates.append(other.estimate)
+        return front(estimates)
+
+    # ---- limits
+
+    def without_limits(self) -> Estimate:
+        """The best strategy of any framework, which is never longer than the best one; in as much time as that took."""
+        free = replace(self.problem, within=None)
+        other = self.search("without the limits of a framework", free, lambda _: True, self.config).estimate
+        best: Estimate = self.result.cost
+        return best if other is None or other.step_s > best.step_s else other
 
 
-def _restrictions(problem: StrategyProblem, best: Strategy) -> Iterator[tuple[str, StrategyProblem]]:
-    fixed = problem.fixed
-
-    def without(**fields: Any) -> StrategyProblem:
-        return replace(problem, fixed={**fixed, **fields})
-
-    if best.recompute != "none" and "recompute" not in fixed:
-        yield "without recomputation", without(recompute="none")
-    if best.zero and "zero" not in fixed:
-        yield "without ZeRO", without(zero=0)
-    if best.sequence_parallel and "sequence_parallel" not in fixed:
-        yield "without sequence parallelism", without(sequence_parallel=False)
-    if best.cp > 1 and "cp" not in fixed:
-        yield "without context parallelism", without(cp=1)
-    if best.stages > 1 and "pp" not in fixed and "layers" not in fixed:
-        yield "without a pipeline", without(pp=1)
-    if best.layers is not None and "layers" not in fixed:
-        yield "with equal cuts", replace(problem, equal_layers=True)
-    if (best.schedule, best.vp) != ("1f1b", 1) and best.pp > 1 and not {"schedule", "vp"} & set(fixed):
-        yield "with plain 1F1B", without(schedule="1f1b", vp=1)
+def front(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Those of which none is both shorter and emptier, the shortest first."""
+    shortest: list[Estimate] = []
+    for estimate in sorted(estimates, key=lambda of: (of.step_s, of.peak_memory)):
+        if not shortest or estimate.peak_memory < shortest[-1].peak_memory:
+            shortest.append(estimate)
+    return shortest
 
 
-def what_would_fit(problem: StrategyProblem, reason: Infeasible, watch: Watch = SILENT) -> Infeasible:
-    """The reason why nothing fits, with the least change with which something does: tried, and found to fit."""
-    for change, changed in _changes(problem):
-        watch(Progress(f"trying {change}"))
-        try:
-            other = StrategiesPlanner(QUICK).solve(changed)
-        except BadInput:
-            continue
-        if other.plan is not None:
-            step = f"the best strategy found then takes {other.cost.step_s:.4g} s"
-            return Infeasible(reason.what, where=reason.where, do=f"{change}: {step}")
-    return reason
+def kind_of(strategy: Strategy) -> str:
+    """`data, tensor and pipeline`: what a strategy divides the devices by."""
+    s = strategy
+    degrees = {"data": s.dp, "tensor": s.tp, "context": s.cp, "expert": s.ep, "pipeline": s.pp}
+    return _listed([name for name, degree in degrees.items() if degree > 1 and name != "expert"] or ["data"])
 
 
-def _changes(problem: StrategyProblem) -> Iterator[tuple[str, StrategyProblem]]:
-    if problem.reserve_bytes:
-        yield "reserve nothing", replace(problem, reserve_bytes=0.0)
-    for name in problem.fixed:
-        if name != "precision":
-            yield f"leave `{name}` open", replace(problem, fixed=_but(problem.fixed, name))
-    if len(problem.fixed) > 1:
-        precision = {name: value for name, value in problem.fixed.items() if name == "precision"}
-        yield "leave all fields open", replace(problem, fixed=precision)
-    times = 2
-    while times <= MOST_TIMES and not problem.cluster.groups:
-        cluster = problem.cluster
-        larger = replace(cluster, nodes=cluster.nodes * times)
-        yield f"give {larger.devices} devices", replace(problem, cluster=larger)
-        times *= 2
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _but(fixed: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in fixed.items() if key != name}
+def _has(strategy: Strategy, fields: dict[str, Any]) -> bool:
+    return all(getattr(strategy, name) == value for name, value in fields.items())
 
 
 def of_sizes(
     problem: StrategyProblem, clusters: list[Cluster], config: StrategiesConfig, watch: Watch = SILENT
-) -> list[Result[StrategyProblem, Strategy]]:
+) -> list[StrategyResult]:
     """The best strategy on each of several clusters."""
     results = []
     for cluster in clusters:

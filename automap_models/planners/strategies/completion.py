@@ -45,8 +45,8 @@ class Completions:
         problem: StrategyProblem,
     ) -> None:
         self.pricing, self.costs, self.strategy, self.recompute = pricing, costs, costs.strategy, recompute
-        self.fixed, self.equal_layers = problem.fixed, problem.equal_layers
-        self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve_bytes
+        self.fixed, self.equal_layers, self.within = problem.fixed, problem.equal_layers, problem.within
+        self.own = rank_memory(self.strategy, pricing.cluster) - problem.reserve(self.strategy.pp)
         self.blocks = np.array(pricing.work.order[1:-1])
         self.seconds = costs.ranks.passes.sum(axis=-1)  # [S, k, R]
         self.temporary = costs.of_groups[0].of_layers.memory[..., 2]
@@ -84,8 +84,9 @@ class Completions:
         return tuple(np.diff(bounds).tolist())
 
     def least(self, stage: int) -> int:
-        """Blocks of a virtual stage."""
-        return 0 if stage in (0, self.strategy.stages - 1) else 1
+        """Blocks that a virtual stage has at least."""
+        inner = self.within is not None and self.within.cuts == "inner blocks"
+        return int(inner or stage not in (0, self.strategy.stages - 1))
 
     def best(self, layers: tuple[int, ...]) -> Completion | None:
         """The strategy with these cuts whose ranks recompute as little as their memory asks for; None if none fits."""
@@ -144,7 +145,7 @@ class Completions:
         held = np.array([memory.total for memory in costs.memory])
         if (held > self.own).any():
             return None
-        return Completion(strategy, step_seconds(strategy, costs))
+        return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
 
     def _strategy(self, layers: tuple[int, ...], choices: Sequence[Choice]) -> Strategy:
         """With what is uniform written as such."""
@@ -174,6 +175,8 @@ class Completions:
             return [(kind, blocks[stage] if blocks is not None else count if kind != NONE else 0)]
         if blocks is not None:
             return [(kind, blocks[stage]) for kind in self.recompute]
+        if self.within is not None and self.within.recompute_alike:
+            return [(kind, count if kind != NONE else 0) for kind in self.recompute]
         return [(NONE, 0), *((kind, n) for kind in self.recompute if kind != NONE for n in range(1, count + 1))]
 
     def every(self, layers: tuple[int, ...], limit: int) -> Iterator[tuple[Choice, ...]] | None:

@@ -37,7 +37,7 @@ class RankCosts:
     Args:
         pricing: of the model on the cluster.
         strategy: any of these families.
-        reserve_bytes: of each device that is left free.
+        reserve_bytes: of each device that is left free, or [S] of each rank.
 
     Attributes:
         passes: [S, k, R, 3] seconds of F, I and W of a layer for one micro-batch.
@@ -50,7 +50,7 @@ class RankCosts:
         optimizer: [k] seconds of a layer's update, once a step; the slowest rank's counts.
     """
 
-    def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: float = 0.0) -> None:
+    def __init__(self, pricing: StrategyPricing, strategy: Strategy, reserve_bytes: FloatArray | float = 0.0) -> None:
         self.pricing, self.strategy, self.work = pricing, strategy, pricing.work
         self.of_groups: list[StageCosting] = pricing.stages(strategy)
         costing = self.of_groups[0]

@@ -65,7 +65,7 @@ class Grid:
     def __init__(self, problem: StrategyProblem) -> None:
         self.problem, self.fixed = problem, problem.fixed
         self.precision = problem.precision
-        self.shape, self.devices = problem.work.shape, problem.cluster.devices
+        self.shape, self.devices, self.within = problem.work.shape, problem.cluster.devices, problem.within
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (self.fixed[name],) if name in self.fixed else values
@@ -81,7 +81,7 @@ class Grid:
                     if odd or dp < 1 or batch % dp or self.fixed.get("dp", dp) != dp:
                         continue
                     for ep in self._values("ep", _divisors(dp)):
-                        if dp % ep or experts % ep:
+                        if dp % ep or experts % ep or not self._has_division(pp, cp, ep):
                             continue
                         for micro_batch in self._values("micro_batch", _divisors(batch // dp)):
                             if (batch // dp) % micro_batch:
@@ -95,9 +95,21 @@ class Grid:
         keys = shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0
         return shape.heads % tp == 0 and shape.ffn % tp == 0 and keys
 
+    def _has_division(self, pp: int, cp: int, ep: int) -> bool:
+        return self.within is None or self.within.division_objection(pp, cp, ep) is None
+
     def zeros(self, division: Division) -> Sequence[int]:
         """Stages of ZeRO that make a difference."""
-        return self._values("zero", ZERO_STAGES if division.dp * division.cp > 1 else (0,))
+        alone = division.dp * division.cp == 1 and "zero" not in self.fixed
+        return [zero for zero in self.zeros_of(division.pp) if not (alone and zero)]
+
+    def zeros_of(self, pp: int) -> Sequence[int]:
+        """Stages of ZeRO on so many ranks of a pipeline, whether they make a difference or not."""
+        zeros = self._values("zero", ZERO_STAGES)
+        if self.within is None:
+            return zeros
+        allowed = self.within.zeros_of(pp)
+        return [zero for zero in zeros if zero in allowed]
 
     def ways(self, division: Division) -> Sequence[Way]:
         """Schedules with virtual stages that run so many micro-batches."""
@@ -108,6 +120,16 @@ class Grid:
             if odd or not virtual:
                 return ()
         ways = _ways(division.pp, micro_batches, self.shape.layers, self.fixed.get("schedule"), virtual)
+        within = self.within
+        if within is not None:
+            ways = tuple(
+                way
+                for way in ways
+                if within.way_objection(way.schedule, division.pp, micro_batches, way.vp) is None
+                and (within.cuts != "inner blocks" or division.pp * way.vp <= self.shape.layers)
+            )
+        if not self.zeros(division):
+            return ()
         if self.problem.equal_layers:
             return [way for way in ways if self.shape.layers % (division.pp * way.vp) == 0]
         return ways

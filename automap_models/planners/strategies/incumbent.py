@@ -1,8 +1,9 @@
-"""The best strategy so far, and what need not be looked at because of it."""
+"""The best strategy so far, what need not be looked at because of it, and the best ones of each sort on the way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from automap_models.core.result import TIE
 from automap_models.core.strategy import Strategy
@@ -10,10 +11,11 @@ from automap_models.core.strategy import Strategy
 
 @dataclass(frozen=True)
 class Completion:
-    """A strategy that fits, and its step."""
+    """A strategy that fits, its step, and bytes of the fullest device."""
 
     strategy: Strategy
     step_s: float
+    held_bytes: float = 0.0
 
 
 @dataclass
@@ -23,10 +25,12 @@ class Incumbent:
     Attributes:
         gap: share of the step by which another strategy may be shorter at most when the search ends.
         best: None before any was found.
+        seen: the shortest strategy of each sort (`sort_of`), with which a search with fewer choices can begin.
     """
 
     gap: float
     best: Completion | None = None
+    seen: dict[Hashable, Completion] = field(default_factory=dict)
 
     @property
     def limit_s(self) -> float:
@@ -37,5 +41,18 @@ class Incumbent:
 
     def take(self, completion: Completion | None) -> None:
         """Keep it where it is shorter."""
-        if completion is not None and (self.best is None or completion.step_s < self.best.step_s):
+        if completion is None:
+            return
+        sort = sort_of(completion.strategy)
+        if sort not in self.seen or completion.step_s < self.seen[sort].step_s:
+            self.seen[sort] = completion
+        if self.best is None or completion.step_s < self.best.step_s:
             self.best = completion
+
+
+def sort_of(strategy: Strategy) -> Hashable:
+    """Which choices a strategy makes."""
+    s = strategy
+    degrees = (s.tp > 1, s.cp > 1, s.pp > 1)
+    recomputes = s.recompute != "none"
+    return (*degrees, recomputes, s.zero > 0, s.sequence_parallel, s.layers is None, (s.schedule, s.vp) == ("1f1b", 1))

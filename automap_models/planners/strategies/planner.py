@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from automap_models.core.estimate import Estimate
+from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Bound, Result, Status
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput, Infeasible
@@ -18,6 +18,9 @@ from automap_models.planners.strategies.grid import Grid
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.search import Search
 from automap_models.simulate.strategy import require_device
+
+WITHIN = "target"
+"""The argument that asks for the limits of a framework."""
 
 
 class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
@@ -29,7 +32,8 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
     def solve(
         self, problem: StrategyProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT
     ) -> Result[StrategyProblem, Strategy]:
-        """See Planner. `cost` is the Estimate; `bound` is of its step; facts: SearchCounts by name.
+        """See Planner. `cost` is the Estimate; `bound` is of its step; search_log: the best Completion of each sort;
+        facts: SearchCounts by name.
 
         Raises:
             BadInput: a fixed field contradicts the model, the cluster or another one, or the device has no constants.
@@ -55,6 +59,7 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             estimate,
             "optimal" if optimal else "feasible",
             bound,
+            search_log=tuple(search.incumbent.seen.values()),
             facts=facts,
             taken_s=taken_s,
         )
@@ -78,18 +83,45 @@ def require_searchable(problem: StrategyProblem) -> None:
     strategy = Strategy(micro_batch=1, global_batch=1, precision=problem.precision)
     for kind in problem.kinds.values() or (problem.device,):
         require_device(kind, strategy)
-    if not _any_family(problem, problem.fixed):
+    if problem.within is not None:
+        require_framework(problem, problem.within)
+    if not any_family(problem):
         names = [name for name in problem.fixed if name not in ("precision", "recompute", "recompute_blocks")]
+        names += [WITHIN] * (problem.within is not None)
         for size in range(1, len(names) + 1):
             for chosen in combinations(names, size):
-                if not _any_family(problem, {name: problem.fixed[name] for name in chosen}):
-                    given = " and ".join(f"{name} {problem.fixed[name]}" for name in chosen)
+                fixed = {name: problem.fixed[name] for name in chosen if name != WITHIN}
+                within = problem.within if WITHIN in chosen else None
+                if not any_family(replace(problem, fixed=fixed, within=within)):
+                    given = [f"{name} {value}" for name, value in fixed.items()]
+                    given += [f"words in {within.name}"] if within else []
                     of = f"{problem.work.shape.name} with {problem.global_batch} samples on cluster"
-                    what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has {given}"
-                    raise BadInput(what, where=f"`{chosen[-1]}`", do="change one of them, or leave it open")
+                    what = f"no strategy of {of} {problem.cluster.name} ({problem.cluster.devices} devices) has "
+                    do = "change one of them, or leave it open"
+                    raise BadInput(what + " and ".join(given), where=f"`{chosen[0]}`", do=do)
         raise BadInput("no strategy divides it", where="`global_batch`", do="give other samples or other layers")
 
 
-def _any_family(problem: StrategyProblem, fixed: Mapping[str, Any]) -> bool:
-    grid = Grid(replace(problem, fixed=fixed))
+def require_framework(problem: StrategyProblem, within: Limits) -> None:
+    """Refuse a field, or a model, that the framework has no words for.
+
+    Raises:
+        BadInput: there is one; says what the framework has instead.
+    """
+    for name, value in problem.fixed.items():
+        objection = within.field_objection(name, value)
+        if objection is not None:
+            raise BadInput(objection.what, where=f"`{name}`", do=f"{objection.do}, or leave `{WITHIN}` out")
+    objection = within.precision_objection(problem.precision)
+    if objection is not None:
+        raise BadInput(objection.what, where=f"`{WITHIN}`", do="leave it out")
+    series = dict.fromkeys(problem.work.layers[layer].name for layer in problem.work.order[1:-1])
+    if within.one_series and len(series) > 1:
+        what = f"{within.name} takes blocks of one series, and {problem.work.shape.name} has {' and '.join(series)}"
+        raise BadInput(what, where=f"`{WITHIN}`", do="leave it out, or take galvatron or deepspeed")
+
+
+def any_family(problem: StrategyProblem) -> bool:
+    """Whether the model, the samples and the devices can be divided as fixed fields and the framework ask for."""
+    grid = Grid(problem)
     return any(grid.ways(division) for division in grid.divisions())

@@ -6,24 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from automap_models.core.cluster import Cluster
 from automap_models.core.device import Device
 from automap_models.core.estimate import Estimate
+from automap_models.core.framework import Limits
+from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.model_work import ModelWork
-from automap_models.core.strategy import Precision, Strategy
+from automap_models.core.strategy import RECOMPUTE, Precision, Recompute, Strategy
 from automap_models.cost.layer_times import DEFAULT_RUNTIME, Runtime
 from automap_models.errors import BadInput
 
+HALF: Mapping[Precision, str] = {"bf16": "bfloat16", "fp16": "float16"}
 
-def usual_precision(devices: Sequence[Device]) -> Precision:
-    """The one of 16 bits in which products are faster on the slowest device, bf16 where they are alike; or fp32."""
+
+def usual_precision(devices: Sequence[Device], within: Limits | None = None) -> Precision:
+    """The one of 16 bits in which products are faster on the slowest device, bf16 where they are alike; or fp32.
+
+    Args:
+        devices: of the cluster.
+        within: a framework that may not have all of them.
+    """
     rates = {
         name: min(device.matrix.get(dtype, 0.0) for device in devices)
-        for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))
+        for name, dtype in HALF.items()
+        if within is None or name in within.precisions
     }
     if not any(rates.values()):
         return "fp32"
-    return "bf16" if rates["bf16"] >= rates["fp16"] else "fp16"
+    return max(rates, key=rates.__getitem__)
 
 
 FREE = tuple(f.name for f in fields(Strategy) if f.name != "global_batch")
@@ -41,7 +53,11 @@ class StrategyProblem:
         global_batch: samples of a step.
         fixed: fields of the strategy (FREE) by name with the values that they are to have.
         reserve_bytes: of each device that no strategy may use.
+        rank_reserve_bytes: of the devices of a rank beside that, by its number, from the last one on below 0; ranks
+            that a strategy does not have reserve nothing.
+        within: what the framework can express that is to run it; None for all that there is.
         equal_layers: whether all virtual stages have as many layers.
+        start: strategies of the problem that the search begins with; those that do not fit it are passed over.
         runtime: how the framework runs strategies.
         kinds: devices by the names that the groups of a mixed cluster have for them.
 
@@ -55,7 +71,10 @@ class StrategyProblem:
     global_batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
     reserve_bytes: float = 0.0
+    rank_reserve_bytes: Mapping[int, float] = field(default_factory=dict)
+    within: Limits | None = None
     equal_layers: bool = False
+    start: Sequence[Strategy] = ()
     runtime: Runtime = DEFAULT_RUNTIME
     kinds: Mapping[str, Device] = field(default_factory=dict)
 
@@ -65,16 +84,35 @@ class StrategyProblem:
                 raise BadInput("no strategy has such a field", where=f"`{name}`", do=f"they have {', '.join(FREE)}")
         if self.global_batch < 1:
             raise BadInput(f"{self.global_batch} samples", where="`global_batch`", do="give 1 or more")
-        if not 0 <= self.reserve_bytes < self.cluster.memory:
-            what = f"{self.reserve_bytes:g} of the {self.cluster.memory:g} bytes of a device"
-            raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
+        for reserve in (0.0, *self.rank_reserve_bytes.values()):
+            if not 0 <= reserve + self.reserve_bytes < self.cluster.memory:
+                what = f"{reserve + self.reserve_bytes:g} of the {self.cluster.memory:g} bytes of a device"
+                raise BadInput(what, where="`reserve_bytes`", do="give less than the memory")
 
     @property
     def precision(self) -> Precision:
         """The one that is given, or the usual one of the devices."""
-        return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device])
+        return self.fixed.get("precision") or usual_precision([*self.kinds.values()] or [self.device], self.within)
+
+    @property
+    def recompute_sets(self) -> list[list[int]]:
+        """Kinds of recomputation, as numbers, that blocks of a strategy may have; of several sets it has one."""
+        given, within = self.fixed.get("recompute"), self.within
+        kinds: Sequence[Recompute] = RECOMPUTE if given is None else given if isinstance(given, tuple) else (given,)
+        numbers = sorted({RECOMPUTE.index(kind) for kind in kinds if within is None or kind in within.recompute})
+        if within is not None and within.recompute_alike:
+            return [[number] for number in numbers]
+        return [numbers]
 
     def fits(self, estimate: Estimate) -> bool:
         """Whether a strategy leaves the reserve of every device."""
-        held, own, _ = estimate.fullest
-        return held + self.reserve_bytes <= own
+        held = np.array([memory.total for memory in estimate.memory])
+        return bool((held + self.reserve(len(held)) <= np.array(estimate.memory_bytes)).all())
+
+    def reserve(self, ranks: int) -> FloatArray:
+        """[S] bytes that devices of each rank leave free."""
+        reserve = np.full(ranks, self.reserve_bytes)
+        for rank, own in self.rank_reserve_bytes.items():
+            if -ranks <= rank < ranks:
+                reserve[rank] += own
+        return reserve

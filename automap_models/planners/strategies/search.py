@@ -27,7 +27,6 @@ from automap_models.core.instruction_graph import FloatArray
 from automap_models.core.result import TIE
 from automap_models.planners.base import Deadline, Progress, Watch
 from automap_models.planners.strategies.bounds import (
-    allowed_recompute,
     chain_bound,
     closed_bound,
     division_bound,
@@ -80,6 +79,8 @@ class _Ranks:
     zero: int
     ways: Sequence[Way]
     costs: RankCosts
+    recompute: list[int]
+    """Kinds of it that blocks may have."""
 
 
 @dataclass(eq=False)
@@ -88,6 +89,7 @@ class _Family:
 
     family: Family
     costs: FamilyCosts
+    recompute: list[int]
     relaxation: Relaxation | None = None
     completions: Completions | None = None
 
@@ -122,7 +124,7 @@ class Search:
         problem = self.problem
         self.pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime, problem.kinds)
         self.grid = Grid(problem)
-        self.recompute = allowed_recompute(problem.fixed.get("recompute"))
+        self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
         self.reported_s = 0.0
@@ -150,6 +152,8 @@ class Search:
 
     def run(self) -> None:
         """Until no bound is less than the limit."""
+        for strategy in self.problem.start:
+            self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = []
         for division in self.grid.divisions():
             ways = self.grid.ways(division)
@@ -180,21 +184,22 @@ class Search:
 
     def simplest(self, best: Completion) -> Completion:
         """The same with ZeRO-1 in place of ZeRO-2 where that fits and takes as long: fewer frameworks have ZeRO-2."""
-        if best.strategy.zero != 2 or "zero" in self.problem.fixed:
+        if best.strategy.zero != 2 or 1 not in self.grid.zeros_of(best.strategy.pp):
             return best
-        simpler = priced(self.pricing, replace(best.strategy, zero=1), self.problem.reserve_bytes)
+        simpler = priced(self.pricing, replace(best.strategy, zero=1), self.problem.reserve(best.strategy.pp))
         return best if simpler is None or simpler.step_s > best.step_s * (1 + TIE) else simpler
 
     def sweep(self, divisions: Sequence[tuple[float, Division, RankCosts]]) -> None:
         """Price what a person would try first."""
-        sweep = Sweep(self.problem, self.grid, self.pricing, self.recompute, self.incumbent)
+        sweep = Sweep(self.problem, self.grid, self.pricing, self.incumbent)
         sweep.run(divisions, int(SWEPT * self.config.budget_s), int(SWEPT_PASSES * self.config.budget_s))
         self.counts.swept = sweep.prices
         for family in sorted(sweep.families, key=sweep.families.__getitem__)[:REFINED]:
             if self.deadline.passed:
                 return
             costs = FamilyCosts(sweep.rank_costs(family.division, family.zero), self.grid.strategy(family))
-            self.dive(_Family(family, costs), Level.RELAXED)
+            for kinds in self.problem.recompute_sets:
+                self.dive(_Family(family, costs, kinds), Level.RELAXED)
 
     def dive_first(self) -> None:
         """Simulate 1F1B of the divisions that are best by a bound that knows its memory.
@@ -208,12 +213,13 @@ class Search:
             if not isinstance(division, Division) or way not in self.grid.ways(division):
                 continue
             zeros = self.grid.zeros(division)
-            zero = 1 if 1 in zeros else zeros[0]
+            zero = next((zero for zero in (1, 2) if zero in zeros), zeros[0])
             ranks = self.rank_costs(division, zero, [way])
             family = Family(division, zero, way)
             costs = FamilyCosts(ranks, self.grid.strategy(family))
-            bound_s = closed_bound(ranks, self.recompute, self.in_flight(division, way), costs)
-            entries.append((bound_s, number, _Family(family, costs)))
+            for kinds in self.problem.recompute_sets:
+                bound_s = closed_bound(ranks, kinds, self.in_flight(division, way), costs)
+                entries.append((bound_s, number, _Family(family, costs, kinds)))
         entries.sort(key=lambda of: of[:2])
         for bound_s, _, entry in entries[:FIRST_DIVES]:
             if bound_s >= self.limit_s or self.deadline.passed:
@@ -223,7 +229,7 @@ class Search:
     def rank_costs(self, division: Division, zero: int, ways: Sequence[Way]) -> RankCosts:
         """Of a division with a stage of ZeRO, whatever the way."""
         strategy = self.grid.strategy(Family(division, zero, ways[0]))
-        return RankCosts(self.pricing, strategy, self.problem.reserve_bytes)
+        return RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
 
     def tell(self, bound_s: float) -> None:
         """News for whoever watches, not too often."""
@@ -241,8 +247,9 @@ class Search:
         zeros = self.grid.zeros(division)
         for zero in [zero for zero in zeros if zero != 1 or 2 not in zeros]:  # 2 takes as long, and less memory
             costs = self.rank_costs(division, zero, ways)
-            bound_s = closed_bound(costs, self.recompute, emptiest, enough_s=self.limit_s)
-            self.push(bound_s, Level.RANKS, _Ranks(division, zero, ways, costs))
+            for kinds in self.problem.recompute_sets:
+                bound_s = closed_bound(costs, kinds, emptiest, enough_s=self.limit_s)
+                self.push(bound_s, Level.RANKS, _Ranks(division, zero, ways, costs, kinds))
 
     def in_flight(self, division: Division, way: Way) -> FloatArray:
         """[S] micro-batches that ranks hold at least."""
@@ -254,12 +261,12 @@ class Search:
         entries = []
         for way in ranks.ways:
             family = Family(ranks.division, ranks.zero, way)
-            entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)))
+            entry = _Family(family, FamilyCosts(ranks.costs, self.grid.strategy(family)), ranks.recompute)
             in_flight = self.in_flight(ranks.division, way)
-            bound_s = closed_bound(ranks.costs, self.recompute, in_flight, entry.costs, self.limit_s)
+            bound_s = closed_bound(ranks.costs, ranks.recompute, in_flight, entry.costs, self.limit_s)
             strategy = entry.costs.strategy
             if bound_s < self.limit_s and strategy.pp - 1 > SMALL_BUBBLE * way.vp * strategy.micro_batches:
-                bound_s = max(bound_s, chain_bound(ranks.costs, self.recompute, in_flight, entry.costs))
+                bound_s = max(bound_s, chain_bound(ranks.costs, ranks.recompute, in_flight, entry.costs))
             self.counts.families += 1
             entries.append((max(least_s, bound_s), way, entry))
         entries.sort(key=lambda of: of[:2])
@@ -283,8 +290,8 @@ class Search:
         """What a family's bounds and strategies are made by."""
         if entry.relaxation is None or entry.completions is None:
             problem = self.problem
-            entry.relaxation = Relaxation(entry.costs, self.recompute)
-            entry.completions = Completions(self.pricing, entry.costs, self.recompute, problem)
+            entry.relaxation = Relaxation(entry.costs, entry.recompute)
+            entry.completions = Completions(self.pricing, entry.costs, entry.recompute, problem)
         return entry.relaxation, entry.completions
 
     def tighten(self, bound_s: float, level: Level, entry: _Family) -> None:
@@ -328,7 +335,8 @@ class Search:
         if cuts <= self.config.exhaustive:
             whole = True
             for composition in [completions.given_layers] if completions.given_layers else compositions(layers, stages):
-                if not completions.given_layers and not all(composition[1:-1]):
+                least = map(completions.least, range(stages))
+                if not completions.given_layers and any(n < of for n, of in zip(composition, least, strict=True)):
                     continue
                 every = completions.every(composition, self.config.exhaustive // cuts + 1)
                 whole = whole and every is not None

@@ -15,7 +15,7 @@ Without it a search that its budget ended was behind what the sweep finds, on 64
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, pairwise
@@ -60,7 +60,6 @@ class Sweep:
         problem: whose fixed fields and reserve hold.
         grid: of it.
         pricing: of the model on the cluster.
-        recompute: kinds of recomputation that blocks may have.
         incumbent: the best strategy so far.
 
     Attributes:
@@ -74,11 +73,11 @@ class Sweep:
         problem: StrategyProblem,
         grid: Grid,
         pricing: StrategyPricing,
-        recompute: Sequence[int],
         incumbent: Incumbent,
     ) -> None:
         self.problem, self.grid, self.pricing, self.incumbent = problem, grid, pricing, incumbent
-        self.recompute = [] if any(name in problem.fixed for name in UNEVEN) else list(recompute)
+        kinds = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
+        self.recompute = [] if any(name in problem.fixed for name in UNEVEN) else kinds
         if isinstance(problem.fixed.get("recompute"), tuple):
             self.recompute = []
         self.layers = problem.work.shape.layers
@@ -191,7 +190,9 @@ class Sweep:
         places = np.abs(before[None, :] - (np.arange(1, stages)[:, None] * share - first)).argmin(axis=1)
         bounds = [0, *places.tolist(), self.layers]
         balanced = tuple(stop - begin for begin, stop in pairwise(bounds))
-        return [balanced] if all(balanced[1:-1]) else []
+        within = self.problem.within
+        inner = balanced if within is not None and within.cuts == "inner blocks" else balanced[1:-1]
+        return [balanced] if all(inner) else []
 
     def counts(self, entry: _Entry) -> FloatArray:
         """[V, k] how many blocks of each distinct layer a virtual stage has."""
@@ -208,7 +209,7 @@ class Sweep:
         """Of a stage of ZeRO, whatever the way."""
         if (division, zero) not in self.of_zeros:
             strategy = self.grid.strategy(Family(division, zero, self.grid.ways(division)[0]))
-            self.of_zeros[division, zero] = RankCosts(self.pricing, strategy, self.problem.reserve_bytes)
+            self.of_zeros[division, zero] = RankCosts(self.pricing, strategy, self.problem.reserve(strategy.pp))
         return self.of_zeros[division, zero]
 
     def price(self, entry: _Entry) -> None:
@@ -236,7 +237,7 @@ class Sweep:
         uneven = {"layers": layers} if len(set(layers)) > 1 else {}
         strategy = self.grid.strategy(family, recompute=RECOMPUTE[kind], **uneven)
         self.prices += 1
-        completion = priced(self.pricing, strategy, self.problem.reserve_bytes)
+        completion = priced(self.pricing, strategy, self.problem.reserve(strategy.pp))
         if completion is None:
             return False
         self.families[family] = min(completion.step_s, self.families.get(family, float("inf")))
@@ -244,13 +245,13 @@ class Sweep:
         return True
 
 
-def priced(pricing: StrategyPricing, strategy: Strategy, reserve_bytes: float) -> Completion | None:
+def priced(pricing: StrategyPricing, strategy: Strategy, reserve: FloatArray) -> Completion | None:
     """The step of a strategy; None where it does not fit."""
     costs = pricing.costs(strategy)
     held = np.array([memory.total for memory in costs.memory])
-    if (held > rank_memory(strategy, pricing.cluster) - reserve_bytes).any():
+    if (held > rank_memory(strategy, pricing.cluster) - reserve).any():
         return None
-    return Completion(strategy, step_seconds(strategy, costs))
+    return Completion(strategy, step_seconds(strategy, costs), float(held.max()))
 
 
 @lru_cache(maxsize=256)

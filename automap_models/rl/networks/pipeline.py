@@ -17,6 +17,7 @@ from torch.nn import functional
 from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline import features as pipeline_features
 from automap_models.envs.pipeline.env import Partial, Problems
+from automap_models.envs.pipeline.objective import LENGTH
 from automap_models.rl import targets
 
 
@@ -51,7 +52,8 @@ class NetworkSize:
     """Sizes of a Q-network. `atoms` = 1 is a scalar head.
 
     `residual` adds the look-ahead's estimate to the values: "none", "linear" as a reward, "log" as its rescaled value.
-    `reward` is the environment's (one of envs.pipeline.env.REWARDS), in which estimates and values are.
+    `reward` is the environment's (one of envs.pipeline.env.REWARDS), in which estimates and values are. `objective` is
+    the environment's, too (one of envs.pipeline.objective.OBJECTIVES); estimates are of the length L whatever it is.
     """
 
     points: int = 128
@@ -62,6 +64,7 @@ class NetworkSize:
     dueling: bool = True
     residual: str = "log"
     reward: str = pipeline.IDEAL_OVER_LENGTH
+    objective: str = LENGTH
 
 
 class CandidateNetwork(nn.Module):
@@ -127,14 +130,6 @@ def _legal_only(features: Tensor, global_features: Tensor, legal: Tensor, estima
     )
 
 
-def _is_exact(problems: Problems, partial: Partial) -> Tensor:
-    """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan.
-
-    For a cut on a cluster of more devices than the tables have units it is a real plan, if not the best of that cut.
-    """
-    return problems.stages.long() - 1 - partial.step // 2 <= 1
-
-
 def _as_paid(problems: Problems, estimate: Tensor, reward: str) -> Tensor:
     """Estimates [B, K] of ideal / L as the environment's reward; penalties stay what they are."""
     if reward == pipeline.IDEAL_OVER_LENGTH:
@@ -156,6 +151,10 @@ class SplitQNetwork(nn.Module):
     """Action values of candidates from their features; the same weights for every cluster size.
 
     Only the half of the action space that a step can choose from is computed; the other half is zero.
+
+    Attributes:
+        exact_last: decisions at the end of an episode that are taken, not learned: the look-ahead is the whole plan. It
+            says that plan's length L: where the simulated step counts all decisions are learned.
     """
 
     cut: nn.Module
@@ -164,11 +163,7 @@ class SplitQNetwork(nn.Module):
     def __init__(self, size: NetworkSize) -> None:
         super().__init__()
         self.size = size
-
-    @property
-    def exact_last(self) -> int:
-        """Decisions at the end of an episode that are taken, not learned: the look-ahead is the whole plan."""
-        return 2
+        self.exact_last = 2 if size.objective == LENGTH else 0
 
     def prepare(self, problems: Problems) -> Problems:
         """Nothing serves all states of a problem."""
@@ -201,14 +196,23 @@ class SplitQNetwork(nn.Module):
         legal = pipeline.legal_cuts(problems, partial)
         features, globally, estimate = self.instruction_features(problems, partial)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
 
     def describe_device_cuts(self, problems: Problems, partial: Partial, first: Tensor) -> Described:
         """Candidates of states that cut devices: the devices [a] that the next stage may begin with."""
         legal = pipeline.legal_device_cuts(problems, partial, first)
         features, globally, estimate = self.device_features(problems, partial, first)
         estimate = _as_paid(problems, estimate, self.size.reward)
-        return _legal_only(features, globally, legal, estimate, _is_exact(problems, partial))
+        return _legal_only(features, globally, legal, estimate, self._is_exact(problems, partial))
+
+    def _is_exact(self, problems: Problems, partial: Partial) -> Tensor:
+        """bool [B]: one stage is left after the current one, so that the look-ahead is the whole plan and its length.
+
+        For a cut on a cluster of more devices than the tables have units it is a real plan, if not the best of that
+        cut.
+        """
+        left = problems.stages.long() - 1 - partial.step // 2
+        return (left <= 1) & (self.exact_last > 0)
 
     def floor(self, described: Description) -> Tensor:
         """[B] values below this need not be told apart (HOPELESS); -∞ for a network that does without estimates."""
@@ -235,11 +239,8 @@ class LookAheadQNetwork(SplitQNetwork):
         globally = pipeline_features.GLOBAL_FEATURES
         self.cut = CandidateNetwork(pipeline_features.INSTRUCTION_FEATURES, globally, size)
         self.device_cut = CandidateNetwork(pipeline_features.DEVICE_FEATURES, globally, size)
-
-    @property
-    def exact_last(self) -> int:
-        """None where the look-ahead is but a feature."""
-        return 0 if self.size.residual == "none" else super().exact_last
+        if size.residual == "none":  # the look-ahead is but a feature
+            self.exact_last = 0
 
     @torch.no_grad()
     def prepare(self, problems: Problems) -> Problems:

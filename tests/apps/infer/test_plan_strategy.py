@@ -12,11 +12,15 @@ pytest.importorskip("jax")
 
 import automap_models as am
 from automap_models.core.strategy import Precision, Recompute
+from automap_models.export.sources import StrategySource
+from automap_models.export.targets import target_by_name
 from automap_models.formats.atomic import Cache
 from automap_models.formats.model_work_json import decode_model_work
 from automap_models.formats.strategy_json import read_strategy
+from automap_models.infer.app import export
 from automap_models.infer.app import plan as main
 from automap_models.infer.commands.strategies import PRECISIONS, RECOMPUTE
+from automap_models.infer.commands.targets import PLANNED_FOR, STRATEGIES_FOR
 from automap_models.infer.reports.estimate import print_estimate
 
 CONFIG = {
@@ -119,6 +123,21 @@ def test_the_price_is_the_library_s(
             "has pp 4 and schedule dualpipev; change one",
         ),
         (("--tp", "2", "--pp", "4", "--dp", "2", "--global-batch", "8"), "has tp 2 and pp 4 and dp 2; change one"),
+        (
+            ("--tp", "2", "--global-batch", "8", "--for", "torch-split-spec"),
+            "--for: torch-split-spec takes no strategies",
+        ),
+        (
+            ("--zero", "3", "--global-batch", "8", "--for", "megatron"),
+            "--zero: megatron has no ZeRO-3; take zero 0 or 1",
+        ),
+        (("--global-batch", "8", "--for", "megatron", "--schedule", "zb-v"), "megatron does not run schedule zb-v"),
+        (
+            ("--global-batch", "8", "--for", "deepspeed", "--pp", "2", "--zero", "3"),
+            "has pp 2 and zero 3 and words in deepspeed; change one of them",
+        ),
+        (("--tp", "2", "--global-batch", "8", "--price", "--for", "megatron"), "--for: is for a search, and --price"),
+        (("--global-batch", "8", "--reserve", "x=1 GB"), "'x' is no rank of a pipeline; give a whole number"),
         (("--tp", "2", "--global-batch", "8", "--devices", "6..12"), "6 devices are no whole nodes of 4"),
     ],
 )
@@ -185,6 +204,31 @@ def test_the_search_finds_a_strategy_that_costs_what_it_says(
     assert 0 < printed["bound_s"] <= printed["step_s"]
     assert [size["devices"] for size in printed["sizes"]] == [4, 8]
     assert all(of["best"] is None or of["best"]["step_s"] >= printed["bound_s"] for of in printed["choices"])
+
+
+def test_a_strategy_for_a_framework_is_one_that_its_exporter_writes_and_what_that_costs_is_said(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOMAP_CACHE", str(tmp_path / "cache"))
+    out, written = tmp_path / "strategy.json", tmp_path / "megatron.args"
+    options = ("--global-batch", "16", "--for", "megatron", "--budget", "0.5", "--reserve", "-1=2 GB")
+    assert main([*files, *options, "--out", str(out), "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed["for"] == "megatron"
+    assert printed["without_limits"]["step_s"] <= printed["step_s"]
+    assert printed["memory"][0]["step_s"] == printed["kinds"][0]["best"]["step_s"] == printed["step_s"]
+    last = printed["memory"][0]["memory"][-1]
+    assert last["total"] + 2e9 <= last["memory_bytes"]
+    assert export([str(out), "--to", "megatron", "--out", str(written)]) == 0
+    assert "--micro-batch-size" in written.read_text()
+    capsys.readouterr()
+    assert main([*files, *options]) == 0
+    assert "for megatron  costs " in capsys.readouterr().out
+
+
+def test_the_options_know_for_which_targets_there_are_strategies() -> None:
+    taking = [name for name in PLANNED_FOR if StrategySource in target_by_name(name).sources]
+    assert taking == list(STRATEGIES_FOR)
 
 
 def test_nothing_fits_and_the_least_change_that_would_is_named(

@@ -142,6 +142,18 @@ def test_a_profile_has_no_operations_to_partition(tmp_path: Path, capsys: pytest
     assert "is a profile, without operations" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("kind", "reader"), [("pipeline", "automap infer"), ("placement", "automap place")])
+def test_a_plan_is_no_profile_and_the_command_that_reads_it_is_named(
+    kind: str, reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"schema": 1, "kind": kind, "planner": "exact", "cuts": []}))
+    assert main(["opp", str(file), "--topo", "A"]) == 2
+    message = capsys.readouterr().err
+    assert f"{file}: is a plan, not a model; give the model that it was made for; {reader}" in message
+    assert "reads it with --plan" in message
+
+
 def test_the_input_is_not_overwritten(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "step.hlo"
     file.write_text("HloModule x")

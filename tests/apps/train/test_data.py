@@ -150,7 +150,7 @@ def test_the_validation_set_comes_with_its_exact_optima(data: PipelineData, grou
 
 def test_problems_without_a_plan_are_no_measure(groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = iter([1.0, float("nan"), 3.0])
-    monkeypatch.setattr("automap_models.train.data.optimal_length", lambda *_: next(lengths))
+    monkeypatch.setattr("automap_models.train.data.shortest", lambda *_: next(lengths))
     data = data_of(copy_of(groups, tmp_path), validation_groups=3)
     assert data.optima.tolist() == [1.0, 3.0]
     assert torch.equal(data.validation.arrays, torch.from_numpy(read_dataset(groups)["arrays"][[197, 199]]))
@@ -178,7 +178,7 @@ def test_optima_are_found_once_and_again_when_the_file_is_damaged(
         calls.append(1)
         return float(len(calls))
 
-    monkeypatch.setattr("automap_models.train.data.optimal_length", optimum)
+    monkeypatch.setattr("automap_models.train.data.shortest", optimum)
     copy = copy_of(groups, tmp_path)
     unread(copy, validation_groups=5).setup()
     unread(copy, validation_groups=5).prepare_data()

@@ -176,6 +176,7 @@ def _slow_progress(problem: StagedProblem, partial: Partial, i: int) -> dict[str
     cuts = problem.grid.to_instructions(partial.cuts[i, :complete].tolist())
     bounds = [0, *partial.device_cuts[i, :complete].tolist()]
     through = back = span = reduce = 0.0
+    own, links = [], []
     starts = [0, *(cut + 1 for cut in cuts)]
     for s, ((first, stop), (a, b)) in enumerate(zip(pairwise(starts), pairwise(bounds), strict=True)):
         if s:
@@ -183,12 +184,18 @@ def _slow_progress(problem: StagedProblem, partial: Partial, i: int) -> dict[str
             x = profile.A[first - 1] * transfer_s_per_byte(cluster, sender, a, b)
             span = max(span, through + 2 * M * x)
             through, back = through + 2 * x, back + x
+            links.append(2 * x)
         compute, forward = profile.C[first:stop].sum() / (b - a), profile.C_fwd[first:stop].sum() / (b - a)
         span = max(span, through + M * compute)
         reduce = max(reduce, profile.W[first:stop].sum() * all_reduce_s_per_byte(cluster, a, b) - back)
         through, back = through + compute, back + compute - forward
+        own.append(compute)
+    rounds = [(sum(own[s : s + n]) + sum(links[s : s + n - 1])) / n for n in (1, 2, 3) for s in range(len(own) - n + 1)]
     end = cuts[-1] + 1 if cuts else 0
     times = {
+        "last": own[-1] if own else 0.0,
+        "last_two": sum(own[-2:]) + (links[-1] if links else 0.0),
+        "round": max(rounds, default=0.0),
         "through": through,
         "span": span,
         "back": back,

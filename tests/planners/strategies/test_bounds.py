@@ -8,7 +8,6 @@ import numpy as np
 from strategy_problems import random_problem, strategies
 
 from automap_models.planners.strategies.bounds import (
-    allowed_recompute,
     chain_bound,
     closed_bound,
     least_in_flight,
@@ -25,7 +24,7 @@ def test_no_strategy_that_fits_is_shorter_than_the_closed_bounds_of_its_family()
         problem = random_problem(seed)
         everything, draw = list(strategies(problem)), np.random.default_rng(seed)
         pricing = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime)
-        recompute = allowed_recompute(problem.fixed.get("recompute"))
+        (recompute,) = problem.recompute_sets
         for index in draw.permutation(len(everything))[:12].tolist():
             strategy = everything[index]
             estimate = pricing.estimate(strategy)

@@ -12,7 +12,7 @@ from automap_models.core.schedules import SCHEDULES
 from automap_models.core.strategy import Strategy
 from automap_models.errors import BadInput
 from automap_models.formats.hardware_yaml import read_device
-from automap_models.planners.strategies.bounds import allowed_recompute, division_bound
+from automap_models.planners.strategies.bounds import division_bound
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.family_costs import RankCosts
 from automap_models.planners.strategies.grid import Family, Grid
@@ -27,14 +27,14 @@ from automap_models.workloads.source import read_model_work
 def swept(problem: StrategyProblem, prices: int = 1_000_000) -> Sweep:
     """The sweep of a problem alone."""
     pricing, grid = StrategyPricing(problem.work, problem.cluster, problem.device, problem.runtime), Grid(problem)
-    recompute = allowed_recompute(problem.fixed.get("recompute"))
+    (recompute,) = problem.recompute_sets
     divisions = []
     for division in grid.divisions():
         if ways := grid.ways(division):
             strategy = grid.strategy(Family(division, grid.zeros(division)[0], ways[0]))
             costs = RankCosts(pricing, strategy, problem.reserve_bytes)
             divisions.append((division_bound(costs, recompute), division, costs))
-    sweep = Sweep(problem, grid, pricing, recompute, Incumbent(gap=0.0))
+    sweep = Sweep(problem, grid, pricing, Incumbent(gap=0.0))
     sweep.run(divisions, prices, passes=10_000_000)
     return sweep
 

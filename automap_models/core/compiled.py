@@ -1,0 +1,20 @@
+"""Loops that numba compiles where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def jit(function: FunctionT) -> FunctionT:
+    """The function compiled when it is first called, or as it is, a hundred times slower, where numba is not installed.
+
+    Importing numba takes half a second: modules that use this are imported when they are first needed.
+    """
+    try:
+        from numba import njit
+    except ImportError:
+        return function
+    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))

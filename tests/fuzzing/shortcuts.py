@@ -1,0 +1,81 @@
+"""What takes seconds or starts processes in a command, replaced, so that thousands of its cases take minutes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+MOST_TRACED = 10
+"""Models of a kind that `automap calibrate` traces in a child, seconds each."""
+
+
+class ReachedError(BaseException):
+    """A case has come as far as it is of interest: processes would start, or a training begin."""
+
+
+def reached(*_: object, **__: object) -> Any:
+    """Stand in for a function that a case shall not call."""
+    raise ReachedError
+
+
+@contextlib.contextmanager
+def without_processes() -> Iterator[None]:
+    """`automap run` up to its processes.
+
+    On torch the plan was compared with the model by then, whose structure is found out once. On JAX the other process
+    would read the request next: it is written and read here.
+    """
+    import msgspec
+
+    from automap_models.run import jax_backend, torch_backend
+    from automap_models.run.base import RunProblem, silent
+    from automap_models.run.jax_request import JaxRequest
+
+    request_of = JaxRequest.of
+
+    def read_again(problem: RunProblem) -> JaxRequest:
+        request = msgspec.json.decode(msgspec.json.encode(request_of(problem)), type=JaxRequest)
+        request.problem(silent)
+        return request
+
+    with (
+        mock.patch.object(torch_backend, "Workers", reached),
+        mock.patch.object(torch_backend, "analyse", _structure),
+        mock.patch.object(jax_backend, "_process", reached),
+        mock.patch.object(JaxRequest, "of", read_again),
+    ):
+        yield
+
+
+_STRUCTURES: dict[str, Any] = {}
+_WORKS: dict[type, list[Any]] = {}
+
+
+def _structure(model: Any, args: tuple[Any, ...], kwargs: Any, *, name: str) -> Any:
+    """The structure of a model, kept by its name and the shapes of its inputs."""
+    from automap_models.torch_export.structure import analyse
+
+    key = f"{name} {[getattr(value, 'shape', value) for value in args]}"
+    if key not in _STRUCTURES:
+        _STRUCTURES[key] = analyse(model, args, kwargs, name=name)
+    return _STRUCTURES[key]
+
+
+@contextlib.contextmanager
+def few_traces() -> Iterator[None]:
+    """Trace MOST_TRACED measured models of a kind; for further ones the first of that kind stands in."""
+    from automap_models.workloads import training
+
+    trace = training.architecture_work
+
+    def work(name: str, architecture: Any, *sizes: Any) -> Any:
+        works = _WORKS.setdefault(type(architecture), [])
+        if len(works) < MOST_TRACED:
+            works.append(trace(name, architecture, *sizes))
+            return works[-1]
+        return works[0]
+
+    with mock.patch.object(training, "architecture_work", work):
+        yield

@@ -1,0 +1,104 @@
+"""Searches beside the one for the best strategy, against all strategies of small problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from strategy_problems import DEVICE, best_of_all, small_work
+
+from automap_models.core.cluster import Cluster
+from automap_models.errors import Infeasible
+from automap_models.planners.strategies.choices import Comparisons, front, kind_of
+from automap_models.planners.strategies.config import StrategiesConfig
+from automap_models.planners.strategies.planner import StrategiesPlanner
+from automap_models.planners.strategies.problem import StrategyProblem
+from automap_models.planners.strategies.remedies import what_would_fit
+from automap_models.simulate.strategy import StrategyPricing
+
+CONFIG = StrategiesConfig(gap=0.0, budget_s=40.0)
+FIXED = {"micro_batch": 1, "vp": 1, "schedule": "1f1b", "sequence_parallel": False, "recompute": "none"}
+PROBLEM = StrategyProblem(
+    work=small_work(4, 4096, 4, 32),
+    cluster=Cluster(2, 2, 1e11, 1e10, 1.0e12),
+    device=DEVICE,
+    global_batch=8,
+    fixed=FIXED,
+)
+
+
+@pytest.fixture(scope="module")
+def comparisons() -> Comparisons:
+    return Comparisons(StrategiesPlanner(CONFIG).solve(PROBLEM), CONFIG)
+
+
+def test_each_kind_of_parallelism_has_its_best_strategy(comparisons: Comparisons) -> None:
+    """A kind leaves some degrees at 1: the best of all strategies with these, but for kinds within one another."""
+    kinds = {kind.name: kind.estimate for kind in comparisons.kinds()}
+    assert next(iter(kinds.values())) == comparisons.result.cost
+    steps = [estimate.step_s for estimate in kinds.values() if estimate]
+    assert steps == sorted(steps) and len(steps) >= 3
+    alone = best_of_all(replace(PROBLEM, fixed={**FIXED, "tp": 1, "cp": 1, "pp": 1}))
+    data = kinds["data"]
+    assert data is not None and data.step_s == pytest.approx(alone, rel=0.021)
+    for name, estimate in kinds.items():
+        assert estimate is not None and kind_of(estimate.strategy) == name
+
+
+def test_less_memory_never_takes_less_time_and_holds_less() -> None:
+    """Data parallelism alone: ZeRO holds less and less of the state, and moves more."""
+    data = replace(PROBLEM, fixed={**FIXED, "tp": 1, "cp": 1, "pp": 1})
+    estimates = Comparisons(StrategiesPlanner(CONFIG).solve(data), CONFIG).of_memory()
+    assert len(estimates) >= 2
+    assert estimates[-1].strategy.zero >= 2
+    for one, other in pairwise(estimates):
+        assert one.step_s <= other.step_s and one.peak_memory > other.peak_memory
+    assert front(estimates[::-1]) == estimates
+
+
+def test_a_reserve_of_a_rank_is_left_free_on_that_rank_alone() -> None:
+    """The last rank gets as little as its own state takes, and layers move to the first."""
+    two = replace(PROBLEM, fixed={**FIXED, "pp": 2, "tp": 2, "cp": 1})
+    free = StrategiesPlanner(CONFIG).solve(two)
+    held = [memory.total for memory in free.cost.memory]
+    memory = 1.05 * max(held)
+    for rank in (0, -1):
+        reserve = memory - held[rank] * (1 - 1e-6)
+        cluster = replace(PROBLEM.cluster, memory=memory)
+        limited = replace(two, cluster=cluster, rank_reserve_bytes={rank: reserve})
+        pricing = StrategyPricing(PROBLEM.work, cluster, PROBLEM.device)
+        assert not limited.fits(pricing.estimate(free.required_plan()))
+        result, best = StrategiesPlanner(CONFIG).solve(limited), best_of_all(limited)
+        if best is None:
+            assert result.status == "infeasible"
+            continue
+        assert result.cost.step_s == pytest.approx(best)
+        assert result.cost.memory[rank].total + reserve <= memory
+
+
+def test_a_reserve_of_a_rank_that_there_is_not_reserves_nothing() -> None:
+    problem = replace(PROBLEM, rank_reserve_bytes={3: 1e9, -1: 2e9}, reserve_bytes=1.0)
+    assert problem.reserve(2).tolist() == [1.0, 2e9 + 1]
+    assert problem.reserve(4).tolist() == [1.0, 1.0, 1.0, 3e9 + 1]
+
+
+@pytest.mark.parametrize("fits_on", [3, 5])
+def test_the_least_number_of_nodes_that_fits_is_named(fits_on: int) -> None:
+    """ZeRO-3 alone: on fewer nodes its state does not fit, which prices of single strategies tell."""
+    fixed = {**FIXED, "zero": 3, "tp": 1, "cp": 1, "pp": 1}
+    one = replace(PROBLEM, cluster=Cluster(1, 1, 1e10, 1e9, 1e12), global_batch=60, fixed=fixed)
+
+    def held(nodes: int) -> float:
+        problem = replace(one, cluster=replace(one.cluster, nodes=nodes))
+        return float(StrategiesPlanner(CONFIG).solve(problem).cost.peak_memory)
+
+    room = 0.5 * (held(fits_on) + held(fits_on - 1))
+    full = replace(one, cluster=replace(one.cluster, memory=room))
+    reason = StrategiesPlanner(CONFIG).solve(full).reason
+    assert isinstance(reason, Infeasible)
+    step = best_of_all(replace(full, cluster=replace(full.cluster, nodes=fits_on)))
+    assert step is not None
+    assert what_would_fit(full, reason).do == (
+        f"give {fits_on} devices: the best strategy found then takes {step:.4g} s"
+    )
