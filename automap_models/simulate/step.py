@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
+
 from automap_models.core.schedules import build_schedule
 from automap_models.core.staged import StagedPlan, StagedProblem
 from automap_models.cost.staged import StagedCost, plan_cost
+from automap_models.simulate.batch import simulate_batch
 from automap_models.simulate.engine import Timeline, simulate
+
+MANY = 256
+"""With more micro-batches than that a step is not simulated pass by pass: its middle repeats itself."""
 
 
 def timeline(cost: StagedCost, micro_batches: int, schedule: str) -> Timeline:
@@ -25,5 +31,19 @@ def step_cost(problem: StagedProblem, plan: StagedPlan, idle: Collection[int] | 
     cost = plan_cost(problem, plan, idle)
     if problem.schedule is None:
         return cost
-    simulated_s = timeline(cost, plan.micro_batches, problem.schedule).length_s
-    return replace(cost, simulated_s=simulated_s)
+    if plan.micro_batches > MANY:
+        return replace(cost, simulated_s=_step_s(cost, plan, problem.schedule))
+    return replace(cost, simulated_s=timeline(cost, plan.micro_batches, problem.schedule).length_s)
+
+
+def _step_s(cost: StagedCost, plan: StagedPlan, schedule: str) -> float:
+    """The length of the timeline to rounding, without a timeline."""
+    times = (cost.forward_s[None], cost.backward_s[None], cost.transfer_s[None])
+    gradients = np.zeros((2, 1, plan.stages, max(map(len, cost.buckets), default=0) or 1))
+    for s, buckets in enumerate(cost.buckets):
+        if buckets:
+            gradients[:, 0, s, : len(buckets)] = np.array(buckets).T
+    tied_s = np.array([[tied.sum_s for tied in cost.tied]])
+    holds = np.array([[[s in tied.stages for s in range(plan.stages)] for tied in cost.tied]], dtype=bool)
+    sums = (tied_s, holds) if cost.tied else (None, None)
+    return float(simulate_batch(*times, plan.micro_batches, schedule, *gradients, [cost.shares_link], *sums)[0])

@@ -337,9 +337,11 @@ def least_step_s(trips: RoundTrips, limit_s: float, deadline: Deadline, offer: C
             bounds = [below + trip_s for below, trip_s in zip(most[:-1], trip[1:], strict=True)]
             at = int(np.argmin(bounds))
             bound_s = min(bounds[at], limit_s)
-            if bound_s >= limit_s or most[at + 1] - most[at] < CLOSE * limit_s:
+            highest = min(most[at + 1], limit_s - trip[at + 1])
+            near = highest - most[at] < CLOSE * limit_s
+            if bound_s >= limit_s * (1.0 - ROUNDING) or (near and highest == most[at + 1]):
                 break
-            middle = (most[at] + min(most[at + 1], limit_s - trip[at + 1])) / 2
+            middle = highest if near else (most[at] + highest) / 2
             least, limit_s = looked_at(middle)
             trip.insert(at + 1, least)
             most.insert(at + 1, middle)
