@@ -45,5 +45,15 @@ def _step_s(cost: StagedCost, plan: StagedPlan, schedule: str) -> float:
             gradients[:, 0, s, : len(buckets)] = np.array(buckets).T
     tied_s = np.array([[tied.sum_s for tied in cost.tied]])
     holds = np.array([[[s in tied.stages for s in range(plan.stages)] for tied in cost.tied]], dtype=bool)
-    sums = (tied_s, holds) if cost.tied else (None, None)
-    return float(simulate_batch(*times, plan.micro_batches, schedule, *gradients, [cost.shares_link], *sums)[0])
+    ready_s, all_reduce_s = gradients
+    steps = simulate_batch(
+        *times,
+        plan.micro_batches,
+        schedule,
+        ready_s=ready_s,
+        all_reduce_s=all_reduce_s,
+        shares_link=[cost.shares_link],
+        tied_s=tied_s if cost.tied else None,
+        tied_stages=holds if cost.tied else None,
+    )
+    return float(steps[0])

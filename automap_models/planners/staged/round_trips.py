@@ -85,7 +85,7 @@ class _Devices:
         paces, crosses = sharding.paces, node_of[np.minimum(a, node_of.size - 1)] < node_of[q - 1]
         parts, memory, pace = paces.parts[a, q], paces.memory[a, q], sharding.pace(a, q)
         place = np.broadcast_to(pace.place, a.shape)
-        least_s = tables.least_work_s * (q - a)
+        least_s = tables.least_work_s * (q - a).astype(np.float64)
         differ = np.stack((pace.rate, pace.ring, place, parts, memory, crosses, least_s))
         _, first, way = np.unique(differ, axis=1, return_index=True, return_inverse=True)
         one, rate = Pace(pace.rate[first], pace.ring[first], place[first]), pace.rate[first, None]
@@ -120,7 +120,8 @@ class _Devices:
             exposed = np.where(self.crosses[:, None], exposed, own)
         held = self.weights + tables.in_flight(stage) * self.stash
         limits = ((own, most_s), (exposed, most_s), (held, 1.0))
-        return np.maximum.reduce([first_within(sums, np.full_like(sums, most)) for sums, most in limits])
+        first: IntArray = np.maximum.reduce([first_within(sums, np.full_like(sums, most)) for sums, most in limits])
+        return first
 
 
 def first_within(sums: FloatArray, most: FloatArray) -> IntArray:
@@ -239,7 +240,7 @@ class RoundTrips:
         if trips is None:
             after[:devices, devices, end] = 0.0
             return after
-        finite = np.isfinite(trips).any(axis=2)
+        finite: NDArray[np.bool_] = np.isfinite(np.minimum.reduce(trips, axis=2))
         for q in np.flatnonzero(finite.any(axis=1)).tolist():
             stop = np.flatnonzero(finite[q])
             some = np.flatnonzero(np.isfinite(trips[q, stop]).any(axis=0))
@@ -252,7 +253,7 @@ class RoundTrips:
     def _extended(self, stage: int, devices: _Devices, after: FloatArray, most_s: float) -> _Extended:
         """The stage in one sharding, wherever something can follow it."""
         tables, left = self.tables, self.tables.micro_batches - 1 - self.suffixes.warm_up[stage]
-        on = np.isfinite(after).any(axis=2)[devices.a, devices.q]
+        on: NDArray[np.bool_] = np.isfinite(np.minimum.reduce(after, axis=2)[devices.a, devices.q])
         rows = np.flatnonzero(on & (devices.a >= stage) & ((devices.a == 0) | (stage > 0)))
         way, follow = devices.way[rows], after[devices.a[rows], devices.q[rows]]
         start, reached = devices.earliest(tables, self.suffixes, stage, most_s)[way], np.isfinite(follow)
