@@ -1,7 +1,13 @@
-"""Training of the learned placer by PPO, on random graphs (pre-training) or on one (fine-tuning).
+"""Training of the learned placer: by imitation of simulated moves, then by PPO; or by PPO on one graph (fine-tuning).
 
-`python train/run.py experiment=gdp_pretrain`, then `experiment=gdp_finetune placement.graph=FILE`. Every draw follows
-from the seed and the number of the step, so that a run that is gone on with draws what it would have drawn.
+`python train/run.py experiment=gdp_pretrain`, then `experiment=gdp_finetune placement.graph=FILE`.
+
+    random graphs, traced models ── examples: placements with the gains of their moves ── cross-entropy ──┐
+                                    placements that the network walks to, moves that it draws ── PPO ─────┴─ policy
+
+Imitation takes the gains that moves have, as shares of all gains of an example, for the probability of each. PPO takes
+the gain of a move that the network drew for its reward. Every draw follows from the seed and the number of the update,
+so that a run that is gone on with draws what it would have drawn; examples are kept in the folder of the run.
 """
 
 from __future__ import annotations
@@ -21,20 +27,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from automap_models.core.placement import PlacementProblem
-from automap_models.envs.placement.features import PlacerInputs
+from automap_models.core.placement import FloatArray, PlacementGraph, PlacementProblem
+from automap_models.envs.placement.features import DEVICES, SEGMENT, PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import AutomapError, BadInput
 from automap_models.formats.atomic import write_text
 from automap_models.onnx_runtime import OnnxFile
-from automap_models.planners.base import NEVER
 from automap_models.planners.placement.learned import KIND, OUTPUT, VERSION
-from automap_models.planners.placement.placer_state import PlacerState
+from automap_models.planners.placement.step_moves import Scorer
 from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
 from automap_models.rl.ppo import PpoConfig, advantages, ppo_loss
 
 from .build import AtomicCheckpoints
 from .console import say
+from .placer_examples import MoveExample, examples, stacked, traced_graph, varied, walked
 
 SEE = "see conf/experiment/gdp_pretrain.yaml"
 COMPARED = 8
@@ -43,6 +49,10 @@ TOLERANCE = 1e-3
 """Largest difference of two logits."""
 VALIDATION_SEED = 7919
 """Offset of the seeds of held-out random problems."""
+TOP = 16
+"""Moves whose gains a validation looks at: those that the network would draw first."""
+LEAST_GAIN = 1e-6
+"""A smaller gain is none."""
 
 
 @dataclass
@@ -50,37 +60,49 @@ class PlacerConfig:
     """Settings of a training of the placer.
 
     Attributes:
-        graph: a device-placement JSON to fine-tune on; null draws random graphs.
+        graph: a device-placement JSON to fine-tune on; null trains on the graphs and random ones.
         devices: accelerators for that graph; null: its own.
-        steps: updates.
-        problems: of an update.
-        learning_rate: of Adam.
+        graphs: built-in models (traced; this takes jax) or device-placement JSON files, on random devices.
+        random_problems: random graphs with examples.
+        graph_problems: devices drawn for the graphs, one after the other, with examples.
+        moves: simulated for an example.
+        steps: updates in all.
+        imitation: of these the first, by imitation.
+        batch: examples of an update.
+        looks: of a walk of PPO, each of which is an example.
+        learning_rate: of Adam at the first update.
+        decay: share of it by which it falls until the last.
         validate: updates between validations and checkpoints.
         held_out: random problems of a validation.
-        tries: placements drawn for a held-out problem, besides the likeliest.
         size: of the network.
         ppo: of the learner.
     """
 
     graph: str | None = None
     devices: int | None = None
+    graphs: list[str] = field(default_factory=list)
+    random_problems: int = 400
+    graph_problems: int = 120
+    moves: int = 300
     steps: int = 3000
-    problems: int = 4
-    learning_rate: float = 5e-4
+    imitation: int = 2500
+    batch: int = 8
+    looks: int = 8
+    learning_rate: float = 1e-3
+    decay: float = 0.9
     validate: int = 100
     held_out: int = 16
-    tries: int = 8
     size: dict[str, Any] = field(default_factory=lambda: asdict(PlacerSize()))
     ppo: dict[str, Any] = field(default_factory=lambda: asdict(PpoConfig()))
 
 
 class PlacerModule(L.LightningModule):
-    """One update: draw problems, draw placements, simulate them, PPO."""
+    """One update: imitation of a batch of examples, or PPO on a walk of the network."""
 
-    def __init__(self, config: dict[str, Any], seed: int, problem: PlacementProblem | None = None) -> None:
+    def __init__(self, config: dict[str, Any], seed: int, folder: Path | None = None) -> None:
         super().__init__()
         self.save_hyperparameters({"placement": config, "seed": seed})
-        self.config, self.seed, self.problem = config, seed, problem
+        self.config, self.seed, self.folder = config, seed, folder
         self.network = PlacerNetwork(PlacerSize(**config["size"]))
         self.ppo = PpoConfig(**config["ppo"])
         self.automatic_optimization = False
@@ -91,70 +113,173 @@ class PlacerModule(L.LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
         """Update number `batch`."""
-        states = [self._state(int(batch), i) for i in range(self.config["problems"])]
-        feed = stacked([state.inputs for state in states])
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + int(batch))
-        with torch.no_grad():
-            old = torch.log_softmax(self.network(**feed), dim=-1)
-        actions, gains, rewards = [], [], []
-        for i, state in enumerate(states):
-            drawn = torch.multinomial(old[i].exp(), self.ppo.samples, replacement=True, generator=generator).T
-            reward = torch.from_numpy(state.rewards(drawn.numpy())).float()
-            actions.append(drawn)
-            gains.append(advantages(reward))
-            rewards.append(reward)
+        step = int(batch)
         optimizer: Any = self.optimizers()
-        for _ in range(self.ppo.epochs):
-            log_probs = torch.log_softmax(self.network(**feed), dim=-1)
-            loss = torch.zeros(())
-            for i, drawn in enumerate(actions):
-                mask = feed["group_mask"][i]
-                entropy = -(log_probs[i].exp() * log_probs[i].clamp(min=-30.0)).sum(dim=-1)
-                now, before = (of[i].gather(1, drawn.T).T for of in (log_probs, old))
-                loss = loss + ppo_loss(now, before, gains[i], entropy, mask, self.ppo)
-            optimizer.zero_grad()
-            self.manual_backward(loss / len(actions))
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-            optimizer.step()
-        self.log("train/reward", torch.stack(rewards).mean())
-        self.log("train/best", torch.stack([reward.max() for reward in rewards]).mean())
+        for group in optimizer.param_groups:
+            group["lr"] = self.config["learning_rate"] * (1.0 - self.config["decay"] * step / self.config["steps"])
+        if self.config["graph"] is None and step < self.config["imitation"]:
+            loss = imitation_loss(self.network, self._examples(step))
+            self._update(optimizer, loss)
+            self.log("train/imitation", loss.detach())
+            return
+        with torch.no_grad():
+            visited = walked(
+                self._problem(step), self.seed + step, self._scorer(), self.config["looks"], self.ppo.samples
+            )
+            old = [of_all_moves(self.network, [example])[0] for example in visited]
+        for _ in range(self.ppo.epochs if visited else 0):
+            self._update(optimizer, policy_loss(self.network, visited, old, self.ppo))
+        gains = [float(np.mean(example.gains > LEAST_GAIN)) for example in visited]
+        self.log("train/improving", float(np.mean(gains)) if gains else 0.0)
+
+    def _update(self, optimizer: Any, loss: Tensor) -> None:
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        optimizer.step()
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Step over the best baseline's, of the likeliest placement and of the best of some, on a held-out problem."""
-        state = _random_state(self.seed + VALIDATION_SEED, int(batch)) if self.problem is None else self._state(0, 0)
-        base_s = state.scores[state.best].value_s
+        """Share of the gains of a held-out problem's moves that are among those the network would draw first."""
+        held_out = _held_out(self._problem(0), 0) if self.config["graph"] else _random_held_out(self.seed, int(batch))
+        tops = []
         with torch.no_grad():
-            logits = self.network(**stacked([state.inputs]))[0]
-        generator = torch.Generator().manual_seed(int(batch))
-        probabilities = torch.softmax(logits, dim=-1)
-        drawn = torch.multinomial(probabilities, self.config["tries"], replacement=True, generator=generator).T
-        devices = torch.cat([logits.argmax(dim=-1)[None], drawn]).numpy()
-        values, excess = state.values(devices)
-        values = np.where(excess > 0, np.inf, values) / base_s
-        self.log("val/likeliest", min(float(values[0]), 10.0), batch_size=1)
-        self.log("val/best", min(float(values.min()), 10.0), batch_size=1)
-        self.log("val/expert", min(state.expert.value_s / base_s, 10.0), batch_size=1)
+            for example in held_out:
+                if (example.gains > LEAST_GAIN).any():
+                    share = _shares(example)
+                    (log_prob,) = move_log_probs(self.network, [example])
+                    first = log_prob.topk(min(TOP, len(log_prob))).indices
+                    tops.append(float(share[first].sum()))
+        self.log("val/top", float(np.mean(tops or [1.0])), batch_size=1)  # where nothing gains nothing is missed
 
-    def _state(self, step: int, i: int) -> PlacerState:
-        if self.problem is not None:
-            return _fixed_state(self.problem)
-        return PlacerState.of(random_problem(np.random.default_rng([self.seed, step, i])), self.seed, NEVER)
+    def _scorer(self) -> Scorer:
+        def score(inputs: PlacerInputs) -> FloatArray:
+            return np.asarray(self.network(**tensors([inputs]))[0].numpy(), dtype=np.float64)
+
+        return score
+
+    def _examples(self, step: int) -> list[MoveExample]:
+        """A batch of kept examples of like size, in an order that the seed draws."""
+        assert self.folder is not None
+        files = _gaining(self.folder)
+        random = np.random.default_rng([self.seed, step])
+        middle = int(random.integers(len(files)))
+        near = np.clip(middle + random.integers(-20, 21, self.config["batch"]), 0, len(files) - 1)
+        return [_read(files[i]) for i in near.tolist()]
+
+    def _problem(self, step: int) -> PlacementProblem:
+        config, random = self.config, np.random.default_rng([self.seed, step, 3])
+        if config["graph"] is not None:
+            return _graph_problem(config["graph"], config["devices"])
+        if config["graphs"] and random.random() < 0.5:
+            return varied(graph_of(config["graphs"][int(random.integers(len(config["graphs"])))]), random)
+        return random_problem(random)
+
+
+def _shares(example: MoveExample) -> Tensor:
+    gains = np.maximum(example.gains, 0.0)
+    return torch.from_numpy(gains / gains.sum()).float()
+
+
+def tensors(inputs: list[PlacerInputs]) -> dict[str, Tensor]:
+    """Name → the arrays of several placements with a batch dimension."""
+    return {name: torch.from_numpy(array) for name, array in stacked(inputs).items()}
+
+
+def move_log_probs(network: PlacerNetwork, batch: list[MoveExample]) -> list[Tensor]:
+    """[m] logarithm of the probability of each simulated move, among these, for each example."""
+    logits = network(**tensors([example.inputs for example in batch]))
+    return [
+        torch.log_softmax(logits[i, example.moves[:, 0], example.moves[:, 1]], dim=0) for i, example in enumerate(batch)
+    ]
+
+
+def of_all_moves(network: PlacerNetwork, batch: list[MoveExample]) -> list[Tensor]:
+    """[m] logarithm of the probability of each drawn move, among all of its placement, for each example."""
+    logits = network(**tensors([example.inputs for example in batch]))
+    log_probs = torch.log_softmax(logits.flatten(1), dim=1).reshape(logits.shape)
+    return [log_probs[i, example.moves[:, 0], example.moves[:, 1]] for i, example in enumerate(batch)]
+
+
+def imitation_loss(network: PlacerNetwork, batch: list[MoveExample]) -> Tensor:
+    """Cross-entropy of the moves' shares of the gains, mean over the examples; each has a move that gains."""
+    losses = [
+        -(_shares(example) * log_prob).sum()
+        for example, log_prob in zip(batch, move_log_probs(network, batch), strict=True)
+    ]
+    return torch.stack(losses).mean()
+
+
+def policy_loss(network: PlacerNetwork, batch: list[MoveExample], old: list[Tensor], config: PpoConfig) -> Tensor:
+    """PPO's loss with a move as the action and its gain as the reward, mean over the examples."""
+    losses = []
+    one = torch.ones(1)
+    for log_prob, before, example in zip(of_all_moves(network, batch), old, batch, strict=True):
+        reward = torch.from_numpy(example.gains).float().clamp(min=-FLOOR, max=FLOOR)
+        entropy = -log_prob.mean().reshape(1)  # of the moves drawn, an estimate of all moves' entropy
+        losses.append(ppo_loss(log_prob[:, None], before[:, None], advantages(reward), entropy, one, config))
+    return torch.stack(losses).mean()
+
+
+FLOOR = 0.01
+"""Gains beyond this share of the step are as good, or as bad, as it."""
+
+
+def keep_examples(config: dict[str, Any], seed: int, folder: Path) -> None:
+    """Make the examples of a run that are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [("random", i) for i in range(config["random_problems"])]
+    wanted += [("graph", i) for i in range(config["graph_problems"] if config["graphs"] else 0)]
+    for kind, i in wanted:
+        done = folder / f"{kind}_{i}.done"
+        if done.is_file():
+            continue
+        random = np.random.default_rng([seed, i, kind == "random"])
+        graphs = config["graphs"]
+        problem = random_problem(random) if kind == "random" else varied(graph_of(graphs[i % len(graphs)]), random)
+        for j, example in enumerate(examples(problem, seed + i, config["moves"])):
+            gaining = "gains" if (example.gains > LEAST_GAIN).any() else "none"
+            example.write(folder / f"{len(example.inputs.pieces):05d}_{kind}_{i}_{j}_{gaining}.npz")
+        done.touch()
+        if i % 50 == 0:
+            say(f"examples of {i + 1} {kind} problems")
 
 
 @lru_cache(maxsize=1)
-def _fixed_state(problem: PlacementProblem) -> PlacerState:
-    return PlacerState.of(problem, 0, NEVER)
+def _gaining(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*_gains.npz"))
+    if not files:
+        raise BadInput("no example has a move that gains", where=str(folder), do="draw more problems")
+    return files
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path) -> MoveExample:
+    return MoveExample.read(path)
+
+
+@lru_cache(maxsize=32)
+def graph_of(name: str) -> PlacementGraph:
+    """The graph of a file, or of a built-in model's traced step."""
+    if name.endswith(".json"):
+        from automap_models.formats.placement_json import read_placement
+
+        return read_placement(name)
+    return traced_graph(name)
+
+
+@lru_cache(maxsize=1)
+def _graph_problem(path: str, devices: int | None) -> PlacementProblem:
+    more = {} if devices is None else {"accelerators": devices, "cpus": 0}
+    return PlacementProblem.of(graph_of(path), objective="step", **more)
 
 
 @lru_cache(maxsize=256)
-def _random_state(seed: int, number: int) -> PlacerState:
-    return PlacerState.of(random_problem(np.random.default_rng([seed, number])), seed, NEVER)
+def _random_held_out(seed: int, number: int) -> list[MoveExample]:
+    return _held_out(random_problem(np.random.default_rng([seed + VALIDATION_SEED, number])), number)
 
 
-def stacked(inputs: list[PlacerInputs]) -> dict[str, Tensor]:
-    """Name → the arrays of several problems with a batch dimension."""
-    feeds = [one.feed() for one in inputs]
-    return {name: torch.from_numpy(np.concatenate([feed[name] for feed in feeds])) for name in feeds[0]}
+def _held_out(problem: PlacementProblem, seed: int) -> list[MoveExample]:
+    return list(examples(problem, VALIDATION_SEED + seed, 300, walks=(0, 100)))
 
 
 class StepNumbers(L.LightningDataModule):
@@ -194,7 +319,7 @@ def placer_config(config: DictConfig) -> dict[str, Any]:
             raise BadInput(
                 "is no setting", where=f"placement.{key}.{unknown[0]}", do="see conf/experiment/gdp_pretrain"
             )
-    for key in ("steps", "problems", "validate", "held_out", "tries"):
+    for key in ("steps", "moves", "batch", "looks", "validate", "held_out"):
         if merged[key] < 1:
             raise BadInput(f"is {merged[key]}", where=f"placement.{key}", do="give a whole number of at least 1")
     return dict(merged)
@@ -209,23 +334,21 @@ def train_placer(config: DictConfig) -> L.Trainer:
     settings = placer_config(config)
     L.seed_everything(config.seed, verbose=False)
     torch.set_num_threads(max(int(config.trainer.threads), 1))
-    problem = None
+    out = Path(config.out)
     if settings["graph"] is not None:
-        from automap_models.formats.placement_json import read_placement
-
-        more = {} if settings["devices"] is None else {"accelerators": settings["devices"], "cpus": 0}
-        problem = PlacementProblem.of(read_placement(settings["graph"]), objective="step", **more)
-    module = PlacerModule(settings, config.seed, problem)
+        _graph_problem(settings["graph"], settings["devices"])  # before anything is written
+    module = PlacerModule(settings, config.seed, out / "examples")
     if config.init_from is not None and config.ckpt_path is None:
         load_placer(module, Path(config.init_from))
         say(f"starting with the weights of {config.init_from}")
-    out = Path(config.out)
     folder = out / "checkpoints"
     last = folder / "last.ckpt" if config.ckpt_path == "last" else config.ckpt_path and Path(config.ckpt_path)
     if last and not last.is_file():
         raise BadInput("no such checkpoint", where=str(last), do="give an existing file as ckpt_path=")
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "config.yaml", OmegaConf.to_yaml(config, resolve=True))
+    if settings["graph"] is None and settings["imitation"]:
+        keep_examples(settings, config.seed, out / "examples")
     common: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False}
     trainer = L.Trainer(
         accelerator="cpu",
@@ -233,7 +356,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         max_epochs=-(-settings["steps"] // settings["validate"]),
         logger=CSVLogger(config.out, name="csv"),
         callbacks=[
-            ModelCheckpoint(**common, filename="best", monitor="val/best"),
+            ModelCheckpoint(**common, filename="best", monitor="val/top", mode="max"),
             ModelCheckpoint(**common, filename="last"),
         ],
         plugins=[AtomicCheckpoints()],
@@ -243,7 +366,7 @@ def train_placer(config: DictConfig) -> L.Trainer:
         enable_progress_bar=False,
         log_every_n_steps=20,
     )
-    held_out = settings["held_out"] if problem is None else 1
+    held_out = settings["held_out"] if settings["graph"] is None else 1
     trainer.fit(module, StepNumbers(settings["validate"], held_out), ckpt_path=last or None, weights_only=True)
     if config.export:
         best: Any = trainer.checkpoint_callback
@@ -277,21 +400,31 @@ def export_placer(module: PlacerModule, path: Path) -> float:
         AutomapError: it differs from torch by more than the tolerance.
     """
     network = module.network.eval()
-    states = [
-        PlacerState.of(random_problem(np.random.default_rng([module.seed, 31, i])), 0, NEVER) for i in range(COMPARED)
-    ]
-    example = stacked([states[0].inputs])
+    held_out = [_held_out(random_problem(np.random.default_rng([module.seed, 31, i])), i)[0] for i in range(COMPARED)]
+    feeds = [example.inputs for example in held_out]
+    segments, devices = torch.export.Dim("segments", min=1, max=64), torch.export.Dim("devices", min=2, max=DEVICES)
+    sizes: dict[str, dict[int, Any]] = {name: {1: SEGMENT * segments} for name in feeds[0].feed()}
+    sizes["devices"] = {1: devices}
+    for name in ("home", "pairs", "move_mask"):
+        sizes[name][2] = devices
     torch.onnx.export(
-        network, kwargs=example, f=str(path), dynamo=True, external_data=False, output_names=[OUTPUT], verbose=False
+        network,
+        kwargs=tensors([max(feeds, key=lambda one: len(one.pieces) + len(one.devices))]),
+        f=str(path),
+        dynamo=True,
+        external_data=False,
+        output_names=[OUTPUT],
+        dynamic_shapes=sizes,
+        verbose=False,
     )
     model = onnx.load(str(path))
     onnx.helper.set_model_props(model, {"kind": KIND, "version": str(VERSION), "seed": str(module.seed)})
     onnx.save(model, str(path))
     policy, largest = OnnxFile(path), 0.0
-    for state in states:
-        (logits,) = policy.run(state.inputs.feed(), [OUTPUT], 60.0)
+    for inputs in feeds:
+        (logits,) = policy.run(inputs.feed(), [OUTPUT], 60.0)
         with torch.no_grad():
-            expected = network(**stacked([state.inputs])).numpy()
+            expected = network(**tensors([inputs])).numpy()
         there = expected > -1e8
         largest = max(largest, float(np.abs(logits - expected)[there].max()))
     if largest > TOLERANCE:

@@ -253,3 +253,58 @@ def simulate(  # noqa: PLR0912, PLR0915 -- one loop over events: its state is wh
                 touched[touched_count] = r
                 touched_count += 1
     return start, finish, first, target, peak
+
+
+@jit
+def slacks(  # noqa: PLR0912 -- one walk over the schedule
+    tables: StepTables,
+    device: IntArray,
+    begun: IntArray,
+    start: FloatArray,
+    finish: FloatArray,
+    first: IntArray,
+    source: IntArray,
+    target: IntArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[n] slack, [n] wait and [e] whether an edge held its reader up; `begun` has the tasks in order of their start."""
+    n, devices = device.size, tables.time_s.shape[0]
+    readers_start, readers, channel = tables.readers_start, tables.readers, tables.channel
+    end = 0.0
+    for v in range(n):
+        end = max(end, finish[v])
+    latest = np.full(start.size, end)  # start without harm; first of what follows, then of the task itself
+    follower = np.full(devices + tables.latency_s.size, end)
+    slack, wait, held_up = np.zeros(n), np.zeros(n), np.zeros(readers.size)
+    own, other = np.zeros(n), np.zeros(n)  # when the last input from its own device, and from another, was there
+    for i in range(begun.size - 1, -1, -1):
+        task = begun[i]
+        u = task if task < n else source[task - n]
+        at = device[u] if task < n else target[task - n]
+        resource = at if task < n else devices + channel[device[u], at]
+        late = end
+        if finish[task] > start[task]:
+            late = follower[resource]
+        for k in range(readers_start[u], readers_start[u + 1]):
+            s = readers[k]
+            if device[s] == at:
+                late = min(late, latest[s])
+                if task < n:
+                    own[s] = max(own[s], finish[task])
+                else:
+                    other[s] = max(other[s], finish[task])
+        if task < n:
+            for t in range(first[u], first[u + 1]):
+                late = min(late, latest[n + t])
+            slack[u] = late - finish[task]
+        latest[task] = late - (finish[task] - start[task])
+        if finish[task] > start[task]:
+            follower[resource] = latest[task]
+    for v in range(n):
+        wait[v] = max(0.0, other[v] - own[v])
+    for t in range(source.size):
+        u = source[t]
+        for k in range(readers_start[u], readers_start[u + 1]):
+            s = readers[k]
+            if device[s] == target[t] and wait[s] > 0.0 and finish[n + t] == other[s]:
+                held_up[k] = 1.0
+    return slack, wait, held_up

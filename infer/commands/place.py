@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_NODES = 200
 DEFAULT_LINK_BYTES_PER_S = 12e9  # what PCIe 3.0 with 16 lanes, 15.75 GB/s, moves in practice
 DEFAULT_MEMORY_BYTES = 32e9
-DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "local-search"}
+DEFAULT_PLANNERS = {"throughput": "ideals", "latency": "milp", "step": "learned"}
 """Objective → planner."""
 FIELDS = {
     "devices": "accelerators",
@@ -81,15 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         metavar="NAME",
         help="ideals (default for throughput), linear, milp (default for latency), milp-contiguous, milp-ordered, "
-        "metis, greedy, local-search (default for step), expert, single, heft (step), m-etf (step), random (step), "
-        "learned (step)",
+        "metis, greedy, local-search, expert, single, heft (step), m-etf (step), random (step), "
+        "learned (default for step)",
     )
     how.add_argument("--split", metavar="FILE", type=file_argument, help="for expert: a split file of dnn-partitioning")
     how.add_argument(
         "--finetune",
         metavar="TIME",
         type=quantity(SECONDS),
-        help="for learned: go on searching from its placement for so long",
+        help="for learned: make moves for so long (default: a few seconds)",
     )
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="for learned: another policy (.onnx)")
     how.add_argument(
@@ -163,8 +163,9 @@ def request(namespace: argparse.Namespace) -> PlaceRequest:
         raise BadInput(f"{limit_s:g} seconds", where="--time-limit", do="give a positive number")
     elif namespace.split is not None and namespace.planner != "expert":
         raise BadInput("is for --planner expert", where="--split", do="leave it out")
+    planner = namespace.planner or DEFAULT_PLANNERS[namespace.objective or "throughput"]
     for option in ("finetune", "policy"):
-        if getattr(namespace, option) is not None and namespace.planner != "learned":
+        if getattr(namespace, option) is not None and planner != "learned":
             raise BadInput("is for --planner learned", where=f"--{option}", do="leave it out")
     devices, cluster = _devices(namespace)
     source = source_of(vars(namespace))
@@ -228,8 +229,7 @@ def _placed(request: PlaceRequest) -> PlacementResult:
 
     from ..reports.text import Steps
 
-    name = request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
-    planner = make_planner(name, kind="placement", **request.config)
+    planner = make_planner(_planner_name(request), kind="placement", **request.config)
     if request.cluster is None:
         problem = PlacementProblem.of(_graph(request), split_passes=request.split_passes, **request.overrides)
     else:
@@ -241,6 +241,10 @@ def _placed(request: PlaceRequest) -> PlacementResult:
         result = planner.solve(problem, deadline=NEVER if limit_s is None else Deadline(limit_s), watch=steps.watch)
     result.required_plan()
     return replace(result, facts={**result.facts, "one_device_s": one_device_s(problem), "time_limit_s": limit_s})
+
+
+def _planner_name(request: PlaceRequest) -> str:
+    return request.planner or DEFAULT_PLANNERS[request.overrides.get("objective", "throughput")]
 
 
 def _network(request: PlaceRequest) -> StepDevices:

@@ -23,12 +23,12 @@ from onnx import TensorProto, helper
 from automap_models.core.cluster import Cluster
 from automap_models.core.profile import Profile
 from automap_models.core.staged import StagedProblem
-from automap_models.envs.placement.features import DEVICES, GROUPS
+from automap_models.envs.placement.features import PlacerInputs
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
-from automap_models.planners.base import NEVER
-from automap_models.planners.placement.learned import proposals, read_placer
-from automap_models.planners.placement.placer_state import PlacerState
+from automap_models.planners.placement.learned import move_logits, read_placer
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_moves import MoveSpace, drawn_moves
 from automap_models.planners.staged import policy
 from automap_models.planners.staged.policy import Policy
 from automap_models.resources import zoo_dir
@@ -179,56 +179,62 @@ def test_a_tensor_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
         plan_with(file, 16)
 
 
+PIECES, COUNT = 32, 4
+"""Pieces and devices of the placement that the policy is asked about."""
+
+
 # ---- policies that place ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def placer_state() -> PlacerState:
-    return PlacerState.of(random_problem(np.random.default_rng(3)), 0, NEVER)
+def placer_inputs() -> PlacerInputs:
+    units = StepUnits.of(random_problem(np.random.default_rng(3)))
+    space, device = MoveSpace(units, 0), np.zeros(len(units), dtype=np.int64)
+    return space.inputs(device, space.pieces(device, 0, np.random.default_rng(0)))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damages, min_size=1, max_size=3))
 def test_damaged_bytes_of_the_shipped_placer_are_refused_or_give_placements(
-    tmp_path: Path, placer_state: PlacerState, damage: list[tuple[str, int, int]]
+    tmp_path: Path, placer_inputs: PlacerInputs, damage: list[tuple[str, int, int]]
 ) -> None:
     """A flipped sign of a weight answered devices that there are not, which ended in an IndexError."""
     file = damaged((zoo_dir() / "placer.onnx").read_bytes(), damage, tmp_path)
     try:
-        drawn = proposals(read_placer.__wrapped__(file), placer_state, 4, seed=1)
+        logits = move_logits(read_placer.__wrapped__(file), placer_inputs)
     except BadInput as error:
         assert str(file) in str(error) and "\n" not in str(error) and error.do
         return
-    assert drawn.shape == (5, GROUPS)
-    assert ((drawn >= 0) & (drawn < placer_state.units.problem.devices)).all()
+    moves = drawn_moves(logits, placer_inputs, 8, 0.1, np.random.default_rng(0))
+    assert (placer_inputs.move_mask[moves[:, 0], moves[:, 1]] > 0).all()
 
 
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        (np.zeros((1, GROUPS, 3), np.float32), f"answers 1 × {GROUPS} × 3 of float32"),
-        (np.zeros((GROUPS, DEVICES), np.float32), f"answers {GROUPS} × {DEVICES} of float32"),
+        (np.zeros((1, PIECES, 1), np.float32), f"answers 1 × {PIECES} × 1 of float32"),
+        (np.zeros((PIECES, COUNT), np.float32), f"answers {PIECES} × {COUNT} of float32"),
         (np.zeros((), np.float32), "answers a single value of float32"),
-        (np.zeros((1, GROUPS, DEVICES), np.int64), "of int64"),
-        (np.full((1, GROUPS, DEVICES), np.nan, np.float32), "answers numbers that are not finite"),
-        (np.full((1, GROUPS, DEVICES), np.inf, np.float32), "answers numbers that are not finite"),
+        (np.zeros((1, PIECES, COUNT), np.int64), "of int64"),
+        (np.full((1, PIECES, COUNT), np.nan, np.float32), "answers numbers that are not finite"),
+        (np.full((1, PIECES, COUNT), np.inf, np.float32), "answers numbers that are not finite"),
     ],
 )
 def test_a_placer_that_answers_no_logits_is_refused(
-    answer: NDArray[Any], what: str, placer_state: PlacerState, tmp_path: Path
+    answer: NDArray[Any], what: str, placer_inputs: PlacerInputs, tmp_path: Path
 ) -> None:
     """The first of these ended in an IndexError, NaN in a placement on device 0."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in placer_state.inputs.feed().items()
+        for name, array in placer_inputs.feed().items()
     ]
     kind = helper.np_dtype_to_tensor_dtype(answer.dtype)
     output = helper.make_tensor_value_info("logits", kind, answer.shape)
     constant = helper.make_node("Constant", [], ["logits"], value=onnx.numpy_helper.from_array(answer))
     model = helper.make_model(helper.make_graph([constant], "placer", inputs, [output]), ir_version=9)
     model.opset_import[0].version = 18
-    helper.set_model_props(model, {"kind": "placer", "version": "1"})
+    helper.set_model_props(model, {"kind": "placer", "version": "2"})
     onnx.save(model, tmp_path / "placer.onnx")
     with pytest.raises(BadInput, match=what) as refusal:
-        proposals(read_placer(tmp_path / "placer.onnx"), placer_state, 4, seed=1)
+        move_logits(read_placer(tmp_path / "placer.onnx"), placer_inputs)
     assert "export the policy again" in str(refusal.value)

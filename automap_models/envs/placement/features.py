@@ -1,7 +1,13 @@
-"""What the learned placer sees of a step: groups of operations, devices, and where baselines put each group.
+"""What the learned placer sees of a placement and its simulated step: pieces that can move, devices, and their pairs.
 
-All arrays have fixed sizes, so that one ONNX file serves every graph and 2 to 16 devices; what is not there is masked.
-Times are in units of the mean group's, bytes in units of what a link moves in that time.
+    pieces   P groups of neighbouring operations, each on one device: its time, when it runs, its slack, what it
+             waited for, types of its operations
+    devices  D: speed, links, memory, load
+    pairs    P × D: what a move would do: time there, how much the piece reads from and writes to there, whether the
+             device is idle when the piece runs
+
+Times are in units of the step or of the mean piece, so that nothing has a unit. Every array has one row a piece, one a
+device, or both; the number of pieces is a multiple of SEGMENT, and what is not there is masked.
 """
 
 from __future__ import annotations
@@ -13,125 +19,254 @@ from numpy.typing import NDArray
 
 from automap_models.core.placement import FloatArray, IntArray, PlacementProblem
 from automap_models.cost.kernels import MATRIX_OPCODES, REDUCTION_OPCODES
+from automap_models.cost.makespan import StepTimeline, simulate_step
+from automap_models.cost.makespan_slack import step_slack
 from automap_models.cost.step_tables import StepTables
 
-GROUPS, DEVICES, NEIGHBOURS = 128, 16, 8
-"""Most groups and devices, and neighbours of a group that are looked at on either side: those with the most bytes."""
+DEVICES, NEIGHBOURS, SEGMENT = 16, 8, 32
+"""Most devices; neighbours of a piece looked at on either side, those with the most bytes; pieces of a segment."""
 KINDS = ("matrix", "reduction", "parameter", "other", "unknown")
 """Types of operations that are told apart."""
-GROUP_FEATURES, DEVICE_FEATURES, HINTS = 12 + len(KINDS), 8, 4
-HINT_NAMES = ("expert", "heft", "m-etf", "metis")
+PIECE_FEATURES, DEVICE_FEATURES, PAIR_FEATURES = 17 + len(KINDS), 8, 11
+CRITICAL = 1e-3
+"""Slack below this share of the step is none."""
 SingleArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class PlacerInputs:
-    """Arrays for the network; G = GROUPS, D = DEVICES, K = NEIGHBOURS.
+    """Arrays for the network; P pieces, D devices, K = NEIGHBOURS.
 
     Attributes:
-        groups: [G, GROUP_FEATURES]; group_mask: [G] 1 where there is a group.
-        inputs, readers: [G, K] neighbours on either side; input_mask, reader_mask: [G, K] 1 where there is one.
-        devices: [D, DEVICE_FEATURES]; device_mask: [D].
-        hints: [G, D, HINTS] share of each group's time that a baseline has on a device.
-        hint_scores: [HINTS] logarithm of each baseline's step over the best one's; 5 where it passes the memory.
+        pieces: [P, PIECE_FEATURES]; piece_mask: [P] 1 where there is a piece.
+        inputs, readers: [P, K] neighbours on either side; input_mask, reader_mask: [P, K] 1 where there is one.
+        devices: [D, DEVICE_FEATURES].
+        home: [P, D] 1 for the device that a piece is on.
+        pairs: [P, D, PAIR_FEATURES].
+        move_mask: [P, D] 1 where the piece may move to the device.
     """
 
-    groups: SingleArray
-    group_mask: SingleArray
+    pieces: SingleArray
+    piece_mask: SingleArray
     inputs: IntArray
     input_mask: SingleArray
     readers: IntArray
     reader_mask: SingleArray
     devices: SingleArray
-    device_mask: SingleArray
-    hints: SingleArray
-    hint_scores: SingleArray
+    home: SingleArray
+    pairs: SingleArray
+    move_mask: SingleArray
 
     def feed(self) -> dict[str, NDArray[np.generic]]:
         """Name → array with a first dimension of one, as the ONNX file takes them."""
         return {name: value[None] for name, value in vars(self).items()}
 
 
-def placer_inputs(
-    problem: PlacementProblem, tables: StepTables, group_of: IntArray, hints: IntArray, hint_s: FloatArray
-) -> PlacerInputs:
-    """The inputs for a grouped step.
+class PlacerView:
+    """A problem as the network sees it, whatever the placement: what does not change from placement to placement.
 
-    Args:
-        problem: n operations on at most DEVICES devices.
+    Attributes:
+        problem: n operations, D devices.
         tables: of the problem.
-        group_of: [n] group of each operation, below GROUPS.
-        hints: [HINTS, n] device of each operation in the placements of HINT_NAMES.
-        hint_s: [HINTS] their steps; infinite for one that passes the memory.
     """
-    count = int(group_of.max()) + 1
-    time_s = np.where(np.isfinite(tables.time_s), tables.time_s, 0.0).mean(axis=0)
-    unit_s = max(float(time_s.sum()) / count, 1e-12)
-    per_byte = float(tables.s_per_byte.mean()) if tables.s_per_byte.size else 0.0
-    groups, mask = np.zeros((GROUPS, GROUP_FEATURES)), np.zeros(GROUPS)
-    mask[:count] = 1.0
-    groups[:count] = _group_features(problem, tables, group_of, count, time_s / unit_s, per_byte / unit_s)
-    (inputs, input_mask), (readers, reader_mask) = _neighbours(problem, group_of)
-    placed = np.zeros((GROUPS, DEVICES, HINTS))
-    weight = time_s / unit_s + 1e-6
-    whole = np.bincount(group_of, weights=weight, minlength=GROUPS)
-    for h, device in enumerate(hints):
-        np.add.at(placed[:, :, h], (group_of, device), weight / whole[group_of])
-    devices, device_mask = _device_features(problem, unit_s, per_byte)
-    return PlacerInputs(
-        *(groups.astype(np.float32), mask.astype(np.float32), inputs, input_mask, readers, reader_mask),
-        *(devices, device_mask, placed.astype(np.float32), _scores(hint_s)),
-    )
+
+    def __init__(self, problem: PlacementProblem, tables: StepTables) -> None:
+        self.problem, self.tables = problem, tables
+        graph, n = problem.graph, len(problem.graph)
+        self._finite_s = np.where(np.isfinite(tables.time_s), tables.time_s, 0.0)
+        self._kinds = _kinds(graph.opcodes, n)
+        self._place = np.empty(n)
+        self._place[tables.order] = np.arange(n) / n
+        self._head, self._tail = _levels(tables, self._finite_s.mean(axis=0))
+        self._producer, self._consumer = (np.ascontiguousarray(side) for side in graph.edges.T)
+        per_byte = float(tables.s_per_byte[np.isfinite(tables.s_per_byte)].mean()) if tables.s_per_byte.size else 0.0
+        self._per_byte = per_byte
+        self._edge_s = per_byte * graph.output_bytes[self._producer]
+
+    def inputs(self, assignment: IntArray, piece_of: IntArray, may: NDArray[np.bool_]) -> PlacerInputs:
+        """What the network sees.
+
+        Args:
+            assignment: [n] device of each operation.
+            piece_of: [n] piece of each operation, -1 for none; all operations of a piece are on one device.
+            may: [pieces, D] whether a piece may move to a device.
+        """
+        timeline = simulate_step(self.tables, assignment)
+        count = may.shape[0]
+        padded = -(-count // SEGMENT) * SEGMENT
+        piece = np.where(piece_of < 0, count, piece_of)  # one more for what is in no piece, cut off again
+        home = np.zeros(count + 1, dtype=np.int64)
+        home[piece] = assignment
+        home = home[:count]
+        (of_inputs, input_mask), (of_readers, reader_mask) = self._neighbours(piece, count, padded)
+        features, pairs = self._seen(assignment, piece, home, timeline)
+        return PlacerInputs(
+            pieces=_padded(features, padded),
+            piece_mask=_padded(np.ones(count), padded),
+            inputs=of_inputs,
+            input_mask=input_mask,
+            readers=of_readers,
+            reader_mask=reader_mask,
+            devices=self._devices(assignment, timeline),
+            home=_padded(np.eye(self.problem.devices)[home], padded),
+            pairs=_padded(pairs, padded),
+            move_mask=_padded(may & (np.arange(self.problem.devices) != home[:, None]), padded),
+        )
+
+    def _seen(
+        self, assignment: IntArray, piece: IntArray, home: IntArray, timeline: StepTimeline
+    ) -> tuple[FloatArray, FloatArray]:
+        """[P, PIECE_FEATURES] and [P, D, PAIR_FEATURES]."""
+        graph, count, devices = self.problem.graph, home.size, self.problem.devices
+        span = max(timeline.makespan_s, 1e-12)
+        slack = step_slack(self.tables, assignment, timeline)
+        took = timeline.finish_s - timeline.start_s
+        unit_s = max(float(took.sum()) / count, 1e-12)
+        critical = slack.slack_s <= CRITICAL * span
+        weight = took / unit_s + 1e-6
+
+        def total(values: FloatArray) -> FloatArray:
+            return np.bincount(piece, weights=values, minlength=count + 1)[:count].astype(np.float64)
+
+        mass = np.maximum(total(weight), 1e-12)
+        begin, end = np.full(count + 1, span), np.zeros(count + 1)
+        busy = took > 0
+        np.minimum.at(begin, piece[busy], timeline.start_s[busy])
+        np.maximum.at(end, piece[busy], timeline.finish_s[busy])
+        begin, end = np.minimum(begin, end)[:count], end[:count]
+        own_s = total(took)
+        producer, consumer, edge_s = self._producer, self._consumer, self._edge_s
+        a, b = piece[producer], piece[consumer]
+        apart, crosses = a != b, assignment[producer] != assignment[consumer]
+        held_s = slack.held_up * slack.wait_s[consumer] * critical[consumer]
+
+        def by_device(at: IntArray, device: IntArray, values: FloatArray) -> FloatArray:
+            keys = at * devices + device
+            sums = np.bincount(keys, weights=values, minlength=(count + 1) * devices).astype(np.float64)
+            return sums.reshape(-1, devices)[:count]
+
+        read = by_device(b, assignment[producer], edge_s * apart)
+        written = by_device(a, assignment[consumer], edge_s * apart)
+        held_in = by_device(b, assignment[producer], held_s * apart)
+        held_out = by_device(a, assignment[consumer], held_s * apart)
+        features = np.stack(
+            [
+                np.log1p(own_s / unit_s),
+                own_s / span,
+                begin / span,
+                end / span,
+                total(took * critical) / np.maximum(own_s, 1e-15),
+                np.minimum(total(weight * slack.slack_s) / mass / span, 1.0),
+                np.log1p(total(slack.wait_s * critical) / unit_s),
+                np.log1p(held_in.sum(axis=1) / unit_s),
+                np.log1p(held_out.sum(axis=1) / unit_s),
+                np.log1p(np.bincount(b, weights=edge_s * crosses, minlength=count + 1)[:count] / unit_s),
+                np.log1p(np.bincount(a, weights=edge_s * crosses, minlength=count + 1)[:count] / unit_s),
+                np.log1p(total(np.ones(len(graph)))) / 8,
+                np.log1p(self._per_byte * total(graph.memory_bytes) / unit_s),
+                total(weight * self._head) / mass,
+                total(weight * self._tail) / mass,
+                total(weight * graph.backward) / mass,
+                np.full(count, np.log2(max(count, 2)) / 10),
+                *(total(weight * (self._kinds == kind)) / mass for kind in range(len(KINDS))),
+            ],
+            axis=1,
+        )
+        there_s = np.stack([total(times) for times in self._finite_s], axis=1)
+        idle_s = self._idle(assignment, timeline, begin, end)
+        at_home = np.arange(count), home
+        held = np.bincount(assignment, weights=graph.memory_bytes, minlength=devices)
+        room = (self.tables.memory_bytes - held - total(graph.memory_bytes)[:, None]) / np.maximum(
+            np.where(np.isfinite(self.tables.memory_bytes), self.tables.memory_bytes, 1.0), 1.0
+        )
+        floor_s = own_s[:, None] + 0.01 * unit_s
+        pairs = np.stack(
+            [
+                np.clip(np.log2((there_s + 1e-15) / (there_s[at_home][:, None] + 1e-15)), -3, 3),
+                np.log1p(read / unit_s),
+                np.log1p(written / unit_s),
+                np.log1p(read / floor_s) - np.log1p(read[at_home][:, None] / floor_s),
+                np.log1p(written / floor_s) - np.log1p(written[at_home][:, None] / floor_s),
+                np.log1p(held_in / unit_s),
+                np.log1p(held_out / unit_s),
+                np.clip(idle_s / np.maximum(end - begin, 1e-15)[:, None], 0, 1),
+                np.clip(idle_s / floor_s, 0, 4) / 4,
+                np.broadcast_to(np.bincount(assignment, weights=took, minlength=devices) / span, read.shape),
+                np.clip(room, -1, 1),
+            ],
+            axis=2,
+        )
+        return features, pairs
+
+    def _idle(self, assignment: IntArray, timeline: StepTimeline, begin: FloatArray, end: FloatArray) -> FloatArray:
+        """[P, D] seconds that each device idles between a piece's begin and end."""
+        idle = np.empty((begin.size, self.problem.devices))
+        for device in range(self.problem.devices):
+            runs = np.flatnonzero((assignment == device) & (timeline.finish_s > timeline.start_s))
+            runs = runs[np.argsort(timeline.start_s[runs])]
+            starts, finishes = timeline.start_s[runs], timeline.finish_s[runs]
+            at = np.concatenate([[0.0], np.stack([starts, finishes], axis=1).ravel()])
+            done = np.cumsum(finishes - starts)
+            worked = np.concatenate([[0.0], np.stack([done - (finishes - starts), done], axis=1).ravel()])
+            idle[:, device] = (end - begin) - (np.interp(end, at, worked) - np.interp(begin, at, worked))
+        return idle
+
+    def _neighbours(
+        self, piece: IntArray, count: int, padded: int
+    ) -> tuple[tuple[IntArray, SingleArray], tuple[IntArray, SingleArray]]:
+        """Pieces that each reads and that read it, the most bytes first."""
+        a, b = piece[self._producer], piece[self._consumer]
+        chosen = (a != b) & (a < count) & (b < count)
+        keys, inverse = np.unique(a[chosen] * count + b[chosen], return_inverse=True)
+        size = np.bincount(inverse, weights=self._edge_s[chosen], minlength=keys.size).astype(np.float64)
+        source, sink = np.divmod(keys, max(count, 1))
+        return _nearest(sink, source, size, padded), _nearest(source, sink, size, padded)
+
+    def _devices(self, assignment: IntArray, timeline: StepTimeline) -> SingleArray:
+        """[D, DEVICE_FEATURES]: speed, links, memory, number of devices, load, what it receives and sends."""
+        network, count = self.problem.step_devices, self.problem.devices
+        span = max(timeline.makespan_s, 1e-12)
+        features = np.zeros((count, DEVICE_FEATURES), np.float32)
+        total = max(float(self.problem.graph.memory_bytes.sum()), 1.0)
+        rate = np.zeros(count)
+        if count > 1:
+            off = ~np.eye(count, dtype=bool)
+            s_per_byte = self.tables.s_per_byte[network.channel]
+            rate = np.where(off, s_per_byte, 0.0).sum(axis=1) / (count - 1) / max(self._per_byte, 1e-30)
+        took = timeline.finish_s - timeline.start_s
+        moved = timeline.received_s - timeline.sent_s
+        features[:, 0] = np.log2(network.slowdown)
+        features[:, 1] = rate - 1.0
+        features[:, 2] = np.minimum(network.memory_bytes / total, 4.0) / 4
+        features[:, 3] = 1.0 / count
+        features[:, 4] = np.bincount(assignment, weights=took, minlength=count) / span
+        features[:, 5] = np.log1p(np.bincount(timeline.target, weights=moved, minlength=count) / span)
+        features[:, 6] = np.log1p(np.bincount(assignment[timeline.producer], weights=moved, minlength=count) / span)
+        features[:, 7] = took.sum() / count / span
+        return features
 
 
-def _scores(hint_s: FloatArray) -> SingleArray:
-    finite = hint_s[np.isfinite(hint_s) & (hint_s > 0)]
-    least = float(finite.min()) if finite.size else 1.0
-    ratio = np.where(hint_s > 0, hint_s / least, 1.0)
-    return np.minimum(np.log(np.maximum(ratio, 1.0)), 5.0).astype(np.float32)
+def _padded(values: NDArray[np.generic] | FloatArray, rows: int) -> SingleArray:
+    out = np.zeros((rows, *values.shape[1:]), dtype=np.float32)
+    out[: values.shape[0]] = values
+    return out
 
 
-def _group_features(
-    problem: PlacementProblem, tables: StepTables, group_of: IntArray, count: int, time: FloatArray, per_byte: float
-) -> FloatArray:
-    """[count, GROUP_FEATURES]."""
-    graph = problem.graph
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.bincount(group_of, weights=values, minlength=count).astype(np.float64)
-
-    size, weight = total(np.ones(len(graph))), time + 1e-9
-    place = np.empty(len(graph))
-    place[tables.order] = np.arange(len(graph)) / len(graph)
-    before, after = _levels(tables)
-    producer, consumer = graph.edges.T
-    crosses = group_of[producer] != group_of[consumer]
-    moved = per_byte * graph.output_bytes[producer] * crosses
-    sent = np.bincount(group_of[producer], weights=moved, minlength=count)
-    received = np.bincount(group_of[consumer], weights=moved, minlength=count)
-    mean = total(weight)
-    kinds = _kinds(graph.opcodes, len(graph))
-    columns = [
-        np.log1p(total(time)),
-        np.log1p(size) / 4,
-        np.log1p(sent),
-        np.log1p(received),
-        np.log1p(total(per_byte * graph.memory_bytes)),
-        total(weight * before) / mean,
-        total(weight * after) / mean,
-        total(weight * place) / mean,
-        total(weight * graph.backward) / mean,
-        np.log1p(np.bincount(group_of[producer], weights=crosses, minlength=count)) / 4,
-        np.log1p(np.bincount(group_of[consumer], weights=crosses, minlength=count)) / 4,
-        np.arange(count) / max(count - 1, 1),
-        *(total(weight * (kinds == k)) / mean for k in range(len(KINDS))),
-    ]
-    return np.stack(columns, axis=1)
+def _nearest(owner: IntArray, other: IntArray, size: FloatArray, rows: int) -> tuple[IntArray, SingleArray]:
+    """[rows, NEIGHBOURS] the others of each owner with the largest sizes, and where there is one."""
+    order = np.lexsort((-size, owner))
+    owner, other = owner[order], other[order]
+    start = np.searchsorted(owner, np.arange(rows))
+    slot = np.arange(owner.size) - start[owner]
+    kept = slot < NEIGHBOURS
+    near, mask = np.zeros((rows, NEIGHBOURS), dtype=np.int64), np.zeros((rows, NEIGHBOURS), dtype=np.float32)
+    near[owner[kept], slot[kept]], mask[owner[kept], slot[kept]] = other[kept], 1.0
+    return near, mask
 
 
-def _levels(tables: StepTables) -> tuple[FloatArray, FloatArray]:
+def _levels(tables: StepTables, time_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """[n] longest ways to and from each operation in mean times, as shares of the longest."""
-    time = np.where(np.isfinite(tables.time_s), tables.time_s, 0.0).mean(axis=0).tolist()
+    time = time_s.tolist()
     start, readers, order = tables.readers_start.tolist(), tables.readers.tolist(), tables.order.tolist()
     head, tail = [0.0] * len(time), [0.0] * len(time)
     for v in order:
@@ -164,62 +299,13 @@ def _kinds(opcodes: tuple[str, ...], n: int) -> IntArray:
     if not opcodes:
         return np.full(n, KINDS.index("unknown"))
     unknown = set(unknown_opcodes(opcodes))
-    number = {
-        code: KINDS.index(
-            "matrix"
-            if code in MATRIX_OPCODES
-            else "reduction"
-            if code in REDUCTION_OPCODES
-            else "parameter"
-            if code == "parameter"
-            else "unknown"
-            if code in unknown
-            else "other"
-        )
-        for code in set(opcodes)
-    }
+
+    def kind(code: str) -> str:
+        if code in MATRIX_OPCODES:
+            return "matrix"
+        if code in REDUCTION_OPCODES:
+            return "reduction"
+        return "parameter" if code == "parameter" else "unknown" if code in unknown else "other"
+
+    number = {code: KINDS.index(kind(code)) for code in set(opcodes)}
     return np.array([number[code] for code in opcodes])
-
-
-def _neighbours(
-    problem: PlacementProblem, group_of: IntArray
-) -> tuple[tuple[IntArray, SingleArray], tuple[IntArray, SingleArray]]:
-    """Groups that each reads and that read it, the most bytes first."""
-    producer, consumer = problem.graph.edges.T
-    a, b = group_of[producer], group_of[consumer]
-    apart = a != b
-    keys, inverse = np.unique(np.stack([a[apart], b[apart]], axis=1), axis=0, return_inverse=True)
-    size = np.bincount(inverse.ravel(), weights=problem.graph.output_bytes[producer][apart], minlength=len(keys))
-    neighbours = []
-    for own, other in ((1, 0), (0, 1)):
-        near, mask = np.zeros((GROUPS, NEIGHBOURS), dtype=np.int64), np.zeros((GROUPS, NEIGHBOURS), dtype=np.float32)
-        used = np.zeros(GROUPS, dtype=np.int64)
-        for k in np.argsort(-size, kind="stable").tolist():
-            group = keys[k, own]
-            if used[group] < NEIGHBOURS:
-                near[group, used[group]], mask[group, used[group]] = keys[k, other], 1.0
-                used[group] += 1
-        neighbours.append((near, mask))
-    return neighbours[0], neighbours[1]
-
-
-def _device_features(problem: PlacementProblem, unit_s: float, per_byte: float) -> tuple[SingleArray, SingleArray]:
-    """[DEVICES, DEVICE_FEATURES]: speed, links, memory, number of devices, and a place among them."""
-    network, count = problem.step_devices, problem.devices
-    features, mask = np.zeros((DEVICES, DEVICE_FEATURES), np.float32), np.zeros(DEVICES, np.float32)
-    mask[:count] = 1.0
-    at = np.arange(count)
-    total = max(float(problem.graph.memory_bytes.sum()), 1.0)
-    rate = np.zeros(count)
-    if count > 1:
-        off = ~np.eye(count, dtype=bool)
-        s_per_byte = 1.0 / network.bytes_per_s[network.channel]
-        rate = np.where(off, s_per_byte, 0.0).sum(axis=1) / (count - 1) / max(per_byte, 1e-30)
-    features[:count, 0] = np.log2(network.slowdown)
-    features[:count, 1] = rate - 1.0
-    features[:count, 2] = np.minimum(network.memory_bytes / total, 4.0) / 4
-    features[:count, 3] = 1.0 / count
-    features[:count, 4] = at / max(count - 1, 1)
-    for j in range(3):
-        features[:count, 5 + j] = np.cos(np.pi * (j + 1) * (at + 0.5) / count)
-    return features, mask

@@ -1,10 +1,10 @@
-"""The learned placer (GDP): the shipped policy proposes placements, which have to beat the baselines.
+"""The learned placer (GDP): from the best baseline on, the shipped policy says which pieces to move where.
 
-    baselines ── groups, features, their placements ── policy.onnx ── logits ──┬─ likeliest device of every group
-                                                                               └─ drawn placements ── simulated ── best
+    baselines ── best one ── pieces, their simulated step ── policy.onnx ── logits of moves ── drawn, simulated, kept
+                                  ↑                                                               │
+                                  └───────────────────────────────────────────────────────────────┘
 
-Whoever made the best placement is named: the policy or a baseline. Until a deadline, or for `finetune_s`, annealing
-goes on from it (step_search), and then that is named.
+Whoever made the plan is named: the policy, or a baseline that it could not shorten.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from automap_models.core.placement import FloatArray, IntArray, PlacementPlan, PlacementProblem
-from automap_models.envs.placement.features import DEVICES, GROUPS, unknown_opcodes
+from automap_models.core.placement import FloatArray, PlacementPlan, PlacementProblem
+from automap_models.envs.placement.features import DEVICES, PlacerInputs, unknown_opcodes
 from automap_models.errors import BadInput
 from automap_models.onnx_runtime import EXPORT_AGAIN, OnnxFile
 from automap_models.planners.base import Deadline, Progress, Watch
-from automap_models.planners.placement.placer_state import PlacerState
 from automap_models.planners.placement.planner import Outcome, PlacementPlanner, SeedConfig, no_placement, require_step
-from automap_models.planners.placement.step_search import StepScore, anneal
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_moves import MoveSpace, Scorer, refine
+from automap_models.planners.placement.step_search import best_start
 from automap_models.resources import zoo_dir
 
-KIND, VERSION, OUTPUT = "placer", 1, "logits"
+KIND, VERSION, OUTPUT = "placer", 2, "logits"
 """What the file's metadata must say, and its output."""
 ALLOWANCE_S = 60.0
 """Processor time of one pass."""
@@ -38,17 +39,15 @@ class LearnedConfig(SeedConfig):
 
     Attributes:
         policy: an ONNX file; None is the shipped one.
-        samples: placements drawn beside the likeliest.
-        finetune_s: seconds of annealing from the best placement.
+        finetune_s: seconds of moves; 0 makes as many as take about ten seconds on large graphs, and less on small ones.
     """
 
     policy: str | None = None
-    samples: int = 32
     finetune_s: float = 0.0
 
 
 class LearnedPlanner(PlacementPlanner[LearnedConfig]):
-    """The policy's best placement, or the best baseline where that is shorter."""
+    """The best baseline, made shorter by moves that the policy draws."""
 
     name: ClassVar[str] = "learned"
     config_type: ClassVar[type[LearnedConfig]] = LearnedConfig
@@ -62,37 +61,35 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         """
         require_step(self.name, problem)
         policy = read_placer(Path(self.config.policy or zoo_dir() / "placer.onnx"))
-        watch(Progress(f"baselines for {len(problem.graph):,} operations"))
-        state = PlacerState.of(problem, self.config.seed, deadline)
-        maker, score = state.best, state.scores[state.best]
-        device = state.baselines[maker]
-        if not deadline.passed:
+        _require_devices(problem)
+        units, seed = StepUnits.of(problem), self.config.seed
+        maker, device, score = best_start(units, seed, deadline.part(deadline.left_s / 4), watch)
+        notes = [f"the best baseline, {maker}, has {score.value_s * 1e3:.4g} ms"]
+        if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
-            drawn = proposals(policy, state, self.config.samples, self.config.seed)
-            values, excess = state.values(drawn)
-            best = int(np.lexsort((values, excess))[0])
-            proposed = StepScore(float(excess[best]), float(values[best]))
-            if proposed < score:
-                maker, score, device = "the policy", proposed, state.placed(drawn[best])
-        notes = [f"the best placement is by {maker}; the best baseline, {state.best}, has {_ms(state)}"]
-        if self.config.finetune_s > 0 and not deadline.passed:
-            refined, better = anneal(
-                state.units, device, score, self.config.seed, deadline.part(self.config.finetune_s), watch
-            )
+            if self.config.finetune_s > 0:
+                deadline = deadline.part(self.config.finetune_s)
+            moved, better = refine(MoveSpace(units, seed), scorer(policy), device, score, seed, deadline, watch)
             if better < score:
-                share = 1.0 - better.value_s / score.value_s
-                notes.append(f"annealing from it for {self.config.finetune_s:g} s shortened it by {share:.1%}")
-                device, score = refined, better
+                notes[0] += f"; the policy's moves made it {1.0 - better.value_s / score.value_s:.1%} shorter"
+                device, score = moved, better
+            else:
+                notes[0] += "; no move of the policy made it shorter, so that the plan is the baseline's"
         unknown = unknown_opcodes(problem.graph.opcodes)
         if unknown:
             notes.append(f"operations of types unknown to the policy: {', '.join(unknown[:5])}")
         if score.excess_bytes > 0:
             return Outcome(reason=no_placement(problem, self.name))
-        return Outcome(PlacementPlan(self.name, state.units.expand(device)), notes=tuple(notes))
+        return Outcome(PlacementPlan(self.name, units.expand(device)), notes=tuple(notes))
 
 
-def _ms(state: PlacerState) -> str:
-    return f"{state.scores[state.best].value_s * 1e3:.4g} ms"
+def _require_devices(problem: PlacementProblem) -> None:
+    if problem.devices > DEVICES:
+        raise BadInput(
+            f"{problem.devices} devices; the policy places on at most {DEVICES}",
+            where="planner learned",
+            do="give fewer devices, or planner local-search",
+        )
 
 
 @lru_cache(maxsize=2)
@@ -114,29 +111,27 @@ def read_placer(path: Path) -> OnnxFile:
     return policy
 
 
-def _logits(policy: OnnxFile, state: PlacerState) -> FloatArray:
-    """[GROUPS, DEVICES] what the policy answers.
+def scorer(policy: OnnxFile) -> Scorer:
+    """What answers with the policy's logits."""
+
+    def answer(inputs: PlacerInputs) -> FloatArray:
+        return move_logits(policy, inputs)
+
+    return answer
+
+
+def move_logits(policy: OnnxFile, inputs: PlacerInputs) -> FloatArray:
+    """[P, D] what the policy answers.
 
     Raises:
         BadInput: it fails, or answers something else.
     """
-    (answer,) = policy.run(state.inputs.feed(), [OUTPUT], ALLOWANCE_S)
-    if answer.shape != (1, GROUPS, DEVICES) or answer.dtype.kind != "f":
+    (answer,) = policy.run(inputs.feed(), [OUTPUT], ALLOWANCE_S)
+    wanted = (1, *inputs.move_mask.shape)
+    if answer.shape != wanted or answer.dtype.kind != "f":
         shape = " × ".join(map(str, answer.shape)) or "a single value"
-        what = f"answers {shape} of {answer.dtype}, not 1 × {GROUPS} × {DEVICES} of floats"
+        what = f"answers {shape} of {answer.dtype}, not {' × '.join(map(str, wanted))} of floats"
         raise BadInput(what, where=str(policy.path), do=EXPORT_AGAIN)
-    if np.isnan(answer).any() or not np.isfinite(answer[..., : state.units.problem.devices].max(axis=-1)).all():
+    if not np.isfinite(answer[0][inputs.move_mask > 0]).all():
         raise BadInput("answers numbers that are not finite", where=str(policy.path), do=EXPORT_AGAIN)
-    return np.asarray(answer[0])
-
-
-def proposals(policy: OnnxFile, state: PlacerState, samples: int, seed: int) -> IntArray:
-    """[1 + samples, GROUPS] devices: the likeliest, then as many drawn from the policy's distribution."""
-    logits = _logits(policy, state)[:, : state.units.problem.devices].astype(np.float64)
-    probability = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probability /= probability.sum(axis=-1, keepdims=True)
-    random = np.random.default_rng(seed)
-    below = probability.cumsum(axis=-1)
-    drawn = (random.random((samples, below.shape[0], 1)) > below[None]).sum(axis=-1)
-    most = state.units.problem.devices - 1
-    return np.concatenate([probability.argmax(axis=-1)[None], np.minimum(drawn, most)]).astype(np.int64)
+    return np.asarray(answer[0], dtype=np.float64)

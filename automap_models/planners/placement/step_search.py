@@ -197,30 +197,61 @@ def anneal(
         watch: is told how far it is.
     """
     random = np.random.default_rng(seed)
-    work = len(units.problem.graph) + len(units.problem.graph.edges)
-    moves = min(max(200, int(WORK / work)), MOST_MOVES) if np.isinf(deadline.left_s) else 0
-    total_s = deadline.left_s
+    schedule = Schedule.of(units, deadline)
     neighbours = Neighbourhood(units, seed)
     best, best_score = device, score
     turn = 0
-    while True:
-        done = turn / moves if moves else 1.0 - deadline.left_s / max(total_s, 1e-9)
-        if done >= 1.0 or deadline.passed:
-            return best, best_score
+    while not schedule.over(turn):
         turn += 1
-        watch(Progress(f"annealing from {best_score.value_s:.4g} s", int(1000 * done), 1000))
+        watch(Progress(f"annealing from {best_score.value_s:.4g} s", int(1000 * schedule.done(turn)), 1000))
         changed = neighbours.move(device, random)
         if changed is None:
             continue
         drawn = score_of(units, changed)
-        warmth = WARM * (COLD / WARM) ** done * best_score.value_s
-        if _accepted(drawn, score, warmth, random):
+        if accepted(drawn, score, schedule.warmth(turn) * best_score.value_s, random):
             device, score = changed, drawn
             if score < best_score:
                 best, best_score = device, score
+    return best, best_score
 
 
-def _accepted(drawn: StepScore, score: StepScore, warmth: float, random: np.random.Generator) -> bool:
+@dataclass(frozen=True)
+class Schedule:
+    """How long a search goes on, and how warm it is.
+
+    Attributes:
+        deadline: of the search.
+        total_s: how long it had at the beginning.
+        moves: after which it ends without a deadline.
+    """
+
+    deadline: Deadline
+    total_s: float
+    moves: int
+
+    @classmethod
+    def of(cls, units: StepUnits, deadline: Deadline) -> Schedule:
+        """The schedule of a search that begins now."""
+        work = len(units.problem.graph) + len(units.problem.graph.edges)
+        return cls(deadline, deadline.left_s, min(max(200, int(WORK / work)), MOST_MOVES))
+
+    def done(self, turn: int) -> float:
+        """Share of the search that is over."""
+        if np.isinf(self.total_s):
+            return turn / self.moves
+        return 1.0 - self.deadline.left_s / max(self.total_s, 1e-9)
+
+    def over(self, turn: int) -> bool:
+        """Whether it is to end."""
+        return self.deadline.passed or self.done(turn) >= 1.0
+
+    def warmth(self, turn: int) -> float:
+        """The temperature, as a share of the best makespan."""
+        return float(WARM * (COLD / WARM) ** self.done(turn))
+
+
+def accepted(drawn: StepScore, score: StepScore, warmth: float, random: np.random.Generator) -> bool:
+    """Whether a search goes on from a placement that it met, `warmth` in seconds."""
     if drawn.excess_bytes != score.excess_bytes:
         return drawn.excess_bytes < score.excess_bytes
     worse_s = drawn.value_s - score.value_s

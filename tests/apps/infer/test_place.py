@@ -310,7 +310,7 @@ def test_a_step_is_placed_on_a_cluster_and_read_back(folder: Path, capsys: pytes
     value = placed(capsys, "line.json", *options)
     assert value["objective"] == "step"
     assert value["network"]["names"] == ["0", "1", "2"]
-    assert any("the best placement is by" in note for note in value["notes"])
+    assert any("the best baseline, " in note for note in value["notes"])
     assert placed(capsys, "line.json", "--plan", "p.json")["value"] == pytest.approx(value["value"])
 
 
@@ -336,5 +336,8 @@ def test_the_times_of_a_step_are_those_of_the_kind_that_the_cluster_is_made_of(
 
 def test_what_a_step_does_not_have_is_refused(refused: Callable[..., str]) -> None:
     assert "a cluster is for --objective step" in refused("line.json", "--devices", "C")
-    assert "is for --planner learned" in refused("line.json", "--objective", "step", "--finetune", "1")
+    assert "is for --planner learned" in refused("line.json", "--finetune", "1")
+    assert "is for --planner learned" in refused(
+        "line.json", "--objective", "step", "--planner", "metis", "--finetune", "1"
+    )
     assert "is the cluster's" in refused("line.json", "--objective", "step", "--devices", "C", "--memory", "1 GB")

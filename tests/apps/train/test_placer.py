@@ -6,22 +6,29 @@ import json
 from pathlib import Path
 
 import hydra
+import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
 
+from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
 from automap_models.resources import conf_dir
+from automap_models.rl.networks.placement import PlacerNetwork, PlacerSize
+from automap_models.rl.ppo import PpoConfig
 from automap_models.train.main import train
+from automap_models.train.placer import of_all_moves, policy_loss, tensors
+from automap_models.train.placer_examples import MoveExample, sampled_moves, walked
 
 pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
 TINY = (
     "export=false",
-    *(f"placement.{name}=1" for name in ("validate", "problems", "held_out", "tries", "size.sage_layers")),
-    *("placement.size.attention_layers=1", "placement.size.heads=1", "placement.size.hidden=8"),
-    *("placement.ppo.samples=2", "placement.ppo.epochs=1"),
+    *(f"placement.{name}=1" for name in ("validate", "held_out", "batch", "looks", "size.sage_layers")),
+    *("placement.size.attention_layers=1", "placement.size.heads=1", "placement.size.hidden=32"),
+    *("placement.ppo.samples=2", "placement.ppo.epochs=1", "placement.moves=60", "placement.decay=0"),
 )
+PRETRAIN = ("experiment=gdp_pretrain", *TINY, "placement.graphs=[]", "placement.random_problems=2")
 LINE = {
     "maxSizePerFPGA": 6e9,
     "maxFPGAs": 2,
@@ -45,20 +52,57 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine_tuned(tmp_path: Path) -> None:
-    def run(out: str, steps: int, *more: str, kind: str = "pretrain") -> Path:
+    """Two updates by imitation and two by PPO, broken after three; then two by PPO on a graph of its own."""
+
+    def run(out: str, steps: int, *options: str) -> Path:
         folder = tmp_path / out
-        train(compose(f"experiment=gdp_{kind}", *TINY, f"placement.steps={steps}", f"out={folder}", *more))
+        train(compose(*options, f"placement.steps={steps}", f"out={folder}"))
         return folder
 
-    run("broken", 2)
-    broken, unbroken = weights(run("broken", 4, "ckpt_path=last")), weights(run("unbroken", 4))
+    pretrain = (*PRETRAIN, "placement.imitation=2")
+    run("broken", 3, *pretrain)
+    broken = weights(run("broken", 4, *pretrain, "ckpt_path=last"))
+    unbroken = weights(run("unbroken", 4, *pretrain))
     assert broken.keys() == unbroken.keys()
     assert all(torch.equal(broken[name], unbroken[name]) for name in broken)
     (tmp_path / "line.json").write_text(json.dumps(LINE), encoding="utf-8")
     best = tmp_path / "unbroken" / "checkpoints" / "last.ckpt"
     graph = f"placement.graph={tmp_path / 'line.json'}"
-    tuned = weights(run("tuned", 2, graph, f"init_from={best}", kind="finetune"))
+    tuned = weights(run("tuned", 2, "experiment=gdp_finetune", *TINY, graph, f"init_from={best}"))
     assert any(not torch.equal(tuned[name], unbroken[name]) for name in tuned)
+
+
+def test_ppo_learns_which_move_gains() -> None:
+    """One placement with one move that gains: its probability rises from what it was at the start."""
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    problem = random_problem(np.random.default_rng(3))
+    (example,) = walked(problem, 1, lambda inputs: np.zeros(inputs.move_mask.shape), 1, 32)
+    good = example.moves[0]
+    network = PlacerNetwork(PlacerSize(hidden=16, sage_layers=1, attention_layers=1))
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+
+    def drawn() -> MoveExample:
+        with torch.no_grad():
+            logits = network(**tensors([example.inputs]))[0].numpy()
+        moves = sampled_moves(logits, example.inputs, 32, random)
+        gains = np.where((moves == good).all(axis=1), 0.01, -0.001)
+        return MoveExample(example.inputs, moves, gains)
+
+    def probability() -> float:
+        one = MoveExample(example.inputs, good[None], np.ones(1))
+        return float(of_all_moves(network, [one])[0].exp())
+
+    before = probability()
+    for _ in range(60):
+        batch = [drawn()]
+        with torch.no_grad():
+            old = of_all_moves(network, batch)
+        for _ in range(3):
+            optimizer.zero_grad()
+            policy_loss(network, batch, old, PpoConfig(entropy=0.0)).backward()
+            optimizer.step()
+    assert probability() > 10 * before
 
 
 @pytest.mark.parametrize(
@@ -72,5 +116,5 @@ def test_a_resumed_training_ends_with_the_weights_of_an_unbroken_one_and_is_fine
 )
 def test_what_cannot_be_meant_is_refused(override: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=says):
-        train(compose("experiment=gdp_pretrain", *TINY, f"out={tmp_path / 'out'}", override))
+        train(compose(*PRETRAIN, f"out={tmp_path / 'out'}", override))
     assert not (tmp_path / "out").exists()

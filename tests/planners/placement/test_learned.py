@@ -10,10 +10,7 @@ import pytest
 from automap_models.core.step_devices import StepDevices
 from automap_models.envs.placement.generator import random_problem
 from automap_models.errors import BadInput
-from automap_models.planners.base import NEVER
-from automap_models.planners.placement.learned import LearnedConfig, LearnedPlanner, proposals, read_placer
-from automap_models.planners.placement.placer_state import MISFIT, PlacerState
-from automap_models.planners.placement.step_search import score_of
+from automap_models.planners.placement.learned import LearnedConfig, LearnedPlanner, read_placer
 from automap_models.planners.registry import make_planner
 from automap_models.resources import zoo_dir
 
@@ -26,15 +23,23 @@ def test_it_is_no_worse_than_any_baseline_and_says_who_made_the_plan(seed: int) 
     result = make_planner("learned", kind="placement").solve(problem)
     for name in ("expert", "heft", "m-etf", "metis"):
         assert result.cost.value_s <= make_planner(name, kind="placement").solve(problem).cost.value_s * (1 + 1e-9)
-    assert result.notes[0].startswith("the best placement is by ")
+    assert result.notes[0].startswith("the best baseline, ")
     assert result.bound is not None and result.bound.value <= result.cost.value_s
 
 
-def test_the_same_seed_proposes_the_same_placements() -> None:
-    state = PlacerState.of(random_problem(np.random.default_rng(9)), 0, NEVER)
-    policy = read_placer(SHIPPED)
-    assert (proposals(policy, state, 4, seed=3) == proposals(policy, state, 4, seed=3)).all()
-    assert proposals(policy, state, 4, seed=3).max() < state.units.problem.devices
+def test_the_same_seed_makes_the_same_plan() -> None:
+    problem = random_problem(np.random.default_rng(9))
+    plans = [make_planner("learned", kind="placement", seed=3).plan(problem) for _ in range(2)]
+    assert (plans[0].assignment == plans[1].assignment).all()
+
+
+def test_the_policy_makes_the_best_baseline_shorter() -> None:
+    """On random graphs that no training drew: METIS and the expert leave something to gain on most of them."""
+    shorter = 0
+    for seed in range(4):
+        problem = random_problem(np.random.default_rng(10_000 + seed))
+        shorter += "shorter" in LearnedPlanner().solve(problem).notes[0].split("; the policy")[-1]
+    assert shorter >= 3
 
 
 def test_fine_tuning_makes_it_no_longer() -> None:
@@ -42,19 +47,6 @@ def test_fine_tuning_makes_it_no_longer() -> None:
     plain = LearnedPlanner().solve(problem)
     tuned = LearnedPlanner(LearnedConfig(finetune_s=0.5)).solve(problem)
     assert tuned.cost.value_s <= plain.cost.value_s
-
-
-def test_a_placement_that_passes_the_memory_has_the_reward_of_the_paper() -> None:
-    from dataclasses import replace
-
-    problem = random_problem(np.random.default_rng(2))
-    tight = replace(problem.step_devices, memory_bytes=np.full(problem.devices, 1.0))
-    state = PlacerState.of(problem, 0, NEVER)
-    tables = state.units.tables._replace(memory_bytes=tight.memory_bytes)
-    cramped = replace(state, units=replace(state.units, tables=tables))
-    assert cramped.rewards(np.zeros((2, 128), dtype=np.int64)).tolist() == [MISFIT, MISFIT]
-    best = state.scores[state.best]
-    assert score_of(state.units, state.baselines[state.best]) == best
 
 
 def test_more_devices_than_it_knows_are_refused() -> None:

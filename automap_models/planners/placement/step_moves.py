@@ -1,0 +1,161 @@
+"""Moves of a placement as the learned placer has them: pieces of a partition, each to another device.
+
+    a level of METIS ── cut where the placement changes devices ── pieces ── the network's view ── a logit a move
+                                                                                      drawn moves, simulated one by one
+
+Levels are those of the annealing (step_search.LEVELS) and single classes. Where a level has more pieces than the
+network looks at, it sees a window of the graph's order that is drawn anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from automap_models.core.placement import BoolArray, FloatArray, IntArray
+from automap_models.envs.placement.features import PlacerInputs, PlacerView
+from automap_models.planners.base import Deadline, Progress, Watch
+from automap_models.planners.placement.step_groups import StepUnits, grouped
+from automap_models.planners.placement.step_search import LEVELS, Schedule, StepScore, accepted, score_of
+
+MOST_PIECES = 1024
+"""Pieces that the network looks at, at a time."""
+MOVES_A_LOOK = 64
+"""Moves drawn and simulated before the network looks again."""
+UNIFORM = 0.1
+"""Share of the moves that are drawn from all alike."""
+
+Scorer = Callable[[PlacerInputs], FloatArray]
+"""From what the network sees to [P, D] logits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """What can move of a placement.
+
+    Attributes:
+        of_unit: [u] piece of each unit, -1 for none.
+        order: [m] units of all pieces, one piece after the other.
+        start: [P + 1] where each begins.
+        may: [P, D] whether each may move to a device.
+    """
+
+    of_unit: IntArray
+    order: IntArray
+    start: IntArray
+    may: BoolArray
+
+    def members(self, piece: int) -> IntArray:
+        """[...] units of a piece."""
+        return self.order[self.start[piece] : self.start[piece + 1]]
+
+
+class MoveSpace:
+    """The moves of a problem's placements.
+
+    Attributes:
+        units: of the problem.
+        levels: [u] group of each unit, from coarse partitions to single units.
+        view: of the network.
+    """
+
+    def __init__(self, units: StepUnits, seed: int) -> None:
+        self.units = units
+        self.levels = [grouped(units, most, seed) for most in LEVELS if most < len(units)]
+        self.levels.append(np.arange(len(units)))
+        self.view = PlacerView(units.problem, units.tables)
+
+    def pieces(self, device: IntArray, level: int, random: np.random.Generator) -> Pieces:
+        """The pieces of a level of a placement, numbered along the graph's order."""
+        devices = self.units.problem.devices
+        keys = np.unique(self.levels[level] * devices + device, return_inverse=True)[1]
+        count = int(keys.max()) + 1
+        if count > MOST_PIECES:
+            first = int(random.integers(count - MOST_PIECES + 1))
+            inside = (keys >= first) & (keys < first + MOST_PIECES)
+            keys, count = np.where(inside, keys - first, -1), MOST_PIECES
+        chosen = np.flatnonzero(keys >= 0)
+        order = chosen[np.argsort(keys[chosen], kind="stable")]
+        start = np.concatenate([[0], np.cumsum(np.bincount(keys[chosen], minlength=count))])
+        may = np.logical_and.reduceat(self.units.allowed[order], start[:-1], axis=0)
+        return Pieces(keys, order, start, may)
+
+    def inputs(self, device: IntArray, pieces: Pieces) -> PlacerInputs:
+        """What the network sees of a placement."""
+        of_operation = pieces.of_unit[self.units.unit_of]
+        return self.view.inputs(self.units.expand(device), of_operation, pieces.may)
+
+
+def drawn_moves(
+    logits: FloatArray, inputs: PlacerInputs, count: int, uniform: float, random: np.random.Generator
+) -> IntArray:
+    """[≤ count, 2] different pieces and devices, drawn from the softmax of the logits mixed with all moves alike.
+
+    Args:
+        logits: [P, D].
+        inputs: what they answer.
+        count: moves to draw.
+        uniform: share of all moves alike.
+        random: of the draws (Gumbel's maximum: Vieira, "Gumbel-max trick and weighted reservoir sampling", 2014).
+    """
+    allowed = np.flatnonzero(inputs.move_mask.ravel() > 0)
+    if not allowed.size:
+        return np.zeros((0, 2), dtype=np.int64)
+    values = logits.ravel()[allowed].astype(np.float64)
+    share = np.exp(values - values.max())
+    share = (1.0 - uniform) * share / share.sum() + uniform / allowed.size
+    keys = np.log(share + 1e-300) + random.gumbel(size=share.size)
+    best = np.argsort(-keys, kind="stable")[:count]
+    return np.stack(np.divmod(allowed[best], inputs.move_mask.shape[1]), axis=1)
+
+
+def refine(
+    space: MoveSpace,
+    scorer: Scorer,
+    device: IntArray,
+    score: StepScore,
+    seed: int,
+    deadline: Deadline,
+    watch: Watch,
+) -> tuple[IntArray, StepScore]:
+    """[u] devices of the best placement met by moves that the network draws, and how good it is.
+
+    Args:
+        space: of the problem.
+        scorer: the network.
+        device: [u] where to begin.
+        score: of that.
+        seed: of every draw.
+        deadline: when to stop; without one, after so much work.
+        watch: is told how far it is.
+    """
+    random = np.random.default_rng(seed)
+    units, schedule = space.units, Schedule.of(space.units, deadline)
+    best, best_score = device, score
+    turn = 0
+    while not schedule.over(turn):
+        level = int(random.integers(len(space.levels)))
+        pieces = space.pieces(device, level, random)
+        inputs = space.inputs(device, pieces)
+        at_look = device
+        for piece, target in drawn_moves(scorer(inputs), inputs, MOVES_A_LOOK, UNIFORM, random).tolist():
+            turn += 1
+            if schedule.over(turn):
+                break
+            watch(Progress(f"moving pieces, {best_score.value_s:.4g} s", int(1000 * schedule.done(turn)), 1000))
+            members = pieces.members(piece)
+            members = members[device[members] == at_look[members[0]]]
+            if not members.size:
+                continue
+            changed = device.copy()
+            changed[members] = target
+            drawn = score_of(units, changed)
+            if accepted(drawn, score, schedule.warmth(turn) * best_score.value_s, random):
+                device, score = changed, drawn
+                if score < best_score:
+                    best, best_score = device, score
+        else:
+            turn += 1  # a look without a move is a turn, too
+    return best, best_score

@@ -1,0 +1,216 @@
+"""Examples for the placer: placements met on the way from a baseline, and what their moves are worth.
+
+    problem ── a baseline ── annealing, now and then stopped ── moves drawn at one level ── simulated: gains
+
+A gain is what a move takes off the step, as a share of it. Every draw follows from the seeds, so that an example can be
+made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automap_models.core.placement import FloatArray, IntArray, PlacementGraph, PlacementProblem
+from automap_models.core.step_devices import StepDevices
+from automap_models.envs.placement.features import PlacerInputs
+from automap_models.envs.placement.generator import DEVICES
+from automap_models.planners.base import NEVER, SILENT
+from automap_models.planners.placement.step_groups import StepUnits
+from automap_models.planners.placement.step_moves import MoveSpace, Pieces, Scorer, drawn_moves
+from automap_models.planners.placement.step_search import Neighbourhood, accepted, best_start, score_of, starts
+
+MISFIT = -1.0
+"""Gain of a move that passes the memory further."""
+WALKS = (0, 30, 100, 300, 1000)
+"""Moves of annealing after which a placement is an example."""
+WARMTH = 3e-4
+"""Temperature of that annealing, as a share of the step."""
+
+
+@dataclass(frozen=True, eq=False)
+class MoveExample:
+    """One placement with the worth of some of its moves.
+
+    Attributes:
+        inputs: what the network sees.
+        moves: [m, 2] pieces and devices.
+        gains: [m] what each takes off the step, as a share of it.
+    """
+
+    inputs: PlacerInputs
+    moves: IntArray
+    gains: FloatArray
+
+    def write(self, path: Path) -> None:
+        """Write it as npz."""
+        with path.open("wb") as file:
+            np.savez_compressed(file, moves=self.moves, gains=self.gains, **vars(self.inputs))
+
+    @classmethod
+    def read(cls, path: Path) -> MoveExample:
+        """What `write` wrote."""
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+        moves, gains = arrays.pop("moves"), arrays.pop("gains")
+        return cls(PlacerInputs(**arrays), moves, gains)
+
+
+def varied(graph: PlacementGraph, random: np.random.Generator) -> PlacementProblem:
+    """A graph on random devices: two to eight, links 3 times slower to 3 times faster, a third of the time unequal."""
+    devices = int(random.choice(DEVICES))
+    slowdown = np.ones(devices)
+    if random.random() < 1 / 3:
+        slowdown = 2.0 ** random.uniform(-1, 1, devices)
+    rate = graph.link_bytes_per_s * 10 ** random.uniform(-0.5, 0.5)
+    network = StepDevices.equal(devices, 0, graph.accelerator_bytes, rate, 5e-6 * random.random())
+    return PlacementProblem.of_step(graph, replace(network, slowdown=slowdown))
+
+
+def examples(
+    problem: PlacementProblem, seed: int, moves: int, scorer: Scorer | None = None, walks: tuple[int, ...] = WALKS
+) -> Iterator[MoveExample]:
+    """Examples of one problem, one at a random level for each of `walks`.
+
+    Args:
+        problem: of the objective step.
+        seed: of every draw.
+        moves: simulated for an example, at most.
+        scorer: a network that draws half of them and walks half of the time; None: all alike.
+        walks: see WALKS.
+    """
+    random = np.random.default_rng([seed, 1])
+    units = StepUnits.of(problem)
+    space, neighbours = MoveSpace(units, seed), Neighbourhood(units, seed)
+    candidates = [device for name, device in starts(units, seed, NEVER) if name != "single"]
+    device = candidates[int(random.integers(len(candidates)))]
+    if random.random() < 0.5:
+        device = min(candidates, key=lambda one: score_of(units, one))
+    score, at = score_of(units, device), 0
+    for until in walks:
+        while at < until:
+            at += 1
+            changed = neighbours.move(device, random)
+            if changed is None:
+                continue
+            drawn = score_of(units, changed)
+            if accepted(drawn, score, WARMTH * score.value_s, random):
+                device, score = changed, drawn
+        pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
+        inputs = space.inputs(device, pieces)
+        chosen = _chosen(inputs, moves, scorer, random)
+        if chosen.size:
+            yield MoveExample(inputs, chosen, gains(units, device, pieces, chosen))
+
+
+def walked(problem: PlacementProblem, seed: int, scorer: Scorer, looks: int, moves: int) -> list[MoveExample]:
+    """Examples of one problem on a walk of the network from the best baseline, with moves that it draws.
+
+    After each look the moves that gain are made, the largest gain first, as far as they still do.
+
+    Args:
+        problem: of the objective step.
+        seed: of every draw.
+        scorer: the network.
+        looks: examples, at most.
+        moves: drawn for an example.
+    """
+    random = np.random.default_rng([seed, 2])
+    units = StepUnits.of(problem)
+    space = MoveSpace(units, seed)
+    device = best_start(units, seed, NEVER, SILENT)[1]
+    visited = []
+    for _ in range(looks):
+        pieces = space.pieces(device, int(random.integers(len(space.levels))), random)
+        inputs = space.inputs(device, pieces)
+        if not inputs.move_mask.any():
+            continue
+        drawn = sampled_moves(scorer(inputs), inputs, moves, random)
+        worth = gains(units, device, pieces, drawn)
+        visited.append(MoveExample(inputs, drawn, worth))
+        device = _after(units, device, pieces, drawn, worth)
+    return visited
+
+
+def sampled_moves(logits: FloatArray, inputs: PlacerInputs, count: int, random: np.random.Generator) -> IntArray:
+    """[count, 2] moves drawn from the softmax of the logits, one independent of the other, as PPO takes them."""
+    allowed = np.flatnonzero(inputs.move_mask.ravel() > 0)
+    values = logits.ravel()[allowed]
+    share = np.exp(values - values.max())
+    drawn = allowed[random.choice(allowed.size, size=count, p=share / share.sum())]
+    return np.stack(np.divmod(drawn, inputs.move_mask.shape[1]), axis=1)
+
+
+def _after(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray, worth: FloatArray) -> IntArray:
+    score, at_look = score_of(units, device), device
+    for i in np.argsort(-worth, kind="stable").tolist():
+        if worth[i] <= 0:
+            break
+        members = pieces.members(int(moves[i, 0]))
+        if (device[members] != at_look[members]).any():
+            continue
+        changed = device.copy()
+        changed[members] = moves[i, 1]
+        drawn = score_of(units, changed)
+        if drawn < score:
+            device, score = changed, drawn
+    return device
+
+
+def traced_graph(name: str) -> PlacementGraph:
+    """The step of a built-in model, timed by the roofline of a V100; this takes jax, and for some models minutes."""
+    from automap_models.cost.kernels import roofline_times
+    from automap_models.formats.hardware_yaml import DEFAULT_DEVICE, read_device
+    from automap_models.hlo.adapter import trace
+    from automap_models.hlo.graph import instruction_graph
+    from automap_models.hlo.step_graph import step_graph
+    from automap_models.workloads.registry import build
+
+    graph = instruction_graph(trace(build(name)))
+    accelerator, host = (roofline_times(graph, read_device(kind)) for kind in (DEFAULT_DEVICE, "cpu"))
+    return step_graph(graph, accelerator, host, {}, link_bytes_per_s=12e9, accelerators=4, accelerator_bytes=32e9)
+
+
+def _chosen(inputs: PlacerInputs, moves: int, scorer: Scorer | None, random: np.random.Generator) -> IntArray:
+    """[≤ moves, 2]: a third drawn all alike, two thirds where the piece has neighbours, or half by the network."""
+    near = inputs.pairs[:, :, 1] + inputs.pairs[:, :, 2]
+    drawn = [
+        drawn_moves(np.zeros(near.shape), inputs, moves // 3, 1.0, random),
+        drawn_moves(np.where(near > 0, 0.0, -5.0), inputs, moves // 3, 0.0, random),
+    ]
+    if scorer is not None:
+        drawn.append(drawn_moves(scorer(inputs), inputs, moves // 3, 0.0, random))
+    return np.unique(np.concatenate(drawn), axis=0)
+
+
+def gains(units: StepUnits, device: IntArray, pieces: Pieces, moves: IntArray) -> FloatArray:
+    """[m] what each move takes off the step, as a share of it; MISFIT for one that passes the memory further."""
+    score = score_of(units, device)
+    different, inverse = np.unique(moves, axis=0, return_inverse=True)
+    worth = np.empty(len(different))
+    for i, (piece, target) in enumerate(different.tolist()):
+        changed = device.copy()
+        changed[pieces.members(piece)] = target
+        drawn = score_of(units, changed)
+        worth[i] = 1.0 - drawn.value_s / max(score.value_s, 1e-15)
+        if drawn.excess_bytes > score.excess_bytes:
+            worth[i] = MISFIT
+    return worth[inverse.ravel()]
+
+
+def stacked(group: list[PlacerInputs]) -> dict[str, NDArray[np.generic]]:
+    """Name → the arrays of several placements with a batch dimension, padded to the largest."""
+    names = list(vars(group[0]))
+    return {name: _stack([getattr(one, name) for one in group]) for name in names}
+
+
+def _stack(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    shape = np.max([array.shape for array in arrays], axis=0)
+    out = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
+    for row, array in zip(out, arrays, strict=True):
+        row[tuple(slice(0, size) for size in array.shape)] = array
+    return out
