@@ -16,6 +16,7 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.grid import Grid
+from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.planners.strategies.search import Search, SearchCounts
 from automap_models.simulate.strategy import require_device
@@ -79,7 +80,9 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         """
         orders, counts = node_orders(problem.cluster), SearchCounts()
         left_s = float("inf")
-        begun_s, chosen, incumbent = time.process_time(), None, None
+        begun_s = time.process_time()
+        chosen: Search | None = None
+        incumbent: Incumbent | None = None
         for number, cluster in enumerate(orders):
             spent_s = time.process_time() - begun_s
             share_s = max(0.0, self.config.budget_s - spent_s) / (len(orders) - number)
