@@ -161,6 +161,22 @@ WORKLOADS: dict[str, Workload] = {
         "automap_models.workloads.inception:INCEPTION_V3",
         batch=32,
     ),
+    **{
+        f"transformer_xl_{layers}": Workload(
+            f"Transformer-XL with {layers} layers of width 512 (arXiv 1901.02860), four segments of 128",
+            parameters,
+            f"automap_models.workloads.transformer_xl:TRANSFORMER_XL_{layers}",
+            batch=16,
+            sequence=512,
+        )
+        for layers, parameters in ((2, 6_930_636), (4, 13_755_596), (8, 27_405_516))
+    },
+    "amoebanet_d": Workload(
+        "AmoebaNet-D with 18 normal cells and 208 filters (arXiv 1802.01548; GPipe, arXiv 1811.06965)",
+        81_505_540,
+        "automap_models.workloads.amoebanet:AMOEBANET_D",
+        batch=32,
+    ),
     "gpt2": _published("GPT-2 (Radford et al. 2019)", 124_439_808, 1024, longest=1024),
     "gpt2-large": _published("GPT-2 large (Radford et al. 2019)", 774_030_080, 1024, longest=1024),
     "gpt3-175b": _published(

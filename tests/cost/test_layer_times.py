@@ -47,10 +47,10 @@ def _product(rows: float, columns: float, depth: float, marks: tuple[int, int, i
     return _layer(kernels)
 
 
-def test_a_product_takes_its_flop_over_what_its_sides_let_it_reach() -> None:
-    """Sides of 64, 192 and 448 reach 1/2, 3/4 and 7/8 of half the peak."""
-    expected = 2 * 64 * 192 * 448 / (1e14 * 0.5 * 0.5 * 0.75 * 0.875)
-    assert _times(_product(64, 192, 448, (0, 0, 0, 0))).forward == pytest.approx(expected + 1e-6)
+def test_a_product_takes_its_flop_over_what_its_tiles_and_depth_let_it_reach() -> None:
+    """A depth of 448 reaches 7/8 of half the peak; tiles of 256 × 128 are the largest, and filled."""
+    expected = 2 * 1024 * 1024 * 448 / (1e14 * 0.5 * 0.875)
+    assert _times(_product(1024, 1024, 448, (0, 0, 0, 0))).forward == pytest.approx(expected + 1e-6)
 
 
 def test_a_thin_product_takes_its_bytes() -> None:

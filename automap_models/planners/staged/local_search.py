@@ -69,7 +69,7 @@ def _descend(tables: StageTables, route: Route, deadline: Deadline) -> Route:
     by_boundary, by_device = _powers(tables.end // 4), _powers(tables.replicas_in_all // 4)
     while not deadline.passed:
         k, d = route.boundary, route.device
-        near = [_every_pair(tables, s, k[s] + by_boundary, d[s] + by_device) for s in range(1, tables.stages)]
+        near = [every_pair(tables, s, k[s] + by_boundary, d[s] + by_device) for s in range(1, tables.stages)]
         shorter = shortest_through(tables, route, near)
         if shorter is None:
             break
@@ -83,7 +83,7 @@ def _powers(most: int) -> IntArray:
     return np.concatenate((-some[::-1], [0], some))
 
 
-def _every_pair(tables: StageTables, stage: int, boundary: IntArray, device: IntArray) -> Places:
+def every_pair(tables: StageTables, stage: int, boundary: IntArray, device: IntArray) -> Places:
     """Those boundaries with those devices, where they leave enough for the stages before and after."""
     first, last = tables.windows[stage]
     k = np.unique(boundary[(boundary >= first) & (boundary <= last)])
@@ -104,7 +104,7 @@ def _coarse(tables: StageTables, cluster: Cluster, start: Route) -> Route:
         size *= 2
     k, d = np.arange(stride, tables.end, stride), np.arange(size, cluster.devices, size)
     anything = Route(start.boundary, start.device, np.inf)
-    coarse = shortest_through(tables, anything, [_every_pair(tables, s, k, d) for s in range(1, tables.stages)])
+    coarse = shortest_through(tables, anything, [every_pair(tables, s, k, d) for s in range(1, tables.stages)])
     return start if coarse is None else coarse
 
 
@@ -140,7 +140,7 @@ def _joined(tables: StageTables, routes: Sequence[Route], stage: int) -> Places:
     around = np.arange(-1, 2)
     k = np.add.outer([route.boundary[stage] for route in routes], around)
     d = np.add.outer([route.device[stage] for route in routes], around)
-    return _every_pair(tables, stage, k.ravel(), d.ravel())
+    return every_pair(tables, stage, k.ravel(), d.ravel())
 
 
 def _scattered(tables: StageTables, route: Route, stage: int, rng: np.random.Generator, share: float) -> Places:
@@ -148,7 +148,7 @@ def _scattered(tables: StageTables, route: Route, stage: int, rng: np.random.Gen
     k, d = route.boundary[stage], route.device[stage]
     by_boundary = _offsets(rng, int(share * BOUNDARIES), tables.end // 3)
     by_device = _offsets(rng, int(share * DEVICES), tables.replicas_in_all // 2)
-    return _every_pair(tables, stage, np.append(k + by_boundary, k), np.append(d + by_device, d))
+    return every_pair(tables, stage, np.append(k + by_boundary, k), np.append(d + by_device, d))
 
 
 def _offsets(rng: np.random.Generator, count: int | tuple[int, int], most: int) -> IntArray:

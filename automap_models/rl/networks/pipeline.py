@@ -211,8 +211,8 @@ class SplitQNetwork(nn.Module):
         For a cut on a cluster of more devices than the tables have units it is a real plan, if not the best of that
         cut.
         """
-        left = problems.stages.long() - 1 - partial.step // 2
-        return (left <= 1) & (self.exact_last > 0)
+        last = 1 if self.exact_last else -1
+        return problems.stages.long() - 1 - partial.step // 2 <= last
 
     def floor(self, described: Description) -> Tensor:
         """[B] values below this need not be told apart (HOPELESS); -∞ for a network that does without estimates."""

@@ -24,9 +24,11 @@ from automap_models.envs.pipeline import env as pipeline
 from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.staged.baselines import UniformPlanner
+from automap_models.planners.staged.exact import ExactPlanner
 from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner, grouped
 from automap_models.planners.staged.stage_tables import stage_tables
 from automap_models.rl import targets
+from automap_models.simulate.step import step_cost
 from automap_models.train import export
 from automap_models.train.rainbow import RainbowModule
 
@@ -57,8 +59,8 @@ def trained(
     return Trained(file, module, problems)
 
 
-def planner(trained: Trained, beam: int = 1) -> PolicyPlanner:
-    return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file))
+def planner(trained: Trained, beam: int = 1, reach: int = 0) -> PolicyPlanner:
+    return PolicyPlanner(PolicyConfig(beam=beam, policy=trained.file, reach=reach))
 
 
 def greedy_in_torch(
@@ -89,10 +91,12 @@ def test_greedy_plans_are_those_of_the_network_stepped_in_torch(trained: Trained
         assert plan.planner == "policy"
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(trained: Trained, beam: int) -> None:
+@pytest.mark.parametrize(("beam", "reach"), [(1, 0), (4, 0), (4, 2)])
+def test_a_batch_of_mixed_sizes_is_planned_like_its_problems_one_by_one(
+    trained: Trained, beam: int, reach: int
+) -> None:
     assert len({problem.stages for problem in trained.problems}) == 3
-    by_policy = planner(trained, beam)
+    by_policy = planner(trained, beam, reach)
     plans = by_policy.raw_plans(trained.problems)
     assert plans == [by_policy.raw_plans([problem])[0] for problem in trained.problems]
     assert by_policy.raw_plans([]) == []
@@ -143,6 +147,47 @@ def test_a_beam_returns_its_shortest_plan_that_fits(trained: Trained) -> None:
         else:
             least = min(cost.memory_bytes.max() for cost in costs)
             assert best.memory_bytes.max() == pytest.approx(least, rel=1e-6)
+
+
+def test_plans_are_joined_to_one_that_is_no_longer_and_near_them(trained: Trained) -> None:
+    """A network that decides nothing sensible leaves much to join; with places for every plan the optimum comes out."""
+    exact = ExactPlanner()
+    shorter = whole = 0
+    for problem in trained.problems[:20]:
+        lengths = []
+        for reach in (0, 1, POINTS):
+            plan = planner(trained, 3, reach).raw_plans([problem])[0]
+            assert plan is not None
+            assert plan.check_valid(problem) == (True, "")
+            cost = plan_cost(problem, plan)
+            lengths.append(cost.length_s if cost.feasible else np.inf)
+        assert lengths[0] * (1 + 1e-9) >= lengths[1]
+        shorter += lengths[1] < lengths[0]
+        best = exact.solve(problem)
+        if best.plan is not None:
+            assert lengths[2] >= best.cost.length_s * (1 - 1e-9)
+            whole += lengths[2] <= best.cost.length_s * (1 + 1e-9)
+    assert shorter > 10
+    assert whole > 10
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained: Trained, schedule: str) -> None:
+    others = 0
+    for problem in [replace(problem, schedule=schedule) for problem in trained.problems[:20]]:
+        plans = [
+            StagedPlan(problem.grid.to_instructions(points), devices, problem.micro_batches, "policy")
+            for points, devices in planned(trained, problem, 6)
+        ]
+        costs = [step_cost(problem, plan) for plan in plans]
+        steps = [cost.step_s if cost.feasible else np.inf for cost in costs]
+        chosen = planner(trained, 6).raw_plans([problem])[0]
+        assert chosen is not None
+        if min(steps) < np.inf:
+            assert step_cost(problem, chosen).step_s == pytest.approx(min(steps), rel=1e-9)
+            shortest = min((cost.length_s, i) for i, cost in enumerate(costs) if cost.feasible)[1]
+            others += steps[shortest] > min(steps) * (1 + 1e-6)
+    assert others > 0  # the one with the shortest length L is another now and then
 
 
 def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
