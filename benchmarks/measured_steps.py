@@ -51,6 +51,8 @@ FloatArray = NDArray[np.float64]
 
 LEAST_PLANS = 4
 """Of a group whose plans are ranked."""
+FAR = math.log(1.03)
+"""Of logarithms of two steps that noise does not order."""
 LEAST_SPREAD = 1.3
 """Of the slowest over the fastest plan of a group that counts for the mean."""
 
@@ -126,6 +128,7 @@ class Ranking:
         plans: how many.
         spread: the slowest measured over the fastest.
         tau: Kendall's, of predicted and measured seconds.
+        far: the same over pairs whose measured seconds are FAR apart, see `far_tau`; NaN where there are none.
         ceiling: mean of what a perfect prediction would reach, see `tau_ceiling`; NaN where nothing was repeated.
         loss: of the plan that is predicted to be the fastest over the fastest, a share of 1.
     """
@@ -134,6 +137,7 @@ class Ranking:
     plans: int
     spread: float
     tau: float
+    far: float
     ceiling: float
     loss: float
 
@@ -148,7 +152,18 @@ def ranking(name: str, plans: Sequence[Plan], noise: float = math.nan) -> Rankin
     best = min(measured)
     tau = float(kendalltau(predicted, measured).statistic)
     chosen = measured[int(np.argmin(predicted))]
-    return Ranking(name, len(measured), max(measured) / best, tau, tau_ceiling(plans, noise), chosen / best - 1)
+    ceiling = tau_ceiling(plans, noise)
+    return Ranking(name, len(measured), max(measured) / best, tau, far_tau(plans), ceiling, chosen / best - 1)
+
+
+def far_tau(plans: Sequence[Plan]) -> float:
+    """Of pairs whose measured seconds are FAR apart: share ordered rightly minus share ordered wrongly."""
+    predicted, measured = (np.log([plan[i] for plan in plans]) for i in (0, 1))
+    one, other = np.triu_indices(len(plans), 1)
+    apart = measured[one] - measured[other]
+    signs = np.sign(apart) * np.sign(predicted[one] - predicted[other])
+    far = np.abs(apart) > FAR
+    return float(signs[far].mean()) if far.any() else math.nan
 
 
 def rankings(prices: Iterable[Price]) -> list[Ranking]:
@@ -221,17 +236,27 @@ def tables(prices: list[Price]) -> list[Table]:
         right, known = verdicts(own)
         counts = [len(own), sum(price.estimate is not None for price in own)]
         by_source.add_row(source, *map(str, counts), *_cells(own, "step_s"), *_cells(own, "memory"), f"{right}/{known}")
-    ranked = Table("group", "plans", "slowest / fastest", "Kendall τ", "a perfect one's", "chosen over best")
+    ranked = Table(
+        "group", "plans", "slowest / fastest", "Kendall τ", "> 3 % apart", "a perfect one's", "chosen over best"
+    )
     groups = rankings(prices)
     for group in sorted(groups, key=lambda group: -group.spread):
         ceiling = "" if math.isnan(group.ceiling) else f"{group.ceiling:.2f}"
-        cells = str(group.plans), f"{group.spread:.2f}", f"{group.tau:.2f}", ceiling, f"{100 * group.loss:.1f} %"
+        cells = (
+            str(group.plans),
+            f"{group.spread:.2f}",
+            f"{group.tau:.2f}",
+            f"{group.far:.2f}",
+            ceiling,
+            f"{100 * group.loss:.1f} %",
+        )
         ranked.add_row(group.name, *cells)
-    wide = [group for group in groups if group.spread > LEAST_SPREAD]
-    if wide:
-        tau, loss = np.mean([group.tau for group in wide]), np.mean([group.loss for group in wide])
-        cells = str(len(wide)), "", f"{tau:.2f}", "", f"{100 * loss:.1f} %"
-        ranked.add_row(f"mean of spread > {LEAST_SPREAD}", *cells)
+    for least in (LEAST_SPREAD, 1.0):
+        wide = [group for group in groups if group.spread > least]
+        if wide:
+            tau, far, loss = (np.nanmean([getattr(group, name) for group in wide]) for name in ("tau", "far", "loss"))
+            cells = str(len(wide)), "", f"{tau:.2f}", f"{far:.2f}", "", f"{100 * loss:.1f} %"
+            ranked.add_row(f"mean of spread > {least}", *cells)
     return [by_source, ranked]
 
 

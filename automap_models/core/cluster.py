@@ -82,10 +82,12 @@ class Cluster:
         name: what people call it.
         groups: of a mixed cluster, in the order of its devices.
         device: name of the kind of device that all nodes have; empty where nobody says, and of a mixed cluster.
+        links: [G][G] how many links lead from each device of a node to each other one, where not all devices reach one
+            another alike; `intra` is then of all links of a device. Empty is a switch, and so it is of mixed clusters.
 
     Raises:
         BadInput: a size or a speed that is not positive or cannot be meant (core.profile), more than MAX_DEVICES
-            devices, or fields that are not those of the groups.
+            devices, fields that are not those of the groups, or links that are not between the devices of a node.
     """
 
     nodes: int
@@ -96,6 +98,7 @@ class Cluster:
     name: str = "cluster"
     groups: tuple[NodeGroup, ...] = ()
     device: str = ""
+    links: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"cluster {self.name}"
@@ -109,6 +112,28 @@ class Cluster:
             raise BadInput(what, where=where, do=f"give at most {MAX_DEVICES} devices in all")
         if self.groups and _least(self.groups) != {key: getattr(self, key) for key in _SUMMARY}:
             raise BadInput("has numbers that its groups have not", where=where, do="make it with Cluster.of_groups")
+        if self.links:
+            self._check_links(where)
+
+    def _check_links(self, where: str) -> None:
+        wrong = ""
+        if self.groups:
+            wrong = "of a mixed cluster"
+        elif {len(self.links), *map(len, self.links)} != {self.devices_per_node}:
+            wrong = f"not {self.devices_per_node} × {self.devices_per_node}, as a node has devices"
+        elif any(
+            isinstance(count, bool) or not isinstance(count, int) or count < 0 for row in self.links for count in row
+        ):
+            wrong = "not whole numbers ≥ 0"
+        elif any(self.links[i][i] for i in range(len(self.links))) or self.links != tuple(
+            zip(*self.links, strict=True)
+        ):
+            wrong = "not the same both ways, or of a device to itself"
+        elif len(self.links) > 1 and not all(map(sum, self.links)):
+            wrong = "none of some device"
+        if wrong:
+            do = "give the numbers of links that nvidia-smi topo -m prints (NV2 is 2), or leave them out"
+            raise BadInput(f"links are {wrong}", where=where, do=do)
 
     @classmethod
     def of_groups(cls, groups: Sequence[NodeGroup], name: str = "cluster") -> Cluster:

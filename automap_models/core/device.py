@@ -25,7 +25,8 @@ class StepConstants:
 
     Attributes:
         product_efficiency: share of the peak that products of large matrices reach, in (0, 1].
-        half_size: rows, columns or depth of a product at which it reaches half of that.
+        half_size: depth of a product at which it reaches half of that, and what small tiles of it lose, elements; see
+            `product_efficiencies`.
         attention_efficiency: share of the peak that a flash kernel reaches.
         bandwidth_efficiency: share of the memory's bandwidth that other kernels reach.
         launch_s: what each kernel costs beside its work, seconds.
@@ -54,17 +55,40 @@ class StepConstants:
                 do = "give a share in (0, 1]" if of_share else "give a number of 0 or more; of overlap, up to 1"
                 raise BadInput(f"{field.name} is {value!r}", where="step", do=do)
 
-    def product_efficiencies(self, sizes: FloatArray) -> FloatArray:
-        """[…] share of the peak that products of these sizes reach: each short side loses.
+    def product_efficiencies(self, sizes: FloatArray, multiprocessors: int | None) -> FloatArray:
+        """[n] share of the peak that products of these sizes reach.
 
-            product_efficiency · Π x / (x + half_size)    over rows, columns and depth x
+            product_efficiency · depth / (depth + half_size) · best tile's (whole · filled · side)
+
+            rows                  The result is computed in tiles, one by a multiprocessor at a time.
+            ┌────┬────┬──┐        whole    elements of the result over those of its tiles
+            │    │    │  │        filled   tiles over what the rounds of the multiprocessors hold, the last one, too
+            ├────┼────┼──┤        side     1 / (1 + half_size · (1/a + 1/b - 3/256)): for a product of two numbers a
+            └────┴────┴──┘                 tile of a × b reads 1/a + 1/b operands, the largest one 3/256
+
+        Libraries choose among tiles (TILES) by the product's size. That is tile and wave quantization of NVIDIA's
+        "Matrix Multiplication Background User's Guide".
 
         Args:
-            sizes: […, 3] rows, columns and depth of each product.
+            sizes: [n, 4] how many products, rows, columns and depth.
+            multiprocessors: of the device; None counts no rounds.
         """
-        return np.asarray(self.product_efficiency * np.prod(sizes / (sizes + self.half_size), axis=-1))
+        count, rows, columns, depth = np.asarray(sizes, np.float64).T
+        high, wide = np.array(TILES, np.float64).T
+        tiles = count[:, None] * np.ceil(rows[:, None] / high) * np.ceil(columns[:, None] / wide)
+        shares = (count * rows * columns)[:, None] / (tiles * high * wide)
+        if multiprocessors is not None:
+            shares *= tiles / multiprocessors / np.ceil(tiles / multiprocessors)
+        read = 1.0 / high + 1.0 / wide
+        best = (shares / (1.0 + self.half_size * (read - read.min()))).max(axis=1)
+        return np.asarray(self.product_efficiency * best * depth / (depth + self.half_size))
 
 
+TILES = (
+    *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64)),
+    *((128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 128)),
+)
+"""Rows and columns of the parts of a result that a multiprocessor computes at a time."""
 ALIGNED = ((64, 1.0), (8, 0.93), (1, 0.07))
 """Elements that the sides of a product in 16 or 8 bits are multiples of, and the share of the aligned rate that it
 then reaches: matrix units take sides of 8 elements, full tiles 64. Of all kinds of devices; fitted with them."""
@@ -96,6 +120,9 @@ class Device:
         compute_efficiency, bandwidth_efficiency: attainable share of the peaks, in (0, 1].
         winograd: whether 3×3 convolutions of stride 1 in float32 run by Winograd's algorithm, as cuDNN's do.
         launch_s: what each kernel costs beside its work, seconds.
+        multiprocessors: that compute tiles of a product beside one another; None where it is not known.
+        sustained: share of the peaks at the clock that the device's power limit lets products of training steps run at,
+            where that is lower than the one the peaks are of.
         step: constants of the training step under a strategy; None where none have been fitted.
 
     Raises:
@@ -110,6 +137,8 @@ class Device:
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    multiprocessors: int | None = None
+    sustained: float = 1.0
     step: StepConstants | None = None
 
     def __post_init__(self) -> None:
@@ -120,11 +149,13 @@ class Device:
         for key, value in {**peaks, "vector": self.vector, "bandwidth": self.bandwidth}.items():
             if not 0 < value < math.inf:
                 raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
-        for key in ("compute_efficiency", "bandwidth_efficiency"):
+        for key in ("compute_efficiency", "bandwidth_efficiency", "sustained"):
             if not 0 < getattr(self, key) <= 1:
                 raise BadInput(f"{key} is {getattr(self, key)!r}", where=where, do="give a share in (0, 1]")
         if not 0 <= self.launch_s < math.inf:
             raise BadInput(f"launch_s is {self.launch_s!r}", where=where, do="give seconds ≥ 0")
+        if self.multiprocessors is not None and self.multiprocessors < 1:
+            raise BadInput(f"multiprocessors is {self.multiprocessors!r}", where=where, do="give a number ≥ 1")
 
     @property
     def matrix_rates(self) -> tuple[tuple[str, float], ...]:

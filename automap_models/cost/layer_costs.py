@@ -194,6 +194,6 @@ class LayerCosting:
         weight_bytes, _, _ = parameter_bytes(strategy, self.runtime.gradient_bytes)
         gather = groups.gather_s(others * weight_bytes, of_experts * weight_bytes, pieces)
         overlap = max(PREFETCHED if self.runtime.prefetches else 0.0, self.constants.overlap)
-        forward = exposed_s(gather, times.forward, overlap)
-        computed = times.input + times.weight + recompute
+        forward = exposed_s(gather, times.forward - times.hidden_context[0], overlap)
+        computed = times.input + times.weight + recompute - times.hidden_context[1]
         return (forward, exposed_s(2 * gather, computed, overlap)), gather - forward  # gradients are as large

@@ -4,7 +4,7 @@
 
 A kernel takes the longer of its arithmetic and of its bytes, and its launch:
 
-    product   FLOP / (peak · efficiency(rows, columns, depth) · alignment)     efficiency, alignment: core.device
+    product   FLOP / (peak · efficiency(count, rows, columns, depth) · alignment)     both: core.device
     any       bytes / (bandwidth · share)
 
 Alignment is that of blocks; frameworks pad a vocabulary.
@@ -154,6 +154,7 @@ class LayerTimes(NamedTuple):
         again: what selective recomputation runs again.
         tensor, context, experts: forward and backward: sums of tensor parallelism; keys and values on their way that
             attention does not hide; tokens on their way to experts and back.
+        hidden_context: keys and values on their way that attention hides; nothing else can hide behind it then.
     """
 
     forward: float
@@ -162,6 +163,7 @@ class LayerTimes(NamedTuple):
     again: float
     tensor: tuple[float, float]
     context: tuple[float, float]
+    hidden_context: tuple[float, float]
     experts: tuple[float, float]
 
     @property
@@ -200,8 +202,9 @@ class StepClock:
         self.strategy, self.groups, self.shares, self.runtime = strategy, groups, shares, runtime
         self.constants: StepConstants = device.required_step
         self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
-        self.peak = device.matrix_peak(strategy.dtype)
-        self.fp8_peak = device.matrix_peak("float8") if strategy.precision == "fp8" else None
+        self.multiprocessors = device.multiprocessors
+        self.peak = device.sustained * device.matrix_peak(strategy.dtype)
+        self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
     def layer(self, work: LayerWork, block: bool) -> LayerTimes:
         """Times of a layer.
@@ -213,6 +216,7 @@ class StepClock:
         kernels = self._kernels(work, block)
         groups, shares = self.groups, self.shares
         passed_on_s = groups.context.passed_on_s(shares.bytes_of(work.context, gathered=True))
+        hidden = (min(passed_on_s, kernels.core_forward), min(2 * passed_on_s, kernels.core_backward))
         exchanges_s = 2 * groups.experts.all_to_all_s(shares.bytes_of(work.exchanged))
         forward, inputs, weights = kernels.passes.tolist()
         return LayerTimes(
@@ -221,10 +225,8 @@ class StepClock:
             weight=weights,
             again=kernels.again,
             tensor=(self._sums_s(work.sums_forward), self._sums_s(work.sums_backward)),
-            context=(
-                max(0.0, passed_on_s - kernels.core_forward),
-                max(0.0, 2 * passed_on_s - kernels.core_backward),
-            ),
+            context=(passed_on_s - hidden[0], 2 * passed_on_s - hidden[1]),
+            hidden_context=hidden,
             experts=(exchanges_s, exchanges_s),
         )
 
@@ -241,7 +243,7 @@ class StepClock:
         sizes = self.shares.sizes_of(kernels)[is_product]
         flop = np.zeros(len(kernels))
         flop[is_product] = 2.0 * sizes.prod(axis=1)
-        computed_s = flop[is_product] / self._rates(sizes[:, 1:], core[is_product], block)
+        computed_s = flop[is_product] / self._rates(sizes, core[is_product], block)
         times_s[is_product] = np.maximum(times_s[is_product], computed_s)
         times_s += self.constants.launch_s
         times_s[kernels.casts] *= self.runtime.gradient_moved_bytes / CAST_GRADIENT_BYTES
@@ -259,13 +261,13 @@ class StepClock:
         return _KernelTimes(others + cores, float(cores[0]), float(cores[1] + cores[2]), again)
 
     def _rates(self, sizes: FloatArray, core: BoolArray, block: bool) -> FloatArray:
-        """[n] FLOP/s of products of these rows, columns and depths."""
-        rates = self.peak * self.constants.product_efficiencies(sizes)
+        """[n] FLOP/s of products; `sizes`, [n, 4], are how many, rows, columns and depth."""
+        rates = self.peak * self.constants.product_efficiencies(sizes, self.multiprocessors)
         if not block or self.strategy.precision == "fp32":
             return rates
         if self.fp8_peak is not None:
             rates = np.where(core, rates, rates * (self.fp8_peak / self.peak))
-        return rates * alignment_shares(sizes)
+        return rates * alignment_shares(sizes[:, 1:])
 
     def _casts_s(self, kernels: Kernels) -> FloatArray:
         """[n] seconds of casting to 8 bits what products are the first to read."""

@@ -17,6 +17,10 @@ node at once, links of w bytes/s a device inside and x a node across (after the 
     hierarchical   2 (g-1)/g · B/w + 2 (N-1)/N · B · k/x                  all-reduce only
 
 Each step of them takes a latency, too: a ring all-reduce has 2(n-1), a tree 2(g-1) + 2 log2 N.
+
+In a node whose devices have links of their own to one another (`Cluster.links`) a group has those between its members:
+rings enter and leave each member over them, so w is that of the member that has fewest. In the hybrid cube mesh of 8
+V100, where a device has 6 links, two neighbours have 1 or 2, the devices 0 to 3 have 4, and 0, 2, 4, 6 have 2.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ from automap_models.core.schedules import SCHEDULES, rank_of
 from automap_models.core.strategy import Strategy
 from automap_models.cost.collectives import group_spans
 
+UNLINKED = 0.5
+"""Links that devices have which are not linked: PCIe 3.0 × 16 has 12 to 13 GB/s, an NVLink of V100 25."""
 LATENCY_S = 8e-6
 """Of a step of a collective, and of a message; of all kinds of devices, and fitted with their constants."""
 
@@ -108,7 +114,7 @@ class ProcessGroups:
         crossing: [pp·vp-1] devices of a node that send to another node at once between two virtual stages; 0 where the
             ends are in the same nodes, -1 where they are the same devices.
         ends_crossing: the same between the first and the last rank of the pipeline.
-        intra, inter: as of a ProcessGroup.
+        intra, inter: as of a ProcessGroup; of messages between ranks of the pipeline.
     """
 
     tensor: ProcessGroup
@@ -148,9 +154,48 @@ def process_groups(strategy: Strategy, cluster: Cluster, constants: StepConstant
     placement = SCHEDULES[strategy.schedule].placement
     lies = [rank_of(stage, strategy.pp, placement) for stage in range(strategy.stages)]
     crossing = tuple(-1 if one == other else ranks[min(one, other), max(one, other)] for one, other in pairwise(lies))
-    tensor, context, experts, data, expert_data = (ProcessGroup(*span, intra, inter) for span in spans)
+    shares, of_messages = _link_shares(sizes, cluster.links) if cluster.links else ((1.0,) * len(spans), 1.0)
+    tensor, context, experts, data, expert_data = (
+        ProcessGroup(*span, intra * share, inter) for span, share in zip(spans, shares, strict=True)
+    )
     ends = ranks[0, strategy.pp - 1]
-    return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra, inter)
+    return ProcessGroups(tensor, context, experts, data, expert_data, crossing, ends, intra * of_messages, inter)
+
+
+_AXES: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
+"""Of the mesh of pp, dp / ep, ep, cp and tp: those of tp, cp, ep, the same weights, the same experts."""
+
+
+@lru_cache(maxsize=8192)
+def _link_shares(
+    sizes: tuple[int, int, int, int, int], links: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[float, ...], float]:
+    """Least share of a device's links that lead to members of its group, of each kind of groups; and of those that lead
+    to its partner in the next rank of the pipeline.
+
+    Args:
+        sizes: of the axes of the mesh.
+        links: of a node, see `Cluster`.
+    """
+    counts, per_node = np.array(links, np.float64), len(links)
+    whole = counts.sum(axis=1)
+    devices = np.arange(math.prod(sizes)).reshape(sizes)
+
+    def least(groups: NDArray[np.int64]) -> float:
+        shares = [1.0]
+        for group in groups:
+            for node in np.unique(group // per_node):
+                members = group[group // per_node == node] % per_node
+                if members.size > 1:
+                    linked = counts[np.ix_(members, members)].sum(axis=1)
+                    shares.append(float((np.maximum(linked, UNLINKED) / whole[members]).min()))
+        return min(shares)
+
+    of_groups = [np.moveaxis(devices, of, range(5 - len(of), 5)) for of in _AXES]
+    kinds = [of.reshape(-1, math.prod(sizes[axis] for axis in _AXES[i])) for i, of in enumerate(of_groups)]
+    ranks = devices.reshape(sizes[0], -1)
+    partners = np.stack([ranks[:-1].ravel(), ranks[1:].ravel()], axis=1)
+    return tuple(map(least, kinds)), least(partners)
 
 
 @lru_cache(maxsize=8192)
@@ -166,8 +211,7 @@ def _spans(
     devices = np.arange(math.prod(sizes))
     nodes = devices // bounds[0] if len(bounds) == 1 else np.searchsorted(bounds, devices, side="right")
     nodes = nodes.reshape(sizes)
-    axes: Sequence[tuple[int, ...]] = ((4,), (3,), (2,), (1, 2, 3), (1, 3))
-    spans = [_span(np.moveaxis(nodes, of, range(5 - len(of), 5)), [sizes[axis] for axis in of]) for of in axes]
+    spans = [_span(np.moveaxis(nodes, of, range(5 - len(of), 5)), [sizes[axis] for axis in of]) for of in _AXES]
     ranks = nodes.reshape(sizes[0], -1)
     pairs = [(rank, rank + 1) for rank in range(sizes[0] - 1)] + [(0, sizes[0] - 1)]
     return spans, {pair: _crossing(ranks[pair[0]], ranks[pair[1]]) for pair in pairs}

@@ -16,7 +16,17 @@ from automap_models.core.device import Device, StepConstants
 from automap_models.core.units import BYTES, BYTES_PER_S, FLOP_PER_S, SECONDS, Unit
 from automap_models.errors import BadInput
 from automap_models.formats.atomic import write_text
-from automap_models.formats.schema import Document, Text, Whole, convert, find_yaml, load_yaml, shipped_names, wrong
+from automap_models.formats.schema import (
+    Document,
+    Index,
+    Text,
+    Whole,
+    convert,
+    find_yaml,
+    load_yaml,
+    shipped_names,
+    wrong,
+)
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 UNITS: Mapping[str, Unit] = {
@@ -67,7 +77,7 @@ def _without_units(value: object, unit: Unit | None, at: str, where: str, do: st
 SIZES = ("nodes", "devices_per_node")
 RATES = ("intra", "inter", "memory")
 CLUSTER_KEYS = (
-    "it needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), or groups; optional: name, device"
+    "it needs nodes, devices_per_node, intra, inter (1 GB/s) and memory (9 GB), or groups; also: name, device, links"
 )
 GROUP_KEYS = (
     "each of its groups needs nodes, devices_per_node, intra, inter (130 GB/s) and memory (32 GB), and may have device "
@@ -124,6 +134,7 @@ class ClusterDocument(Document, kw_only=True):
     memory: float | UnsetType = UNSET
     device: Text | UnsetType = UNSET
     groups: Annotated[list[GroupDocument], Meta(min_length=1)] | UnsetType = UNSET
+    links: list[list[Index]] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         missing = next((key for key in (*SIZES, *RATES) if getattr(self, key) is UNSET), None)
@@ -143,6 +154,7 @@ class ClusterDocument(Document, kw_only=True):
             inter=float(cluster.inter),
             memory=float(cluster.memory),
             device=cluster.device or UNSET,
+            links=[list(row) for row in cluster.links] if cluster.links else UNSET,
         )
 
     def cluster(self, where: str, name: str = "cluster") -> Cluster:
@@ -151,7 +163,10 @@ class ClusterDocument(Document, kw_only=True):
         Raises:
             BadInput: a number out of range, naming its key; `where` says where the document comes from.
         """
-        given = {key: getattr(self, key) for key in (*SIZES, *RATES, "device") if getattr(self, key) is not UNSET}
+        keys = (*SIZES, *RATES, "device", "links")
+        given: dict[str, Any] = {key: getattr(self, key) for key in keys if getattr(self, key) is not UNSET}
+        if "links" in given:
+            given["links"] = tuple(map(tuple, given["links"]))
         name = self.name or name
         groups = () if self.groups is UNSET else self.groups
         if groups and given:
@@ -182,9 +197,9 @@ class ClusterDocument(Document, kw_only=True):
             what = f"{at} has {len(written)} group(s) of nodes, but cluster {cluster.name} has {len(expected)}"
             raise BadInput(what, where=where, do=do)
         for (path, own), (_, other) in zip(written.items(), expected.items(), strict=True):
-            for key in (*SIZES, *RATES, "device", "speed"):
+            for key in (*SIZES, *RATES, "device", "speed", "links"):
                 value, wanted = getattr(own, key, None), getattr(other, key, None)
-                if value != wanted and not (key in ("device", "speed") and {None, UNSET} & {value, wanted}):
+                if value != wanted and not (key in ("device", "speed", "links") and {None, UNSET} & {value, wanted}):
                     what = f"{at}{path}.{key} is {value}, but cluster {cluster.name} has {wanted}"
                     raise BadInput(what, where=where, do=do)
 
@@ -223,7 +238,8 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s and step"
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s, multiprocessors, "
+    "sustained and step"
 )
 
 
@@ -250,6 +266,8 @@ class DeviceDocument(Document):
     bandwidth_efficiency: float
     winograd: bool = False
     launch_s: float = 0.0
+    multiprocessors: Whole | None = None
+    sustained: float = 1.0
     step: StepConstantsDocument | None = None
     name: Text = ""
 
@@ -309,8 +327,7 @@ def write_device(path: str | os.PathLike[str], device: Device, comment: str = ""
 
     values = {field: getattr(device, field) for field in DeviceDocument.__struct_fields__}
     values |= {"matrix": dict(device.matrix), "step": None if device.step is None else asdict(device.step)}
-    if device.step is None:
-        del values["step"]
+    values = {field: value for field, value in values.items() if value is not None}
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     write_text(path, lines + yaml.safe_dump(values, sort_keys=False))
 

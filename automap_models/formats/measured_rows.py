@@ -277,7 +277,9 @@ def _hardware(row: RowDocument, source: SourceDocument) -> tuple[str, Cluster]:
         raise BadInput(f"{row.gpus} devices do not fill nodes of {per_node}", where="`gpus`")
     inter = usual.inter if row.topo else network_in(f"{row.note or ''}; {source.words}", per_node) or usual.inter
     memory = usual.memory * DATA_SHEET_GB
-    return device, replace(usual, nodes=nodes, devices_per_node=row.gpus // nodes, inter=inter, memory=memory)
+    held = row.gpus // nodes
+    links = tuple(line[:held] for line in usual.links[:held]) if per_node == usual.devices_per_node else ()
+    return device, replace(usual, nodes=nodes, devices_per_node=held, inter=inter, memory=memory, links=links)
 
 
 def network_in(words: str, devices_per_node: int) -> float | None:

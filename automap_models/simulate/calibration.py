@@ -29,7 +29,7 @@ from automap_models.simulate.measured import measured_estimate, passes_estimate
 FloatArray = NDArray[np.float64]
 
 USUAL = StepConstants(
-    product_efficiency=0.7,
+    product_efficiency=0.75,
     half_size=60.0,
     attention_efficiency=0.3,
     bandwidth_efficiency=0.65,

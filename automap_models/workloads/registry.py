@@ -161,12 +161,30 @@ WORKLOADS: dict[str, Workload] = {
         "automap_models.workloads.inception:INCEPTION_V3",
         batch=32,
     ),
+    **{
+        f"transformer_xl_{layers}": Workload(
+            f"Transformer-XL with {layers} layers of width 512 (arXiv 1901.02860), four segments of 128",
+            parameters,
+            f"automap_models.workloads.transformer_xl:TRANSFORMER_XL_{layers}",
+            batch=16,
+            sequence=512,
+        )
+        for layers, parameters in ((2, 6_930_636), (4, 13_755_596), (8, 27_405_516))
+    },
+    "amoebanet_d": Workload(
+        "AmoebaNet-D with 18 normal cells and 208 filters (arXiv 1802.01548; GPipe, arXiv 1811.06965)",
+        81_505_540,
+        "automap_models.workloads.amoebanet:AMOEBANET_D",
+        batch=32,
+    ),
     "gpt2": _published("GPT-2 (Radford et al. 2019)", 124_439_808, 1024, longest=1024),
     "gpt2-large": _published("GPT-2 large (Radford et al. 2019)", 774_030_080, 1024, longest=1024),
     "gpt3-175b": _published(
         "GPT-3 175B (arXiv 2005.14165), attention dense in all layers", 174_604_259_328, 2048, longest=2048
     ),
     "gpt-neox-20b": _published("GPT-NeoX-20B (arXiv 2204.06745)", 20_554_567_680, 2048, dtype="float16"),
+    "bloom-7b1": _published("BLOOM 7.1B (arXiv 2211.05100)", 7_069_016_064, 2048, dtype="float16"),
+    "bloom-176b": _published("BLOOM 176B (arXiv 2211.05100)", 176_247_271_424, 2048, dtype="bfloat16"),
     "bert-base": _published("BERT-base (arXiv 1810.04805), masked language model", 109_514_298, 512, longest=512),
     "bert-large": _published("BERT-large (arXiv 1810.04805), masked language model", 335_174_458, 512, longest=512),
     "t5-small": _published("T5-small (arXiv 1910.10683)", 60_506_624, 512),

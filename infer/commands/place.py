@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--finetune",
         metavar="TIME",
         type=quantity(SECONDS),
-        help="for learned: make moves for so long (default: a few seconds)",
+        help="for learned: go on making moves for so long",
     )
     how.add_argument("--policy", metavar="FILE", type=file_argument, help="for learned: another policy (.onnx)")
     how.add_argument(

@@ -36,6 +36,13 @@ def test_a_ranking_counts_pairs_and_what_the_chosen_plan_costs(benchmark: Module
     assert ranking.loss == pytest.approx(0.25)
 
 
+def test_pairs_that_noise_does_not_order_are_left_out(benchmark: ModuleType) -> None:
+    """The first two are 2 % apart and the wrong way round; of the five other pairs one is."""
+    plans = list(zip([2.0, 1.9, 3.0, 2.5], [5.0, 5.1, 6.0, 8.0], map(strategy, range(1, 5)), strict=True))
+    ranking = benchmark.ranking("", plans)
+    assert (ranking.tau, ranking.far) == (pytest.approx(2 / 6), pytest.approx(3 / 5))
+
+
 def strategy(micro_batch: int) -> Strategy:
     return Strategy(micro_batch=micro_batch, global_batch=12)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations_with_replacement, pairwise, permutations
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,7 @@ from automap_models.core.cluster import Cluster
 from automap_models.core.device import StepConstants
 from automap_models.core.strategy import Strategy
 from automap_models.cost.process_groups import LATENCY_S, ProcessGroup, ProcessGroups, process_groups
+from automap_models.formats.hardware_yaml import read_cluster
 
 HALF = StepConstants(
     product_efficiency=1.0,
@@ -111,3 +116,49 @@ def test_more_bytes_never_take_less_and_one_device_nothing(size: int, one: float
     for collective in (group.all_reduce_s, group.gather_s, group.all_to_all_s, group.passed_on_s):
         assert collective(min(one, other)) <= collective(max(one, other))
         assert size > 1 or collective(one) == 0.0
+
+
+CUBE_MESH = read_cluster("dgx-1").links
+
+
+def _mesh_share(**fields: int) -> tuple[float, float]:
+    """Share of `intra` that tensor and data parallelism have in two nodes of a hybrid cube mesh."""
+    cluster = Cluster(2, 8, 150e9, 50e9, 32e9, links=CUBE_MESH)
+    strategy = Strategy(micro_batch=1, global_batch=64, **fields)  # type: ignore[arg-type]
+    groups = process_groups(strategy, cluster, replace(HALF, intra_efficiency=1.0))
+    return groups.tensor.intra / 150e9, groups.data.intra / 150e9
+
+
+def test_the_cube_mesh_is_three_rings_through_all_devices() -> None:
+    """No link is left over ("NVIDIA DGX-1 With Tesla V100 System Architecture", white paper)."""
+    counts = np.array(CUBE_MESH)
+    rings = [ring for ring in permutations(range(1, 8)) if ring[0] < ring[-1]]
+    edges = [np.zeros_like(counts) for _ in rings]
+    for of, ring in zip(edges, rings, strict=True):
+        for one, other in pairwise((0, *ring, 0)):
+            of[one, other] += 1
+            of[other, one] += 1
+    possible = [of for of in edges if (of <= counts).all()]
+    assert any((a + b + c == counts).all() for a, b, c in combinations_with_replacement(possible, 3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "tensor", "data"),
+    [
+        ({"tp": 8, "dp": 2}, 6 / 6, 1.0),  # data: one member in each node
+        ({"tp": 4, "dp": 4}, 4 / 6, 1 / 6),  # 0 to 3 have 4, 4, 5, 5; 0–4 and 1–5 two links, 2–6 and 3–7 one
+        ({"tp": 2, "dp": 8}, 1 / 6, 2 / 6),  # 0–1 have one link, of 0, 2, 4, 6 the second has two
+        ({"dp": 16}, 1.0, 6 / 6),
+    ],
+)
+def test_groups_in_a_cube_mesh_have_the_links_between_their_members(
+    fields: dict[str, int], tensor: float, data: float
+) -> None:
+    assert _mesh_share(**fields) == pytest.approx((tensor, data))
+
+
+def test_devices_without_a_link_send_over_pcie() -> None:
+    """Ranks 0 and 1 of a pipeline have a link, 3 and 4 none: half a link of six."""
+    cluster = Cluster(1, 8, 150e9, 50e9, 32e9, links=CUBE_MESH)
+    groups = process_groups(Strategy(pp=8, micro_batch=1, global_batch=64), cluster, HALF)
+    assert groups.transfer_s(0, 1e9) == pytest.approx(LATENCY_S + 1e9 / (0.5 * 150e9 * 0.5 / 6))

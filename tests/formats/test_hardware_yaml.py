@@ -298,6 +298,35 @@ def test_every_key_is_read() -> None:
     )
 
 
+def test_multiprocessors_are_those_of_the_architectures_white_papers() -> None:
+    """Volta, Turing (T4), Ampere, Hopper (SXM), Blackwell: 80, 40, 108, 132, 148."""
+    counts = {"v100": 80, "t4": 40, "a100": 108, "a100-40": 108, "h100": 132, "h200": 132, "b200": 148}
+    assert {name: read_device(name).multiprocessors for name in counts} == counts
+
+
+def test_links_of_a_node_are_read_and_written() -> None:
+    links = [[0, 2, 1], [2, 0, 0], [1, 0, 0]]
+    uniform = {"nodes": 2, "devices_per_node": 3, "intra": 1e9, "inter": 1e9, "memory": 1e9, "links": links}
+    assert cluster(uniform).links == ((0, 2, 1), (2, 0, 0), (1, 0, 0))
+    assert cluster_document(cluster(uniform))["links"] == links
+    assert "links" not in cluster_document(replace(cluster(uniform), links=()))
+
+
+@pytest.mark.parametrize(
+    ("links", "wrong"),
+    [
+        ([[0, 1], [1, 0]], "not 3 × 3, as a node has devices"),
+        ([[0, 1, 1], [1, 0, 2], [1, 1, 0]], "not the same both ways, or of a device to itself"),
+        ([[1, 1, 1], [1, 0, 1], [1, 1, 0]], "not the same both ways, or of a device to itself"),
+        ([[0, 1, 0], [1, 0, 0], [0, 0, 0]], "none of some device"),
+    ],
+)
+def test_links_that_are_not_between_the_devices_of_a_node_are_refused(links: object, wrong: str) -> None:
+    uniform = {"nodes": 2, "devices_per_node": 3, "intra": 1e9, "inter": 1e9, "memory": 1e9, "links": links}
+    with pytest.raises(BadInput, match=f"here: links are {wrong}; give the numbers of links"):
+        cluster(uniform)
+
+
 def test_what_is_left_out_is_off_and_the_name_is_the_files(tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(without("name", "winograd", "launch_s")))
     read = read_device(tmp_path / "lab.yaml")

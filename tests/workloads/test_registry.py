@@ -18,6 +18,7 @@ from automap_models.errors import BadInput
 from automap_models.hlo.step import TrainingStep
 from automap_models.workloads import registry
 from automap_models.workloads.config_json import read_config
+from automap_models.workloads.training import Architecture
 
 GPT = {"gpt2_medium": (1024, 24, 16), "gpt2_xl": (1600, 48, 25), "gpt3_7b": (4096, 32, 32), "gpt3_13b": (5120, 40, 40)}
 """Name → width, layers, heads."""
@@ -28,10 +29,11 @@ WAVENETS = {"wavenet_2x18": (2, 18), "wavenet_4x36": (4, 36)}
 UNROLLED = tuple(f"{family}_{layers}" for family, sizes in RECURRENT.items() for layers in sizes)
 NAMES = (
     *("bert48", "t5_base", "t5_3b", "t5_11b", "vgg19", "resnet50", *GPT, "moe"),
-    *(*UNROLLED, *WAVENETS, "inception_v3"),
+    *(*UNROLLED, *WAVENETS, "inception_v3", *(f"transformer_xl_{layers}" for layers in (2, 4, 8)), "amoebanet_d"),
 )
 PUBLISHED_FILES = sorted((Path(registry.__file__).parent / "published").glob("*.json"))
 LARGE = ("t5_3b", "t5_11b", "gpt2_xl", "gpt3_7b", "gpt3_13b", "rnnlm_4", "rnnlm_8", "gnmt_4", "gnmt_8", "wavenet_4x36")
+LARGE = (*LARGE, "transformer_xl_4", "transformer_xl_8", "amoebanet_d")
 """Other sizes of models whose smallest size is tested, too."""
 build = cache(workloads.build)
 
@@ -142,6 +144,48 @@ def test_parameters_of_steps_that_are_placed_are_those_of_torchs_layers(name: st
 def test_inception_v3_has_keras_parameters_and_a_scale_for_each_normalised_channel() -> None:
     """Keras publishes 23,817,352 trainable ones and 34,432 statistics, two of each channel; it has no scales."""
     assert sum(_parameters(build("inception_v3"))) == 23_817_352 + 34_432 // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "millions"),
+    [({"layers": 12}, 41), ({"layers": 24, "width": 1024, "head_width": 128, "inner": 3072}, 277)],
+)
+def test_transformer_xl_has_the_parameters_of_its_paper(sizes: dict[str, int], millions: int) -> None:
+    """Table 2 of arXiv 1901.02860 for enwik8: 12 layers 41M, 24 layers 277M."""
+    from automap_models.workloads.transformer_xl import TransformerXlConfig
+
+    assert round(_initial_parameters(TransformerXlConfig(**sizes), (2, 256)) / 1e6) == millions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("filters", "millions"), [(208, 82), (416, 318)])
+def test_amoebanet_d_has_the_parameters_of_gpipe(filters: int, millions: int) -> None:
+    """Table 1 of arXiv 1811.06965, to half a per cent: 81.5 and 319.0 M here."""
+    from automap_models.workloads.amoebanet import AmoebaNetConfig
+
+    counted = _initial_parameters(AmoebaNetConfig(18, filters), (2,))
+    assert counted / 1e6 == pytest.approx(millions, abs=0.5 + 0.005 * millions)
+
+
+def _initial_parameters(architecture: Architecture, labels: tuple[int, ...]) -> int:
+    from automap_models.workloads.training import training_step
+
+    step = training_step("model", architecture, labels, "float32")
+    return sum(_parameters(step))
+
+
+def test_relative_scores_are_moved_to_the_keys_that_they_belong_to() -> None:
+    """Row j + q - 1 - i of the distances is that of query i and key j, for keys that the query may see."""
+    import numpy as np
+
+    from automap_models.workloads.transformer_xl import _shifted
+
+    q, k = 3, 5
+    rows = np.random.default_rng(0).normal(size=(1, 1, q, k)).astype(np.float32)
+    shifted = np.asarray(_shifted(jax.numpy.asarray(rows)))
+    for i in range(q):
+        for j in range(k - q + i + 1):
+            assert shifted[0, 0, i, j] == rows[0, 0, i, j + q - 1 - i]
 
 
 def test_vgg19_has_the_papers_parameters() -> None:

@@ -39,7 +39,7 @@ class LearnedConfig(SeedConfig):
 
     Attributes:
         policy: an ONNX file; None is the shipped one.
-        finetune_s: seconds of moves; 0 makes as many as take about ten seconds on large graphs, and less on small ones.
+        finetune_s: seconds of further moves, beside those that take at most about ten seconds.
     """
 
     policy: str | None = None
@@ -67,9 +67,11 @@ class LearnedPlanner(PlacementPlanner[LearnedConfig]):
         notes = [f"the best baseline, {maker}, has {score.value_s * 1e3:.4g} ms"]
         if problem.devices > 1 and not deadline.passed:
             watch(Progress("asking the policy"))
-            if self.config.finetune_s > 0:
-                deadline = deadline.part(self.config.finetune_s)
-            moved, better = refine(MoveSpace(units, seed), scorer(policy), device, score, seed, deadline, watch)
+            space, ask = MoveSpace(units, seed), scorer(policy)
+            moved, better = refine(space, ask, device, score, seed, deadline, watch)
+            if self.config.finetune_s > 0 and not deadline.passed:
+                further = deadline.part(self.config.finetune_s)
+                moved, better = refine(space, ask, moved, better, seed + 1, further, watch)
             if better < score:
                 notes[0] += f"; the policy's moves made it {1.0 - better.value_s / score.value_s:.1%} shorter"
                 device, score = moved, better
