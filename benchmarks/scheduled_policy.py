@@ -1,6 +1,6 @@
 """How short the simulated 1F1B steps of policies' plans are, beside those of the search under the schedule.
 
-    OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py --policy FILE [--problems 100] [--search 6] [--schedule 1f1b]
+    OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py [--policy FILE ...] [--problems 100] [--search 6] [--schedule 1f1b]
 
 Fresh random problems of 2 to 4 stages (those of policy_quality.py), under a schedule. The policies follow one or
 several first cuts and take the plan with the shortest step of these; the search (planners.staged.search, what
@@ -24,8 +24,9 @@ from rich.progress import track
 from rich.table import Table
 
 from automap_models.core.staged import StagedPlan, StagedProblem
-from automap_models.planners.staged.policy import PolicyConfig, PolicyPlanner
+from automap_models.planners.staged.policy import SHIPPED, PolicyConfig, PolicyPlanner
 from automap_models.planners.staged.search import anytime_search
+from automap_models.resources import zoo_dir
 from automap_models.simulate.step import step_cost
 
 FIRST_CUTS = (1, 4, 16)
@@ -98,14 +99,15 @@ def report(measured: list[dict[str, tuple[float, float]]]) -> Table:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", type=Path, nargs="*", default=[], help="policy files beside the shipped one")
+    parser.add_argument("--policy", type=Path, nargs="*", default=[], help="policy files beside the shipped ones")
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--search", type=float, default=6.0, help="seconds of the long search")
     arguments = parser.parse_args()
     problems = [replace(p, schedule=arguments.schedule) for p in fresh_problems(arguments.problems, arguments.seed)[0]]
-    policies = {"shipped": None, **{str(file): file for file in arguments.policy}}
+    length = zoo_dir() / SHIPPED
+    policies = {"for the length": length, "shipped": None, **{str(file): file for file in arguments.policy}}
     console = Console(stderr=True)
     measured = [measure(p, policies, arguments.search) for p in track(problems, "planning", console=console)]
     Console(width=150).print(report([rows for rows in measured if np.isfinite(rows[""][0])]))
