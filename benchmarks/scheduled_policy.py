@@ -1,6 +1,6 @@
 """How short the simulated 1F1B steps of policies' plans are, beside those of the search under the schedule.
 
-    OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py [--policy FILE ...] [--problems 100] [--search 6] [--schedule 1f1b]
+    OMP_NUM_THREADS=1 python benchmarks/scheduled_policy.py [--policy FILE ...] [--problems 100] [--search 6]
 
 Fresh random problems of 2 to 4 stages (those of policy_quality.py), under a schedule. The policies follow one or
 several first cuts and take the plan with the shortest step of these; the search (planners.staged.search, what
