@@ -96,6 +96,7 @@ def run_cases(rank: int, name: str, cases: list[Case], world: int, rendezvous: s
     try:
         return [_run(name, case) for case in cases]
     finally:
+        torch_stages.capture = capture  # later duties of this process have models of their own
         dist.destroy_process_group()
 
 
