@@ -79,7 +79,7 @@ def print_searched(searched: Searched) -> None:
     if searched.sizes:
         screen.print(sizes_table(searched.sizes, screen.width))
         screen.print()
-    screen.print(fact_table([*facts(best), *_limits(searched), *_proof(searched.result)]))
+    screen.print(fact_table([*facts(best), *_order(searched.result), *_limits(searched), *_proof(searched.result)]))
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -90,6 +90,14 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     elif share is not None:
         yield "proof", f"no strategy of the grid is more than {percent(share)} shorter ({families} were looked at)"
     yield "search", f"took {seconds(result.taken_s)}"
+
+
+def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
+    """Which kind of nodes has the first ranks of the pipeline."""
+    groups = result.problem.cluster.groups
+    if len(groups) > 1:
+        kinds = [f"{group.nodes * group.devices_per_node} {group.device or 'devices'}" for group in groups]
+        yield "order of nodes", f"ranks of the pipeline have, from the first on, {', '.join(kinds)}"
 
 
 def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
@@ -192,6 +200,8 @@ def searched_document(searched: Searched) -> dict[str, Any]:
         "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.kinds],
         "memory": [estimate_document(of) for of in searched.memory],
     }
+    if result.problem.cluster.groups:
+        document["node_order"] = [group.device for group in result.problem.cluster.groups]
     if result.problem.within is not None:
         document |= {"for": result.problem.within.name, "without_limits": _document(searched.unlimited)}
     if searched.sizes:
