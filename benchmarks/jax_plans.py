@@ -1,11 +1,12 @@
 """Plans of every kind that run on JAX's devices, held against the training step as it is.
 
-For each of three models eight plans run two steps of four micro-batches. The loss of both steps and the gradients of
-the first are held against the step itself, `jax.jit(step)`, on one device: it runs once a micro-batch from the same
-values, the first moment of Adam's first update shows the gradient, and their averages are what a plan has to come to.
-The collectives in the compiled programs are held against those that the plan implies.
+For each of three models eight plans run under four schedules: two steps of four micro-batches. The loss of both steps
+and the gradients of the first are held against the step itself, `jax.jit(step)`, on one device: it runs once a
+micro-batch from the same values, the first moment of Adam's first update shows the gradient, and their averages are
+what a plan has to come to. The collectives in the compiled programs are held against those that the plan implies: of a
+micro-batch, and of the gradients that replicas sum once a step.
 
-    OMP_NUM_THREADS=1 python benchmarks/jax_plans.py [MODEL …] [--plans NAME …]
+    OMP_NUM_THREADS=1 python benchmarks/jax_plans.py [MODEL …] [--plans NAME …] [--schedules NAME …]
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from automap_models.hlo.graph import rules_of
 from automap_models.hlo.rule_sets import read_rule_set
 from automap_models.hlo.sharding_classes import sharding_classes
 from automap_models.hlo.step import TrainingStep
-from automap_models.run.jax_collectives import program_collectives
+from automap_models.run.jax_collectives import ProgramCollectives, program_collectives, reduction_collectives
 from automap_models.run.jax_layout import Layout, StageLayout
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_run import gradient_errors
@@ -53,13 +54,13 @@ _DECAY = 0.9
 
 def gpt() -> TrainingStep:
     """A decoder whose word embedding is its output matrix, with dropout."""
-    config = DecoderConfig(8, 2, 3, VOCABULARY, positions=LENGTH, tied=True, attention_bias=False, residual_dropout=0.1)
+    config = DecoderConfig(8, 2, 1, VOCABULARY, positions=LENGTH, tied=True, attention_bias=False, residual_dropout=0.1)
     return training_step("gpt", config, (SAMPLES, LENGTH), "float32")
 
 
 def resnet() -> TrainingStep:
     """Convolutions whose batch statistics are state."""
-    return training_step("resnet", ResNetConfig((1, 1), width=4, classes=4, image=16), (SAMPLES,), "float32")
+    return training_step("resnet", ResNetConfig((1,), width=4, classes=4, image=16), (SAMPLES,), "float32")
 
 
 def t5() -> TrainingStep:
@@ -71,42 +72,35 @@ def t5() -> TrainingStep:
 MODELS: dict[str, Callable[[], TrainingStep]] = {"gpt": gpt, "resnet": resnet, "t5": t5}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A plan: (d, t) of each stage, its schedule, and virtual stages a rank."""
+Shapes = tuple[tuple[int, int], ...]
+"""(d, t) of each rank: its replicas, and the devices of a replica."""
 
-    shapes: tuple[tuple[int, int], ...]
-    schedule: str
-    virtual: int = 1
-
-
-PLANS = {
-    "gpipe": Case(((1, 1), (1, 1)), "gpipe"),
-    "1f1b": Case(((1, 1), (1, 1), (1, 1)), "1f1b"),
-    "interleaved": Case(((1, 1),) * 4, "interleaved", 2),
-    "zb-h1": Case(((1, 1), (1, 1), (1, 1)), "zb-h1"),
-    "1-2-1": Case(((1, 1), (2, 1), (1, 1)), "1f1b"),
-    "3-1": Case(((3, 1), (1, 1)), "1f1b"),
-    "hybrid 2x2": Case(((2, 2), (2, 2)), "1f1b"),
-    "operators": Case(((1, 4),), "1f1b"),
+PLANS: dict[str, Shapes] = {
+    "1-1": ((1, 1), (1, 1)),
+    "1-1-1": ((1, 1), (1, 1), (1, 1)),
+    "2-2": ((2, 1), (2, 1)),
+    "1-2-1": ((1, 1), (2, 1), (1, 1)),
+    "3-1": ((3, 1), (1, 1)),
+    "hybrid 2x2": ((2, 2), (2, 2)),
+    "hybrid 1x2-2x1": ((1, 2), (2, 1)),
+    "operators": ((1, 4),),
 }
 """Name → plan; of 4 samples, three replicas get 2, 2 and 0."""
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 2}
+"""Schedule → virtual stages a rank; those with as many, and with or without a split backward pass, share programs."""
 
 
-def layout(traced: TracedStep, case: Case) -> Layout:
+def layout(traced: TracedStep, shapes: Shapes, name: str) -> Layout:
     """Stages of equally many instructions; what is sharded along the model axis is all that can be."""
-    forward = int((traced.graph.phases == 0).sum())
-    stages, first = len(case.shapes), 0
+    forward, virtual = int((traced.graph.phases == 0).sum()), SCHEDULES[name]
+    schedule = build_schedule(name, len(shapes), MICRO_BATCHES, virtual)
+    stages = len(shapes) * virtual
     cuts = tuple(forward * (s + 1) // stages - 1 for s in range(stages - 1))
-    schedule = build_schedule(case.schedule, stages // case.virtual, MICRO_BATCHES, case.virtual)
-    first_devices: list[int] = []
+    first = np.concatenate([[0], np.cumsum([d * t for d, t in shapes])]).tolist()
     layouts: list[StageLayout] = []
-    for s, (d, t) in enumerate(case.shapes):
-        rank = schedule.rank_of[s]
-        if rank == len(first_devices):
-            first_devices.append(first)
-            first += d * t
-        devices = tuple(range(first_devices[rank], first_devices[rank] + d * t))
+    for rank in schedule.rank_of:
+        d, t = shapes[rank]
+        devices = tuple(range(first[rank], first[rank + 1]))
         layouts.append(StageLayout(devices, d, t, sharded_dims(traced, t) if t > 1 else {}))
     return Layout(cuts, tuple(layouts), schedule)
 
@@ -171,64 +165,89 @@ def _typed(part: Sequence[Any], shapes: Any) -> Iterator[Any]:
         yield jax.random.wrap_key_data(value) if is_key else value
 
 
+class Bytes(NamedTuple):
+    """Of collectives on one device of each stage, all stages: what XLA all-reduces, what the plan says, the rest."""
+
+    all_reduced: float
+    planned: float
+    others: float
+
+    @staticmethod
+    def of(collectives: Iterable[ProgramCollectives]) -> Bytes:
+        """Their sums."""
+        own = list(collectives)
+        others = sum(sum(c.others.values()) for c in own)
+        return Bytes(sum(c.all_reduced for c in own), sum(c.planned for c in own), others)
+
+
 class Ran(NamedTuple):
     """A plan that ran.
 
     Attributes:
-        plan: its name.
+        plan, schedule: their names.
         loss, gradient: the largest relative error of a loss and of a gradient.
-        all_reduced, planned, others: bytes of a micro-batch's collectives on one device of each stage, all stages: what
-            XLA all-reduces, what the plan says, and what else XLA exchanges.
-        taken_s: seconds, most of them to compile.
+        micro_batch, step: collectives of each micro-batch, and of the gradients once a step.
+        taken_s: seconds of the processor, most of them to compile.
     """
 
     plan: str
+    schedule: str
     loss: float
     gradient: float
-    all_reduced: float
-    planned: float
-    others: float
+    micro_batch: Bytes
+    step: Bytes
     taken_s: float
 
 
-def run(model: str, plans: Sequence[str]) -> Iterator[Ran]:
-    """Each plan of a model."""
+def run(model: str, plans: Sequence[str], schedules: Sequence[str]) -> Iterator[Ran]:
+    """Each plan of a model under each schedule."""
     traced = TracedStep(MODELS[model]())
     arguments = drawn_arguments(traced.step, 0)
     batches = [drawn_batch(traced.step, 1 + k, MICRO_BATCHES, 4 if model == "resnet" else VOCABULARY) for k in (0, 1)]
     right = expected(traced, arguments, batches)
     for name in plans:
-        began = time.perf_counter()
-        pipeline = JaxPipeline(traced, layout(traced, PLANS[name]), arguments)
-        losses = [pipeline.step(*batches[0])]
-        gradient = gradient_errors(pipeline.gradients(), right.gradients)[0]
-        losses.append(pipeline.step(*batches[1], measure=True))
-        loss = max(abs(own - other) / abs(other) for own, other in zip(losses, right.losses, strict=True))
-        collectives = program_collectives(pipeline.programs).values()
-        all_reduced, planned = sum(c.all_reduced for c in collectives), sum(c.planned for c in collectives)
-        others = sum(sum(c.others.values()) for c in collectives)
-        yield Ran(name, loss, gradient, all_reduced, planned, others, time.perf_counter() - began)
+        compiled: dict[tuple[int, bool], JaxPipeline] = {}
+        for schedule in schedules:
+            began = time.process_time()
+            own = layout(traced, PLANS[name], schedule)
+            sort = (len(own.stages), own.schedule.splits_backward)
+            if sort not in compiled:
+                compiled[sort] = JaxPipeline(traced, own, arguments)
+            pipeline = compiled[sort]
+            pipeline.layout = own
+            pipeline.load(arguments)
+            losses = [pipeline.step(*batches[0])]
+            gradient = gradient_errors(pipeline.gradients(), right.gradients)[0]
+            losses.append(pipeline.step(*batches[1], measure=True))
+            loss = max(abs(one - other) / abs(other) for one, other in zip(losses, right.losses, strict=True))
+            micro_batch = Bytes.of(program_collectives(pipeline.programs).values())
+            step = Bytes.of(reduction_collectives(pipeline.programs).values())
+            yield Ran(name, schedule, loss, gradient, micro_batch, step, time.process_time() - began)
 
 
 def main() -> int:
-    """Print the table; 1 where anything differs."""
+    """Print the table; 1 where a number differs, or a program all-reduces other bytes than the plan."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", default=[], help=", ".join(MODELS))
     parser.add_argument("--plans", nargs="+", default=list(PLANS), choices=PLANS, metavar="NAME")
+    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES, metavar="NAME")
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))  # before JAX looks for devices
-    table = Table("model", "plan", "schedule", "loss", "gradient", "all-reduced", "planned", "others", "seconds")
-    worst = 0.0
+    table = Table("model", "plan", "schedule", "loss", "gradient", "all-reduced", "planned", "others")
+    for column in ("a step", "planned", "seconds"):
+        table.add_column(column)
+    wrong = False
     for model in options.models or MODELS:
-        for ran in run(model, options.plans):
-            worst = max(worst, ran.loss, ran.gradient)
-            exchanged = [f"{nbytes:,.0f}" for nbytes in (ran.all_reduced, ran.planned, ran.others)]
+        for ran in run(model, options.plans, options.schedules):
+            agrees = max(ran.loss, ran.gradient) <= TOLERANCE
+            wrong |= not agrees or any(own.all_reduced != own.planned for own in (ran.micro_batch, ran.step))
+            exchanged = [f"{nbytes:,.0f}" for nbytes in (*ran.micro_batch, *ran.step[:2])]
             errors = [f"{ran.loss:.1e}", f"{ran.gradient:.1e}"]
-            row = (model, ran.plan, PLANS[ran.plan].schedule, *errors, *exchanged, f"{ran.taken_s:.1f}")
+            row = (model, ran.plan, ran.schedule, *errors, *exchanged, f"{ran.taken_s:.1f}")
             table.add_row(*row)
-            print(*row, file=sys.stderr, flush=True)
-    Console(width=110).print(table)
-    return int(not worst <= TOLERANCE)
+            print("| " + " | ".join(row) + " |", file=sys.stderr, flush=True)
+    Console(width=130).print(table)
+    return int(wrong)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def pytest_configure() -> None:
     Ctrl-C reaches them even if the tests run in a shell's background, which ignores it; reports are 100 columns wide,
     as they are in a file, even where a shell exports the size of its window.
     """
+    gc.disable()  # until everything is collected: it would look through what the imports make again and again
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,6 +47,7 @@ def pytest_collection_finish() -> None:
     """Collections of garbage pass over what the imports made, half a million objects that stay to the end anyway."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +16,13 @@ SAMPLES, TOKENS, CLASSES = 6, 5, 11
 
 
 class Encoder(nn.Module):
-    """A transformer's encoder with dropout; its loss is outside."""
+    """A transformer's encoder; its loss is outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
         self.embed = nn.Embedding(CLASSES, 8)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True) for _ in range(6)
+            nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True) for _ in range(6)
         )
         self.head = nn.Linear(8, CLASSES)
 
@@ -32,12 +34,12 @@ class Encoder(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Six convolutions with batch normalisation and ReLU in place; it returns its loss, for which it takes labels."""
+    """Six normalised convolutions with ReLU in place; it returns its loss, for which it takes labels."""
 
-    def __init__(self) -> None:
+    def __init__(self, normalisation: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.ReLU(inplace=True))
+            nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, bias=False), normalisation(3), nn.ReLU(inplace=True))
             for _ in range(6)
         )
         self.head = nn.Linear(3, CLASSES)
@@ -78,19 +80,27 @@ def _drawn(*shape: int) -> Tensor:
     return torch.randint(CLASSES, shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def encoder() -> tuple[Any, ...]:
+def encoder(dropout: float = 0.1) -> tuple[Any, ...]:
     tokens = _drawn(SAMPLES, TOKENS)
-    return Encoder(), (tokens,), {}, cross_entropy, tokens.flip(1)
+    return Encoder(dropout), (tokens,), {}, cross_entropy, tokens.flip(1)
 
 
-def convolutions() -> tuple[Any, ...]:
+def convolutions(normalisation: Callable[[int], nn.Module] = nn.BatchNorm2d) -> tuple[Any, ...]:
     pictures = torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    return Convolutions(), (pictures, _drawn(SAMPLES))
+    return Convolutions(normalisation), (pictures, _drawn(SAMPLES))
 
 
 def decoder() -> tuple[Any, ...]:
     ids = _drawn(SAMPLES, TOKENS)
     return Decoder(), {"ids": ids, "mask": torch.ones(SAMPLES, TOKENS), "labels": ids.roll(1, 1)}
+
+
+WITHOUT_DRAWS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "encoder": partial(encoder, 0.0),
+    "convolutions": partial(convolutions, partial(nn.GroupNorm, 1)),
+    "decoder": decoder,
+}
+"""Models of which every plan computes the same: nothing is drawn, and no sample looks at another one."""
 
 
 def gpt2() -> tuple[Any, ...]:

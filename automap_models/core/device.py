@@ -121,6 +121,8 @@ class Device:
         winograd: whether 3×3 convolutions of stride 1 in float32 run by Winograd's algorithm, as cuDNN's do.
         launch_s: what each kernel costs beside its work, seconds.
         multiprocessors: that compute tiles of a product beside one another; None where it is not known.
+        sustained: share of the peaks at the clock that the device's power limit lets products of training steps run at,
+            where that is lower than the one the peaks are of.
         step: constants of the training step under a strategy; None where none have been fitted.
 
     Raises:
@@ -136,6 +138,7 @@ class Device:
     winograd: bool = False
     launch_s: float = 0.0
     multiprocessors: int | None = None
+    sustained: float = 1.0
     step: StepConstants | None = None
 
     def __post_init__(self) -> None:
@@ -146,7 +149,7 @@ class Device:
         for key, value in {**peaks, "vector": self.vector, "bandwidth": self.bandwidth}.items():
             if not 0 < value < math.inf:
                 raise BadInput(f"{key} is {value!r}", where=where, do="give a positive number per second")
-        for key in ("compute_efficiency", "bandwidth_efficiency"):
+        for key in ("compute_efficiency", "bandwidth_efficiency", "sustained"):
             if not 0 < getattr(self, key) <= 1:
                 raise BadInput(f"{key} is {getattr(self, key)!r}", where=where, do="give a share in (0, 1]")
         if not 0 <= self.launch_s < math.inf:

@@ -22,6 +22,10 @@ class WrittenStage:
         forward_s, backward_s: predicted seconds of one micro-batch on the fullest replica.
         transfer_s: predicted seconds of a message to the next stage; 0 of the last one.
         all_reduce_s: predicted seconds of its gradients' all-reduce.
+        buckets: of these gradients, as they are reduced: seconds from the end of the last backward pass to when each is
+            ready, 0 or less, and seconds that it takes; none where the plan does not say.
+        shares_link: whether these use the link to the stage before.
+        tied: names of the parameters of which other stages hold a copy, and the predicted seconds of their sum.
     """
 
     first: int
@@ -35,6 +39,9 @@ class WrittenStage:
     backward_s: float
     transfer_s: float
     all_reduce_s: float
+    buckets: tuple[tuple[float, float], ...] = ()
+    shares_link: bool = False
+    tied: tuple[tuple[str, float], ...] = ()
 
     @property
     def device_count(self) -> int:

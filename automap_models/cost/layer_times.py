@@ -203,8 +203,8 @@ class StepClock:
         self.constants: StepConstants = device.required_step
         self.bytes_per_s = device.bandwidth * self.constants.bandwidth_efficiency
         self.multiprocessors = device.multiprocessors
-        self.peak = device.matrix_peak(strategy.dtype)
-        self.fp8_peak = device.matrix_peak("float8") if strategy.precision == "fp8" else None
+        self.peak = device.sustained * device.matrix_peak(strategy.dtype)
+        self.fp8_peak = device.sustained * device.matrix_peak("float8") if strategy.precision == "fp8" else None
 
     def layer(self, work: LayerWork, block: bool) -> LayerTimes:
         """Times of a layer.

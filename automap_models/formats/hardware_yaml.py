@@ -238,8 +238,8 @@ DEFAULT_DEVICE = "v100"
 """What clusters that do not say are taken to be made of."""
 DEVICE_KEYS = (
     "it needs matrix (the peak FLOP/s of each element type, such as `float32: 15.7 TFLOP/s`), vector, bandwidth, "
-    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s, multiprocessors and "
-    "step"
+    "compute_efficiency and bandwidth_efficiency, and may have name, winograd, launch_s, multiprocessors, "
+    "sustained and step"
 )
 
 
@@ -267,6 +267,7 @@ class DeviceDocument(Document):
     winograd: bool = False
     launch_s: float = 0.0
     multiprocessors: Whole | None = None
+    sustained: float = 1.0
     step: StepConstantsDocument | None = None
     name: Text = ""
 

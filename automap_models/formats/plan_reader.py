@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,12 +20,17 @@ from automap_models.core.written_plan import WrittenPlan, WrittenStage
 from automap_models.cost.staged import StagedCost
 from automap_models.errors import BadInput, Infeasible
 from automap_models.formats.document_kind import require_kind
-from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, stage_documents
+from automap_models.formats.plan_json import FORMER, KIND, PlanDocument, StageDocument, stage_documents
 from automap_models.formats.schema import decode_json, read_bytes, wrong
 from automap_models.simulate.step import step_cost
 
 TOLERANCE = 1e-6
 """Relative difference at which a file's figure and the cost model's disagree."""
+_Item = TypeVar("_Item")
+_NO_TIME = 1e-15
+"""Seconds that are none, such as those before a bucket that is ready at the end."""
+_LATER = frozenset({"tied", "tied_sums_s", "buckets_ready_s", "buckets_s", "shares_link"})
+"""Figures of a stage that older files do not have."""
 STALE = "plan again for this profile and cluster"
 
 
@@ -114,7 +120,26 @@ def _written_stage(document: PlanDocument, s: int, where: str) -> WrittenStage:
         raise wrong(where, f"$.stages[{s}].devices", stage.devices, expected, STALE)
     times = (stage.forward_s, stage.backward_s, stage.transfer_s or 0.0, stage.all_reduce_s)
     ends = (stage.first, stage.last, stage.last_name, (first, last))
-    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times)
+    return WrittenStage(*ends, stage.replicas, tensor, sharding, *times, *_sums(stage, f"$.stages[{s}]", where))
+
+
+def _sums(
+    stage: StageDocument, at: str, where: str
+) -> tuple[tuple[tuple[float, float], ...], bool, tuple[tuple[str, float], ...]]:
+    """A stage's buckets, whether they use the link to the stage before, and sums over copies; none in older files."""
+    for first, second in (("buckets_ready_s", "buckets_s"), ("tied", "tied_sums_s")):
+        ones, others = _listed(getattr(stage, first)), _listed(getattr(stage, second))
+        if others and len(ones) != len(others):
+            raise wrong(where, f"{at}.{second}", others, f"{len(ones)} numbers, as many as {first}", STALE)
+    return (
+        tuple(zip(_listed(stage.buckets_ready_s), _listed(stage.buckets_s), strict=False)),
+        False if isinstance(stage.shares_link, UnsetType) else stage.shares_link,
+        tuple(zip(_listed(stage.tied), _listed(stage.tied_sums_s), strict=False)),
+    )
+
+
+def _listed(own: list[_Item] | UnsetType) -> list[_Item]:
+    return [] if isinstance(own, UnsetType) else own
 
 
 def _require_consecutive(stages: tuple[WrittenStage, ...], where: str) -> None:
@@ -228,7 +253,7 @@ def _require_same_cost(
     for s, stage in enumerate(document.stages):
         for key, value in expected[s].items():
             written = getattr(stage, names.get(key, key))
-            if key != "tied" or written is not UNSET:  # older files do not have it
+            if key not in _LATER or written is not UNSET:
                 _require_same(written, value, f"$.stages[{s}].{key}", where)
     _require_same(document.length_s, cost.length_s, "$.length_s", where)
     _require_same(document.span_s, cost.span_s, "$.span_s", where)
@@ -250,6 +275,10 @@ def _require_same(written: object, value: object, key: str, where: str) -> None:
     """A figure agrees with the cost model's to TOLERANCE, everything else exactly."""
     if isinstance(value, float):
         same = isinstance(written, float) and math.isclose(written, value, rel_tol=TOLERANCE)
+    elif isinstance(value, list) and isinstance(written, list) and all(isinstance(one, float) for one in value):
+        same = len(written) == len(value) and all(
+            math.isclose(*pair, rel_tol=TOLERANCE, abs_tol=_NO_TIME) for pair in zip(written, value, strict=True)
+        )
     else:
         same = type(written) is type(value) and written == value
     if not same:

@@ -6,7 +6,8 @@ The operations are copied out of the module into one of their own, and inlined w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,13 +29,18 @@ _DTYPES = {"i1": "bool", "bf16": "bfloat16"}
 _KINDS = {"f": "float", "i": "int", "ui": "uint"}
 
 
-def program_function(module: MlirModule, program: Program) -> Callable[..., list[Any]]:
+def program_function(
+    module: MlirModule, program: Program, parts: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+) -> Callable[..., list[Any]]:
     """The function of a program: arrays of its inputs → arrays of its outputs.
+
+    Args:
+        parts: inputs of other shapes than they have in the module; no output may depend on them in its shape.
 
     Raises:
         BadInput: a value of a type that JAX has no array for crosses between programs.
     """
-    content = _bytecode(module, program)
+    content = _bytecode(module, program, parts)
     tensors = value_types(module)
     avals = tuple((tensors[v].shape, array_dtype(tensors[v])) for v in program.outputs)
 
@@ -68,7 +74,7 @@ def array_dtype(tensor: Tensor) -> str:
     return _KINDS[stem] + name.removeprefix(stem)
 
 
-def _bytecode(module: MlirModule, program: Program) -> bytes:
+def _bytecode(module: MlirModule, program: Program, parts: Mapping[int, tuple[int, ...]]) -> bytes:
     """A module whose entry is the program."""
     first = _first_results(module)
     with module.mlir.context, ir.Location.unknown():
@@ -78,7 +84,8 @@ def _bytecode(module: MlirModule, program: Program) -> bytes:
         results = [owned(v) for v in program.outputs]
         part = ir.Module.create()
         with ir.InsertionPoint(part.body):
-            entry: Any = func.FuncOp("main", ([v.type for v in values], [v.type for v in results]))
+            given = [_type(value, parts.get(v)) for v, value in zip(program.inputs, values, strict=True)]
+            entry: Any = func.FuncOp("main", (given, [v.type for v in results]))
         with ir.InsertionPoint(entry.add_entry_block()):
             inner = dict(zip(values, entry.arguments, strict=True))
             for i in program.operations:
@@ -87,6 +94,10 @@ def _bytecode(module: MlirModule, program: Program) -> bytes:
                 inner.update(zip(module.handles[i].results, copy.results, strict=True))
             func.ReturnOp([inner[v] for v in results])
         return bytecode(part)
+
+
+def _type(value: Any, shape: tuple[int, ...] | None) -> Any:
+    return value.type if shape is None else ir.RankedTensorType.get(shape, value.type.element_type)
 
 
 def _first_results(module: MlirModule) -> np.ndarray:

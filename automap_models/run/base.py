@@ -15,6 +15,7 @@ import numpy as np
 from automap_models.core.run_record import RunRecord
 from automap_models.core.schedules import DEFAULT_SCHEDULE, SCHEDULES, Schedule, build_schedule
 from automap_models.core.written_plan import WrittenPlan
+from automap_models.cost.overlap import Bucket, TiedSum
 from automap_models.errors import BadInput
 from automap_models.simulate.engine import Timeline, simulate
 from automap_models.workloads.source import Source
@@ -104,8 +105,10 @@ def run_schedule(plan: WrittenPlan, name: str | None, virtual: int | None) -> Sc
 
 
 def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
-    """One step as the plan's own figures predict it, a gradient all-reduce after the last pass of each stage.
+    """One step as the plan's own figures predict it.
 
+    Gradients are reduced in the plan's buckets, and copies of a parameter are summed, as the cost model charges. An
+    older file has neither: one all-reduce follows the last pass of each stage.
     A schedule that splits the backward pass takes half of it for the gradients of the weights: plan.json does not say
     how much it is.
     """
@@ -116,7 +119,23 @@ def predicted_timeline(plan: WrittenPlan, schedule: Schedule) -> Timeline:
     backward_s = column("backward_s")
     weight_s = backward_s / 2 if schedule.splits_backward else None
     times = (column("forward_s"), backward_s, column("transfer_s")[:-1], column("all_reduce_s"))
-    return simulate(*times, schedule, weight_s=weight_s)
+    stages = plan.stages
+    buckets: list[tuple[Bucket, ...]] = []
+    if any(stage.buckets for stage in stages):
+        buckets = [tuple(Bucket(*own) for own in stage.buckets) for stage in stages]
+    shares_link = [stage.shares_link for stage in stages]
+    return simulate(*times, schedule, buckets, shares_link, _tied_sums(plan), weight_s)
+
+
+def _tied_sums(plan: WrittenPlan) -> list[TiedSum]:
+    """Of each parameter with copies, in the order in which stages name them."""
+    holders: dict[str, list[int]] = {}
+    sums_s: dict[str, float] = {}
+    for s, stage in enumerate(plan.stages):
+        for name, sum_s in stage.tied:
+            holders.setdefault(name, []).append(s)
+            sums_s[name] = sum_s
+    return [TiedSum(tuple(stages), sums_s[name], name) for name, stages in holders.items()]
 
 
 def processes_of(plan: WrittenPlan, schedule: Schedule) -> tuple[tuple[int, ...], ...]:

@@ -1,15 +1,18 @@
 """What XLA exchanges between the devices of a stage, beside what the plan says.
 
 A result that is summed over a partitioned dimension is all-reduced; nothing else is exchanged where a plan needs no
-resharding (hlo/step_classes.py). Bytes are compared, not numbers: XLA puts several all-reduces into one.
+resharding (hlo/step_classes.py). Gradients that replicas add up for themselves are exchanged once a step, all others in
+every micro-batch. Bytes are compared, not numbers: XLA puts several all-reduces into one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from automap_models.hlo.step_cut import ProgramKey
+from automap_models.run.jax_layout import DATA
 from automap_models.run.jax_programs import StepPrograms
 
 _ALL_REDUCE = "all-reduce"
@@ -42,6 +45,24 @@ def program_collectives(programs: StepPrograms) -> dict[ProgramKey, ProgramColle
     return collectives
 
 
+def reduction_collectives(programs: StepPrograms) -> dict[int, ProgramCollectives]:
+    """Those of each stage that sums gradients over its replicas once a step: by the plan, each gradient once."""
+    collectives: dict[int, ProgramCollectives] = {}
+    for stage, reduction in programs.reductions.items():
+        nbytes = {kind: numbers.nbytes for kind, numbers in reduction.communication.items()}
+        all_reduced = nbytes.pop(_ALL_REDUCE, 0.0)
+        planned = sum(_device_bytes(programs, v, stage) for v in reduction.values)
+        collectives[stage] = ProgramCollectives(planned, all_reduced, nbytes)
+    return collectives
+
+
+def _device_bytes(programs: StepPrograms, v: int, stage: int) -> float:
+    """Of a gradient's sum, the bytes of one device of a replica."""
+    own = programs.shardings.shape(v, stage, programs.shardings.sum_dtype(v))
+    assert own.sharding is not None  # given to it above
+    return float(math.prod(own.sharding.shard_shape(own.shape)) * own.dtype.itemsize)
+
+
 def _planned(programs: StepPrograms) -> dict[ProgramKey, float]:
     """Program → bytes of the results that are summed over a partitioned class."""
     shardings, planned = programs.shardings, dict[ProgramKey, float]()
@@ -49,8 +70,11 @@ def _planned(programs: StepPrograms) -> dict[ProgramKey, float]:
         return planned
     for key, program in programs.cut.programs.items():
         axes, sizes = shardings.of_classes(key.stage), dict(shardings.meshes[key.stage].shape)
+        local = programs.compiled[key].local
         inside = set(program.operations)
         for total in shardings.classes.separate_sums if axes else ():
+            if local is not None and total.operation in local.roots and total.over in axes[DATA]:
+                continue  # once a step
             if total.operation in inside and any(total.over in chosen for chosen in axes.values()):
                 parts = [sizes[axis] for axis, chosen in axes.items() if chosen.intersection(total.classes)]
                 share = total.nbytes

@@ -79,6 +79,8 @@ class StepPasses:
         turns = [(turn, rank, i) for rank, own in enumerate(schedule.turns) for i, turn in enumerate(own)]
         for _, rank, i in sorted(turns):
             self._noted(schedule.orders[rank][i], measured)
+        for stage in self._programs.reductions:
+            self._reduce(stage, measured)
         updated: dict[int, Any] = {}
         for key in self._updates():
             self._noted(Action("U", key.stage, 0), measured, key, updated)  # type: ignore[arg-type]
@@ -92,6 +94,7 @@ class StepPasses:
         """
         self._began = time.perf_counter()
         self._threads([self._rank(rank) for rank in range(self._schedule.ranks)])
+        self._threads([self._reducing(stage) for stage in self._programs.reductions])
         updated: dict[int, Any] = {}
         for level in sorted({key.level for key in self._updates()}):
             keys = [key for key in self._updates() if key.level == level]
@@ -109,6 +112,22 @@ class StepPasses:
     def _one(self, key: ProgramKey, updated: dict[int, Any]) -> Iterator[None]:
         self._noted(Action("U", key.stage, 0), True, key, updated)  # type: ignore[arg-type]
         yield
+
+    def _reducing(self, stage: int) -> Iterator[None]:
+        self._reduce(stage, True)
+        yield
+
+    def _reduce(self, stage: int, measured: bool) -> None:
+        """Sum what a stage's replicas have added up for themselves."""
+        reduction = self._programs.reductions[stage]
+        start, used = time.perf_counter(), self._clock()
+        totals = reduction.call(*(self.totals[v] for v in reduction.values))
+        if measured:
+            jax.block_until_ready(totals)  # type: ignore[no-untyped-call]
+            busy, end = self._clock() - used, time.perf_counter()
+            self.passes.append(Pass("G", stage, None, 0, start - self._began, end - self._began, busy))
+        with self._lock:
+            self.totals |= zip(reduction.values, totals, strict=True)
 
     def _threads(self, work: Sequence[Iterator[None]]) -> None:
         def play(own: Iterator[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from automap_models.hlo.sharding_classes import NO_CLASS, sharding_classes
 from automap_models.hlo.step_classes import StepClasses
 from automap_models.hlo.step_cut import Program, ProgramKey, StepCut
 from automap_models.run.jax_layout import DATA, MODEL, Layout, StageLayout
+from automap_models.run.jax_local_sums import LocalSumFinder, LocalSums
 
 _RULES = "shardy"
 _NAMES = {
@@ -105,6 +107,20 @@ class StepShardings:
         """`spec` on the stage's devices."""
         return NamedSharding(self.meshes[stage], self.spec(v, stage, uneven=uneven))
 
+    def samples(self, stage: int) -> frozenset[int]:
+        """The classes along which the replicas of a stage share samples."""
+        return self._sharded[stage].get(DATA, frozenset())
+
+    def part(self, v: int, stage: int) -> tuple[PartitionSpec, tuple[int, ...]] | None:
+        """Where a value lies by replicas, and the shape of a replica's part; None where parts would not be equal."""
+        if self.spec(v, stage) != self.spec(v, stage, uneven=True):
+            return None
+        axes = [DATA if axis == DATA else None for axis in self.spec(v, stage)]
+        axes += [None] * (len(self.tensors[v].shape) - len(axes))
+        sizes = zip(self.tensors[v].shape, axes, strict=True)
+        shape = tuple(size // self.layout.stages[stage].data if axis else size for size, axis in sizes)
+        return PartitionSpec(*axes), shape  # type: ignore[no-untyped-call]
+
     def moved(self, array: Any, v: int, stage: int) -> Any:
         """The array of a value on a stage's devices."""
         return jax.device_put(array, self.sharding(v, stage))
@@ -136,6 +152,7 @@ class CompiledProgram:
         passed: its outputs that other programs of the micro-batch read, or that it passes on to the next one; for an
             update all outputs.
         summed: its outputs that are added to sums over micro-batches.
+        local: what of these each replica adds up for itself; None for nothing.
         call: the compiled function of its inputs and these sums, which returns what is passed and the new sums.
         communication: XLA's word for a collective → how many are in it, and their bytes.
     """
@@ -143,6 +160,22 @@ class CompiledProgram:
     program: Program
     passed: tuple[int, ...]
     summed: tuple[int, ...]
+    call: Callable[..., Sequence[Any]]
+    communication: Mapping[str, Collectives]
+    local: LocalSums | None = None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What sums the totals of a stage's replicas, once a step.
+
+    Attributes:
+        values: that it sums.
+        call: the compiled function of the replicas' totals, which returns those of the stage.
+        communication: see `CompiledProgram`.
+    """
+
+    values: tuple[int, ...]
     call: Callable[..., Sequence[Any]]
     communication: Mapping[str, Collectives]
 
@@ -161,6 +194,9 @@ class StepPrograms:
         self.module, self.cut, self.shardings, self.micro_batches = module, cut, shardings, micro_batches
         self.averaged = frozenset(cut.averaged())
         self._compiled: dict[ProgramKey, CompiledProgram] = {}
+        self._reductions: dict[int, Reduction] = {}
+        self._local: set[int] = set()
+        self._finder = LocalSumFinder(module, shardings.classes) if shardings.classes is not None else None
         self._passed = {v for program in cut.of_kind("FBIW") for v in program.inputs} | set(cut.threaded.values())
         for v in self.averaged:
             if array_dtype(shardings.tensors[v]) == "bool":
@@ -188,32 +224,77 @@ class StepPrograms:
             if key not in self._compiled:
                 say(f"compiling program {i + 1} of {len(self.cut.programs)}: {_NAMES[key.kind]} of stage {key.stage}")
                 self._compiled[key] = self._compile(program)
+        values: dict[int, list[int]] = defaultdict(list)
+        for key, compiled in self._compiled.items():
+            values[key.stage] += compiled.local.totals if compiled.local is not None else ()
+        for stage, own in values.items():
+            if own and stage not in self._reductions:
+                say(f"compiling the sum of gradients of stage {stage}")
+                self._reductions[stage] = self._reduction(stage, tuple(own))
+
+    @property
+    def reductions(self) -> dict[int, Reduction]:
+        """Of each stage whose replicas add up gradients for themselves."""
+        self.compile()
+        return self._reductions
+
+    def _reduction(self, stage: int, values: tuple[int, ...]) -> Reduction:
+        jitted = jax.jit(
+            lambda *totals: [total.sum(0) for total in totals],
+            out_shardings=[self.shardings.sharding(v, stage) for v in values],
+        )
+        compiled = jitted.lower(*(self.sum_of(v, stage) for v in values)).compile()
+        return Reduction(values, compiled, communication(compiled.as_text() or ""))
 
     def sum_of(self, v: int, stage: int) -> jax.ShapeDtypeStruct:
-        """The array in which a value is summed over micro-batches."""
-        return self.shardings.shape(v, stage, self.shardings.sum_dtype(v))
+        """The array in which a value is summed over micro-batches; one a replica where these do it for themselves."""
+        own = self.shardings.shape(v, stage, self.shardings.sum_dtype(v))
+        if v not in self._local:
+            return own
+        spec = PartitionSpec(DATA, *self.shardings.spec(v, stage))  # type: ignore[no-untyped-call]
+        sharding = NamedSharding(self.shardings.meshes[stage], spec)
+        shape = (self.shardings.layout.stages[stage].data, *own.shape)
+        return jax.ShapeDtypeStruct(shape, own.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+    def _local_sums(self, program: Program, summed: tuple[int, ...]) -> LocalSums | None:
+        """What each replica adds up for itself; only of equal parts of a micro-batch."""
+        stage = program.key.stage
+        samples = self.shardings.samples(stage)
+        if self._finder is None or not samples or not summed:
+            return None
+        local = self._finder.split(program, summed, self._passed.intersection(program.outputs), samples)
+        if local is None or any(self.shardings.part(v, stage) is None for v in local.tail.inputs):
+            return None
+        return local
 
     def _compile(self, program: Program) -> CompiledProgram:
         stage, updates = program.key.stage, program.key.kind == "U"
         summed = () if updates else tuple(v for v in program.outputs if v in self.averaged)
-        given = [self._given(v, program) for v in program.inputs] + [self.sum_of(v, stage) for v in summed]
+        local = self._local_sums(program, summed)
+        self._local.update(local.totals if local is not None else ())
+        totals = [self.sum_of(v, stage) for v in summed]
+        given = [self._given(v, program) for v in program.inputs] + totals
         passed = tuple(v for v in program.outputs if updates or v in self._passed)
-        returned = [self.shardings.sharding(v, stage) for v in (*passed, *summed)]
+        returned = [self.shardings.sharding(v, stage) for v in passed] + [total.sharding for total in totals]
         jitted = jax.jit(
-            self._function(program, passed, summed),
+            self._function(program, passed, summed, local),
             out_shardings=returned,
             donate_argnums=tuple(range(len(program.inputs), len(given))),
             keep_unused=True,
         )
         compiled = jitted.lower(*given).compile()
-        return CompiledProgram(program, passed, summed, compiled, communication(compiled.as_text() or ""))
+        return CompiledProgram(program, passed, summed, compiled, communication(compiled.as_text() or ""), local)
 
     def _given(self, v: int, program: Program) -> jax.ShapeDtypeStruct:
         averaged = program.key.kind == "U" and v in self.averaged
-        return self.sum_of(v, program.key.stage) if averaged else self.shardings.shape(v, program.key.stage)
+        return self.shardings.shape(v, program.key.stage, self.shardings.sum_dtype(v) if averaged else None)
 
-    def _function(self, program: Program, passed: tuple[int, ...], summed: tuple[int, ...]) -> Callable[..., list[Any]]:
-        call, stage = program_function(self.module, program), program.key.stage
+    def _function(
+        self, program: Program, passed: tuple[int, ...], summed: tuple[int, ...], local: LocalSums | None
+    ) -> Callable[..., list[Any]]:
+        stage, own = program.key.stage, program if local is None else local.head
+        call = program_function(self.module, own)
+        add_up = (lambda _: {}) if local is None else self._tail(local, stage)
         shardings, updates = self.shardings, program.key.kind == "U"
         inputs = len(program.inputs)
 
@@ -225,9 +306,30 @@ class StepPrograms:
                 if shardings.spec(v, stage) != shardings.spec(v, stage, uneven=True):
                     uneven = shardings.sharding(v, stage, uneven=True)
                     values[i] = jax.lax.with_sharding_constraint(values[i], uneven)  # type: ignore[no-untyped-call]
-            results = dict(zip(program.outputs, call(*values), strict=True))
+            known = dict(zip(program.inputs, values, strict=True))
+            results = dict(zip(own.outputs, call(*values), strict=True))
+            results |= add_up(known | results)
             sums = zip(summed, arrays[inputs:], strict=True)
             return [results[v] for v in passed] + [total + results[v].astype(total.dtype) for v, total in sums]
+
+        return run
+
+    def _tail(self, local: LocalSums, stage: int) -> Callable[[Mapping[int, Any]], dict[int, Any]]:
+        """The function of a tail: values by number → one total a replica, stacked."""
+        parts = {v: part for v in local.tail.inputs if (part := self.shardings.part(v, stage)) is not None}
+        call = program_function(self.module, local.tail, {v: shape for v, (_, shape) in parts.items()})
+        mapped = jax.shard_map(
+            lambda *arrays: [total[None] for total in call(*arrays)],
+            mesh=self.shardings.meshes[stage],
+            in_specs=tuple(parts[v][0] for v in local.tail.inputs),
+            out_specs=[PartitionSpec(DATA)] * len(local.totals),  # type: ignore[no-untyped-call]
+            axis_names={DATA},
+            check_vma=False,
+        )
+
+        def run(values: Mapping[int, Any]) -> dict[int, Any]:
+            totals = mapped(*(values[v] for v in local.tail.inputs))  # type: ignore[no-untyped-call]
+            return dict(zip(local.totals, totals, strict=True))
 
         return run
 

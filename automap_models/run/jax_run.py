@@ -27,7 +27,7 @@ from automap_models.hlo.graph import instruction_graph
 from automap_models.hlo.profile import profile_from_graph
 from automap_models.hlo.step import TrainingStep
 from automap_models.run.base import TOLERANCE, RunProblem
-from automap_models.run.jax_collectives import program_collectives
+from automap_models.run.jax_collectives import program_collectives, reduction_collectives
 from automap_models.run.jax_layout import layout_of, on_one_device
 from automap_models.run.jax_pipeline import JaxPipeline, TracedStep
 from automap_models.run.jax_request import JaxAnswer, JaxRequest, written_error
@@ -221,9 +221,14 @@ def _notes(pipeline: JaxPipeline, samples: int) -> list[str]:
         reduced, planned = (sum(getattr(c, name) for c in collectives.values()) for name in ("all_reduced", "planned"))
         others = sum(sum(c.others.values()) for c in collectives.values())
         what = f"in a micro-batch, stages of several devices all-reduce {size(reduced)} a device"
-        notes.append(f"{what}, gradients included; by the plan it is {size(planned)}")
+        notes.append(f"{what}; by the plan it is {size(planned)}")
         if others:
             notes.append(f"beside that, XLA exchanges {size(others)} a device")
+    reductions = reduction_collectives(pipeline.programs).values()
+    if reductions:
+        reduced, planned = (sum(getattr(c, name) for c in reductions) for name in ("all_reduced", "planned"))
+        what = f"once a step, stages with replicas all-reduce {size(reduced)} of gradients a device"
+        notes.append(f"{what}; by the plan it is {size(planned)}")
     return notes
 
 

@@ -162,16 +162,35 @@ def run_process(rank: int, problem: RunProblem, rendezvous: str | None) -> RunOu
     """
     warnings.filterwarnings("ignore", ".*treespec", FutureWarning)  # torch's own, each time it copies a graph
     device = _device(problem, rank)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if rendezvous is None:
-        dist.init_process_group(backend, timeout=NO_ANSWER)
-    else:
-        world = len({process for stage in processes_of(problem.plan, problem.schedule) for process in stage})
-        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=NO_ANSWER)
+    _join(rank, problem, "nccl" if device.type == "cuda" else "gloo", rendezvous)
     try:
         return _run(rank, problem, device)
     finally:
         dist.destroy_process_group()
+
+
+def _join(rank: int, problem: RunProblem, backend: str, rendezvous: str | None) -> None:
+    """Become one of the processes of the run.
+
+    Raises:
+        BadInput: torchrun has started another number of them, or they cannot find each other.
+    """
+    world = len({process for stage in processes_of(problem.plan, problem.schedule) for process in stage})
+    if rendezvous is not None:
+        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=world, timeout=NO_ANSWER)
+        return
+    started = os.environ.get("WORLD_SIZE", "none")
+    if started != str(world):
+        what = f"the plan runs on {world} process(es), of which torchrun has started {started}"
+        raise BadInput(what, where=problem.plan.where, do=f"start {world}, one a device: torchrun --nproc-per-node …")
+    try:
+        dist.init_process_group(backend, timeout=NO_ANSWER)
+    except (dist.DistError, ValueError) as error:
+        place = f"{os.environ.get('MASTER_ADDR', 'none')}, port {os.environ.get('MASTER_PORT', 'none')}"
+        what = f"processes cannot meet there: {str(error).splitlines()[0]}"
+        raise BadInput(
+            what, where=place, do="give torchrun another --master-port, and an address of this machine"
+        ) from None
 
 
 def _device(problem: RunProblem, rank: int) -> torch.device:

@@ -14,6 +14,9 @@ and the forward pass after it. Each number of the simulation is an array over th
 
 A stage's buckets of gradients are ready during its last backward pass, when only the message of that pass has not yet
 used the link to the stage before. So they go before that message and after all others. Tied sums follow at the end.
+
+The middle of a schedule repeats itself. Where everything in some rounds happens as much later, in each plan, as in as
+many rounds before, the rounds after them do the same: they are not played, but added at once.
 """
 
 from __future__ import annotations
@@ -25,6 +28,11 @@ from numpy.typing import NDArray
 
 from automap_models.core.profile import FloatArray
 from automap_models.core.schedules import warm_up
+
+PERIOD = 12
+"""After so many rounds the middle of a schedule is held against itself: what repeats every 2, 3 or 4 is seen, too."""
+ROUNDING = 1e-12
+"""Relative difference of times that counts as none."""
 
 
 class _Link:
@@ -111,6 +119,35 @@ class _Batch:
         self.free_s[stage] = start_s + self.backward_s[stage]
         return start_s, self.free_s[stage]
 
+    def state_s(self) -> FloatArray:
+        """[n, P] all times that the next rounds depend on, of messages in their order."""
+        times = list(self.free_s)
+        for link in self.links:
+            times += [link.free_s, *(link.ready_s[j] for j in sorted(link.ready_s))]
+            for j in sorted(link.arrival_s):  # of plans in which it has not arrived there is no time
+                arrival_s = link.arrival_s[j]
+                times.append(np.where(link.done[j], arrival_s, link.free_s) if j in link.done else arrival_s)
+        return np.stack(times)
+
+    @property
+    def marks(self) -> list[tuple[int, bytes]]:
+        """Which messages each link has carried already, counted from its first one under way."""
+        firsts = [min((*link.ready_s, *link.arrival_s), default=0) for link in self.links]
+        return [
+            (j - first, link.done[j].tobytes())
+            for link, first in zip(self.links, firsts, strict=True)
+            for j in sorted(link.done)
+        ]
+
+    def skip(self, rounds: int, later_s: FloatArray) -> None:
+        """Add so many rounds, which make everything so much later in each plan."""
+        self.free_s = [free_s + later_s for free_s in self.free_s]
+        for link in self.links:
+            link.free_s = link.free_s + later_s
+            link.ready_s = {j + rounds: ready_s + later_s for j, ready_s in link.ready_s.items()}
+            link.arrival_s = {j + rounds: arrival_s + later_s for j, arrival_s in link.arrival_s.items()}
+            link.done = {j + rounds: done for j, done in link.done.items()}
+
     def candidates(self, link: int, k: int) -> range:
         """The forward messages of a link that may come before or after backward message k."""
         return range(self.warm_up[link + 1] + k, min(self.micro_batches, self.warm_up[link] + k))
@@ -150,7 +187,16 @@ def simulate_batch(
         for j in range(depth):
             batch.forward(s, j)
     ends_s = list(batch.free_s)
-    for k in range(micro_batches):
+    k, before = -1, None
+    while (k := k + 1) < micro_batches:
+        if k % PERIOD == 0 and k < micro_batches - max(depths) - PERIOD:
+            state = batch.state_s(), batch.marks
+            later_s = None if before is None else _later_s(before, state)
+            before = state
+            if later_s is not None:
+                periods = (micro_batches - max(depths) - k) // PERIOD
+                batch.skip(periods * PERIOD, periods * later_s)
+                k, before = k + periods * PERIOD, None
         arrival_s: FloatArray | None = None
         for s in reversed(range(stages)):
             start_s, done_s = batch.backward(s, arrival_s)
@@ -167,6 +213,15 @@ def simulate_batch(
             of_stages_s = np.where(holds, end_s, of_stages_s)
     latest_s: FloatArray = of_stages_s.max(0)
     return latest_s
+
+
+def _later_s(before: tuple[FloatArray, object], after: tuple[FloatArray, object]) -> FloatArray | None:
+    """[P] how much later everything happens after some rounds; None where that is not the same for all of a plan."""
+    if before[1] != after[1] or before[0].shape != after[0].shape:
+        return None
+    later_s = after[0] - before[0]
+    same = np.ptp(later_s, axis=0) <= ROUNDING * after[0].max(axis=0)
+    return later_s.mean(axis=0) if same.all() else None
 
 
 class _Gradients:

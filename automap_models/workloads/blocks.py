@@ -215,6 +215,19 @@ def causal_bias(length: int, dtype: jnp.dtype) -> jax.Array:
     return jnp.where(visible, 0, lowest).astype(dtype)[None, None]
 
 
+def linear_bias(heads: int, length: int, dtype: jnp.dtype) -> jax.Array:
+    """[1, heads, 1, length]: what attention with linear biases adds to the scores of each key (arXiv 2108.12409).
+
+    The slopes of h heads are 2^(-8/h), 2^(-16/h), …; of a number that is no power of two, those of the power below it,
+    and every other one of the next power. Softmax does not tell the distance to a key from the key's position.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    slopes += [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
+    position = jnp.arange(length, dtype=jnp.float32)
+    return (jnp.array(slopes, jnp.float32)[:, None, None] * position).astype(dtype)[None]
+
+
 def token_shapes(labels: tuple[int, ...], *names: str, random: bool = False) -> dict[str, jax.ShapeDtypeStruct]:
     """Name → int32 [batch, sequence] for each name, with labels = (batch, sequence).
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from automap_models.workloads.blocks import Activation, Rotary
     from automap_models.workloads.training import Architecture
 
-HAVE_DROPOUT = ("bert", "gpt2")
+HAVE_DROPOUT = ("bert", "bloom", "gpt2")
 """Families whose models can have dropout here."""
 Size = Annotated[int, Meta(ge=1, le=1 << 24)]
 """Of one dimension of a parameter."""
@@ -192,6 +192,54 @@ class _Gpt2(_Family, kw_only=True):
             attention_dropout=self.attn_pdrop,
             residual_dropout=self.resid_pdrop,
             embedding_dropout=self.embd_pdrop,
+        )
+
+
+class _Bloom(_Family, kw_only=True):
+    """Its files name three sizes in one of two ways."""
+
+    vocab_size: Size
+    hidden_size: Size | None = None
+    n_embed: Size | None = None
+    n_layer: Layers | None = None
+    num_hidden_layers: Layers | None = None
+    n_head: Heads | None = None
+    num_attention_heads: Heads | None = None
+    layer_norm_epsilon: Epsilon = 1e-5
+    apply_residual_connection_post_layernorm: bool = False
+    tie_word_embeddings: bool = True
+    seq_length: Size = 2048
+    hidden_dropout: Dropout = 0.0
+    attention_dropout: Dropout = 0.0
+
+    def positions(self) -> tuple[int | None, bool]:
+        return self.seq_length, False
+
+    def without_dropout(self) -> Self:
+        return replace(self, hidden_dropout=0.0, attention_dropout=0.0)
+
+    def architecture(self, where: str) -> Architecture:
+        from automap_models.workloads.decoder import DecoderConfig
+
+        if self.apply_residual_connection_post_layernorm:
+            key = "$.apply_residual_connection_post_layernorm"
+            raise wrong(where, key, True, "false", "give a model whose residuals are added before the norms")
+        width = _one_of(where, n_embed=self.n_embed, hidden_size=self.hidden_size)
+        heads = _one_of(where, n_head=self.n_head, num_attention_heads=self.num_attention_heads)
+        _require_divides(where, "n_head", heads, "hidden_size", width)
+        return DecoderConfig(
+            width=width,
+            heads=heads,
+            layers=_one_of(where, n_layer=self.n_layer, num_hidden_layers=self.num_hidden_layers),
+            vocabulary=self.vocab_size,
+            positions=None,
+            linear_bias=True,
+            embedding_norm=True,
+            activation="gelu_tanh",
+            epsilon=self.layer_norm_epsilon,
+            tied=self.tie_word_embeddings,
+            attention_dropout=self.attention_dropout,
+            residual_dropout=self.hidden_dropout,
         )
 
 
@@ -412,8 +460,9 @@ class _DeepseekV3(_DeepseekV2, kw_only=True):
     scores: ClassVar[Literal["softmax", "sigmoid"]] = "sigmoid"
 
 
-FAMILIES: dict[str, type[_Bert | _Gpt2 | _GptNeoX | _Llama | _T5]] = {
+FAMILIES: dict[str, type[_Bert | _Bloom | _Gpt2 | _GptNeoX | _Llama | _T5]] = {
     "bert": _Bert,
+    "bloom": _Bloom,
     "deepseek_v2": _DeepseekV2,
     "deepseek_v3": _DeepseekV3,
     "gpt2": _Gpt2,
@@ -435,6 +484,18 @@ def _activation(where: str, key: str, name: str) -> Activation:
             where, f"$.{key}", name, f"one of {', '.join(_ACTIVATIONS)}", "give a model with a known activation"
         )
     return _ACTIVATIONS[name]
+
+
+def _one_of(where: str, **sizes: int | None) -> int:
+    """The first of sizes that go by several names which the file has.
+
+    Raises:
+        BadInput: it has none.
+    """
+    known = next((size for size in sizes.values() if size is not None), None)
+    if known is None:
+        raise BadInput(f"$.{' or $.'.join(sizes)} is missing", where=where, do="add it")
+    return known
 
 
 def _require_divides(where: str, key: str, count: int, whole_key: str, whole: int) -> None:

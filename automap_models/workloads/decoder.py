@@ -2,6 +2,7 @@
 
 - GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), and GPT-3: one scaled up;
 - GPT-NeoX (arXiv 2204.06745): rotary positions, attention and feed-forward side by side;
+- BLOOM (arXiv 2211.05100): a norm after the embeddings, attention with linear biases in place of positions;
 - Llama (arXiv 2302.13971, 2407.21783), Mistral, Qwen 2 and 3: root-mean-square norms, gated feed-forward layers, heads
   of keys and values that several heads of queries share;
 - Mixtral (arXiv 2401.04088) and DeepSeek (arXiv 2405.04434, 2412.19437): mixtures of experts, and latent attention.
@@ -29,6 +30,7 @@ from automap_models.workloads.blocks import (
     Rotary,
     causal_bias,
     dropped,
+    linear_bias,
     norm,
     token_shapes,
 )
@@ -50,6 +52,8 @@ class DecoderConfig:
         root_mean_square: whether norms leave out the mean and the bias.
         query_norm: whether queries and keys are normed, head by head.
         rotary: rotary positions; None: none.
+        linear_bias: whether scores grow with the position of the key, by a slope of each head (arXiv 2108.12409).
+        embedding_norm: whether a norm follows the embeddings.
         parallel: whether attention and feed-forward read the same hidden states.
         tied: whether logits are taken with the word embedding.
         latent: attention through a narrow latent; None: plain attention.
@@ -77,6 +81,8 @@ class DecoderConfig:
     epsilon: float = 1e-5
     query_norm: bool = False
     rotary: Rotary | None = None
+    linear_bias: bool = False
+    embedding_norm: bool = False
     parallel: bool = False
     tied: bool = True
     latent: Latent | None = None
@@ -141,6 +147,8 @@ class Decoder(nn.Module):
         if c.positions is not None:
             position = nn.Embed(c.positions, c.width, self.dtype, name="position_embedding")
             x = x + position(jnp.arange(ids.shape[1]))
+        if c.embedding_norm:
+            x = norm("embedding_layer_norm", c.root_mean_square, c.epsilon, self.dtype)(x)
         x = dropped("embedding_dropout", c.embedding_dropout, x)
         for i in range(c.layers):
             x = Block(c, self.dtype, c.mixture if i >= c.dense_layers else None, name=f"block_{i}")(x)
@@ -162,6 +170,8 @@ class Block(nn.Module):
         """[batch, n, width] → the same shape."""
         c = self.config
         mask = causal_bias(x.shape[1], self.dtype)  # each block makes its own, so that none crosses a pipeline cut
+        if c.linear_bias:
+            mask = mask + linear_bias(c.heads, x.shape[1], self.dtype)
         change = self._attention()(self._norm("attention_layer_norm")(x), bias=mask)
         attended = x + dropped("attention_dropout", c.residual_dropout, change)
         read = x if c.parallel else attended

@@ -183,6 +183,8 @@ WORKLOADS: dict[str, Workload] = {
         "GPT-3 175B (arXiv 2005.14165), attention dense in all layers", 174_604_259_328, 2048, longest=2048
     ),
     "gpt-neox-20b": _published("GPT-NeoX-20B (arXiv 2204.06745)", 20_554_567_680, 2048, dtype="float16"),
+    "bloom-7b1": _published("BLOOM 7.1B (arXiv 2211.05100)", 7_069_016_064, 2048, dtype="float16"),
+    "bloom-176b": _published("BLOOM 176B (arXiv 2211.05100)", 176_247_271_424, 2048, dtype="bfloat16"),
     "bert-base": _published("BERT-base (arXiv 1810.04805), masked language model", 109_514_298, 512, longest=512),
     "bert-large": _published("BERT-large (arXiv 1810.04805), masked language model", 335_174_458, 512, longest=512),
     "t5-small": _published("T5-small (arXiv 1910.10683)", 60_506_624, 512),

@@ -35,7 +35,7 @@ MEASURING = ("repeats", "warmup", "seed")
 EPILOG = """MODEL|FILE is one of
   a built-in model           bert48, t5_base, vgg19, llama3-8b, mixtral-8x7b, …: see --list
   Hugging Face's config.json path/to/config.json of a model whose model_type is llama, mistral, mixtral, qwen2, qwen3,
-                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, t5 or bert; nothing else is read
+                             qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, bloom, t5 or bert; only it is read
   a factory                  my_package.my_module:make_step returns a JAX training step and its arguments' shapes,
                              or an nn.Module and its inputs
   HLO or StableHLO           XLA's *before_optimizations.txt, jax.jit(step).lower(…).as_text(debug_info=True)

@@ -19,7 +19,7 @@ PARTS = {
     "tensor_parallel": "sums of tensor parallelism",
     "context_parallel": "keys and values of context parallelism",
     "expert_parallel": "tokens to experts and back",
-    "bubble": "pipeline bubble",
+    "bubble": "idle time (bubble)",
     "transfers": "transfers between ranks",
     "data_parallel": "gradients and weights of data parallelism",
     "optimizer": "optimizer",

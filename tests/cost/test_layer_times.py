@@ -53,6 +53,14 @@ def test_a_product_takes_its_flop_over_what_its_tiles_and_depth_let_it_reach() -
     assert _times(_product(1024, 1024, 448, (0, 0, 0, 0))).forward == pytest.approx(expected + 1e-6)
 
 
+def test_a_product_runs_at_the_clock_that_the_power_limit_sustains() -> None:
+    layer, strategy = _product(1024, 1024, 448, (0, 0, 0, 0)), Strategy(micro_batch=1, global_batch=16)
+    groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
+    device = replace(DEVICE, sustained=0.8)
+    limited = StepClock(strategy, device, groups, Shares(strategy), UNFUSED).layer(layer, True)
+    assert limited.forward - 1e-6 == pytest.approx((_times(layer).forward - 1e-6) / 0.8)
+
+
 def test_a_thin_product_takes_its_bytes() -> None:
     """Sixteen rows and 8192 × 8192 weights: 2 · 8192² bytes at half of 1 TB/s, and little else."""
     times = _times(_product(16, 8192, 8192, (0, 0, 0, 0)), block=False)
@@ -117,6 +125,22 @@ def test_a_causal_flash_kernel_computes_half_the_scores_and_two_and_a_half_times
     assert core.any()
     assert core_s(block) == pytest.approx((flop / 2 / 2.5e13 + 1e-6, 2.5 * flop / 2 / 2.5e13 + 1e-6))
     assert core_s(replace(block, causal=False))[0] == pytest.approx(flop / 2.5e13 + 1e-6)
+
+
+@pytest.mark.parametrize(("attention_efficiency", "reached"), [(0.25, 0.4), (0.75, 1.0)])
+def test_flash_kernels_written_for_hopper_are_1_6_times_as_fast_up_to_the_peak(
+    attention_efficiency: float, reached: float
+) -> None:
+    """FlashAttention-3 reaches 1.5 to 2.0 times FlashAttention-2 (Shah et al., 2407.08608, section 4.1)."""
+    (_, block, _) = gpt_work(1, 1024, 16, sequence=1024).layers
+    flop = 16 * 1024**2 * 64 * 4 / 2
+    device = replace(DEVICE, step=replace(CONSTANTS, attention_efficiency=attention_efficiency))
+    strategy = Strategy(micro_batch=1, global_batch=16)
+    groups = process_groups(strategy, Cluster(1, 1, 1e11, 1e11, 8e10), CONSTANTS)
+    clock = StepClock(strategy, device, groups, Shares(strategy), Runtime(hopper_attention=True))
+    times, rest = clock.layer(block, True), clock.layer(replace(block, kernels=_without_core(block)), True)
+    assert times.forward - rest.forward == pytest.approx(flop / (reached * 1e14) + 1e-6)
+    assert times.input - rest.input == pytest.approx(2.5 * flop / (reached * 1e14) + 1e-6)
 
 
 def _without_core(layer: LayerWork) -> Kernels:

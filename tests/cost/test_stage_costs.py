@@ -125,6 +125,15 @@ def test_logits_and_their_gradient_are_in_fp32_on_the_last_rank() -> None:
     assert last.runtime == 2 * GROUP_BYTES  # of tp and pp
 
 
+@pytest.mark.parametrize(("tp", "copies"), [(1, 3.5), (8, 4.5)])
+def test_a_loss_holds_as_many_copies_of_the_logits_as_the_framework_makes(tp: int, copies: float) -> None:
+    """The head saves 4·s·b·h and logits in fp32, 4·s·b·v/t (2205.05198, section 4.3); the other copies come on top."""
+    (_, h, _, _, b), s, v = SIZES["22B"], 2048, 51200
+    runtime = Runtime(flash=False, loss_copies=3.5, tensor_loss_copies=4.5)
+    memory = _costs("22B", runtime, tp=tp, dp=8 // tp).memory[-1]
+    assert memory.temporary == pytest.approx((copies - 1) * 4 * s * b * v / tp - 4 * s * b * h)
+
+
 @pytest.mark.parametrize(
     ("communication", "computation", "expected"), [(4.0, 10.0, 2.0), (4.0, 2.0, 3.0), (0.0, 1.0, 0.0), (4.0, 0.0, 4.0)]
 )

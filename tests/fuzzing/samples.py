@@ -115,6 +115,7 @@ _ROTATING: dict[str, object] = {
 CONFIGS: list[dict[str, object]] = [
     {"model_type": "llama", "head_dim": 4, "rope_parameters": {"rope_theta": 1e4}, **_ROTATING},
     {"model_type": "gpt_neox", "rotary_pct": 0.5, **_ROTATING},
+    {"model_type": "bloom", "vocab_size": 40, "n_embed": 16, "n_layer": 2, "num_attention_heads": 4, "seq_length": 32},
     {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, **_ROTATING},
     {
         **{"model_type": "deepseek_v3", "kv_lora_rank": 6, "q_lora_rank": 6, "qk_nope_head_dim": 4},

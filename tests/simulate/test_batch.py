@@ -60,6 +60,32 @@ def test_a_batch_gives_what_the_event_queue_gives(times: object, buckets: int) -
             assert steps.tolist() == expected
 
 
+@pytest.mark.parametrize("times", [_real, _small_integers])
+@pytest.mark.parametrize("seed", range(6))
+def test_rounds_that_repeat_are_added_at_once_and_change_nothing(seed: int, times: object) -> None:
+    rng = np.random.default_rng(seed)
+    stages, micro_batches = int(rng.integers(1, 6)), int(rng.integers(60, 260))
+    forward, backward, transfer, reduce_s = (
+        times(rng, PLANS, *shape)  # type: ignore[operator]
+        for shape in ((stages,), (stages,), (stages - 1,), (stages, 1))
+    )
+    ready, shares = -backward[:, :, None], np.zeros((PLANS, stages), dtype=bool)
+    for name in WARM_UPS:
+        steps = simulate_batch(forward, backward, transfer, micro_batches, name, ready, reduce_s, shares)
+        schedule = build_schedule(name, stages, micro_batches)
+        for p in range(PLANS):
+            gradients = [[Bucket(float(ready[p, s, 0]), float(reduce_s[p, s, 0]))] for s in range(stages)]
+            given = (forward[p], backward[p], transfer[p], np.zeros(stages), schedule, gradients)
+            assert steps[p] == pytest.approx(simulate(*given, shares[p].tolist()).length_s, rel=1e-9)
+
+
+def test_a_hundred_thousand_micro_batches_take_as_long_as_the_slowest_stage_with_each() -> None:
+    """Without transfers: the fill and the drain of the others, and M times the slowest stage."""
+    forward, backward = np.array([[1.0, 2.0, 1.0]]), np.array([[2.0, 3.0, 1.0]])
+    steps = simulate_batch(forward, backward, np.zeros((1, 2)), 100_000, "1f1b")
+    assert steps.tolist() == pytest.approx([100_000 * 5.0 + 3.0], rel=1e-12)
+
+
 def test_without_gradients_a_batch_ends_with_the_last_pass() -> None:
     """The pipeline that simulate.engine draws, and the same one twice as slow."""
     ones = np.array([[1.0, 1.0], [2.0, 2.0]])

@@ -33,6 +33,11 @@ _DEEPSEEK = {
 }
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _PLAIN),
+    "bloom": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        {"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 6, "seq_length": 32},
+    ),
     "deepseek_v2": ("DeepseekV2Config", "DeepseekV2ForCausalLM", {**_DEEPSEEK, "q_lora_rank": None}),
     "deepseek_v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {**_DEEPSEEK, "rope_interleave": False}),
     "gpt2": (

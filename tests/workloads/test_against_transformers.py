@@ -76,20 +76,21 @@ GPT2_RULES = (
     (r"transformer\.h\.(\d+)\.mlp\.c_fc\.(\w+)", r"block_\1/feed_forward/wi/\2"),
     (r"transformer\.h\.(\d+)\.mlp\.c_proj\.(\w+)", r"block_\1/feed_forward/wo/\2"),
 )
-DECODER = r"(?:model|gpt_neox)\."
-BLOCK = rf"{DECODER}layers\.(\d+)\."
+DECODER = r"(?:model|gpt_neox|transformer)\."
+BLOCK = rf"{DECODER}(?:layers|h)\.(\d+)\."
 DECODER_RULES = (
-    (rf"{DECODER}embed_(?:tokens|in)\.weight", "embedding/embedding"),
-    (rf"{DECODER}(?:norm|final_layer_norm)\.(\w+)", r"final_layer_norm/\1"),
+    (rf"{DECODER}(?:embed_(?:tokens|in)|word_embeddings)\.weight", "embedding/embedding"),
+    (rf"{DECODER}word_embeddings_layernorm\.(\w+)", r"embedding_layer_norm/\1"),
+    (rf"{DECODER}(?:norm|final_layer_norm|ln_f)\.(\w+)", r"final_layer_norm/\1"),
     (r"(?:lm_head|embed_out)\.weight", "head/weight"),
     (rf"{BLOCK}input_layernorm\.(\w+)", r"block_\1/attention_layer_norm/\2"),
     (rf"{BLOCK}post_attention_layernorm\.(\w+)", r"block_\1/feed_forward_layer_norm/\2"),
-    (rf"{BLOCK}(?:self_attn|attention)\.(q|k|v|o)(?:_proj)?\.(\w+)", r"block_\1/attention/\2/\3"),
+    (rf"{BLOCK}(?:self_attn|attention|self_attention)\.(q|k|v|o)(?:_proj)?\.(\w+)", r"block_\1/attention/\2/\3"),
     (rf"{BLOCK}self_attn\.(q|k)_norm\.weight", r"block_\1/attention/\2_norm/weight"),
     (rf"{BLOCK}self_attn\.(q|kv)_a_proj\w*\.weight", r"block_\1/attention/\2_down/weight"),
     (rf"{BLOCK}self_attn\.(q|kv)_a_layernorm\.weight", r"block_\1/attention/\2_norm/weight"),
     (rf"{BLOCK}self_attn\.(q|kv)_b_proj\.weight", r"block_\1/attention/\2/weight"),
-    (rf"{BLOCK}attention\.dense\.(\w+)", r"block_\1/attention/o/\2"),
+    (rf"{BLOCK}(?:self_)?attention\.dense\.(\w+)", r"block_\1/attention/o/\2"),
     (rf"{BLOCK}mlp\.dense_h_to_4h\.(\w+)", r"block_\1/feed_forward/wi/\2"),
     (rf"{BLOCK}mlp\.dense_4h_to_h\.(\w+)", r"block_\1/feed_forward/wo/\2"),
     (rf"{BLOCK}mlp\.gate\.weight", r"block_\1/feed_forward/router/weight"),
@@ -301,7 +302,7 @@ def _taken_apart(weights: Weights, heads: int) -> Weights:
     return apart
 
 
-DECODERS = ("deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+DECODERS = ("bloom", "deepseek_v3", "gpt_neox", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 FAST = "mixtral"
 
 
@@ -313,7 +314,7 @@ def test_decoders_of_a_config_json(model_type: str, tmp_path: Path) -> None:
     config = configuration(model_type)
     model = _randomised(model_of(config)).eval()
     architecture = read_config(written(config, tmp_path)).architecture
-    weights = _taken_apart(_weights(model), heads=4)
+    weights = _taken_apart(_weights(model), heads=config.num_attention_heads)
     params = _params(_transposed(_renamed(weights, DECODER_RULES)), architecture, (BATCH, SEQUENCE))
     ids = _ids(1)
     expected = model(torch.tensor(ids), labels=torch.tensor(ids))  # shifts them itself

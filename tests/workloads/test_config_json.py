@@ -129,6 +129,8 @@ def test_a_gated_t5_with_an_output_matrix_has_the_published_number_of_parameters
 PUBLISHED = {
     "bert-base": 109_514_298,  # BertForMaskedLM
     "bert-large": 335_174_458,
+    "bloom-176b": 176_247_271_424,
+    "bloom-7b1": 7_069_016_064,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200 - 58 * 256,  # without the biases that balance experts, which are not trained
@@ -234,8 +236,12 @@ def test_llama_405b_is_profiled_from_four_of_its_blocks(tmp_path: Path) -> None:
     [
         ([], "the document is [], not a mapping of keys to values"),
         ({}, "$.model_type is missing"),
-        ({"model_type": "mamba"}, "$.model_type is 'mamba', not one of bert, deepseek_v2, deepseek_v3, gpt2, gpt_neox"),
+        (
+            {"model_type": "mamba"},
+            "$.model_type is 'mamba', not one of bert, bloom, deepseek_v2, deepseek_v3, gpt2, gpt_neox",
+        ),
         ({"model_type": 3}, "$.model_type is 3, not one of"),
+        ({"model_type": "bloom", "vocab_size": 40}, "$.n_embed or $.hidden_size is missing"),
         ({"model_type": "llama"}, "is missing"),
         ({**LLAMA, "hidden_size": -4}, "$.hidden_size is -4, not a whole number ≥ 1"),
         ({**LLAMA, "hidden_size": 10**30}, "$.hidden_size"),

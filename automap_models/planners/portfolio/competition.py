@@ -207,7 +207,9 @@ def _ask_the_policy(contenders: Sequence[Contender], policy: StagedPlanner, dead
             contender.take(result)
             continue
         restrictions = contender.problem.constraints.in_words
-        reason = f"does not know {restrictions}" if restrictions else "found no plan that fits the memory"
+        nothing = "found no plan whose stages all compute enough and fit the memory"
+        nothing = nothing if contender.problem.least_share else "found no plan that fits the memory"
+        reason = f"does not know {restrictions}" if restrictions else nothing
         reason = f"the policy {reason}" if why is None else why.rstrip(".")
         contender.notes.append(f"{reason}: the exact planner took its place")
         left.append(contender)

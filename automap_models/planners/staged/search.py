@@ -35,6 +35,7 @@ from automap_models.planners.staged.pareto import IntArray
 from automap_models.planners.staged.plan_batch import PlanBatch, batch_costs, neighbours, steps_s
 from automap_models.planners.staged.problem_tables import tables_of
 from automap_models.planners.staged.relaxation import PrefixBounds, least_length_s, prefix_bounds
+from automap_models.planners.staged.round_trips import RoundTrips, least_step_s, staircase
 from automap_models.planners.staged.stage_tables import StageTables
 
 COARSEST = 8
@@ -46,6 +47,10 @@ AROUND = (3, 2)
 FEW, MANY = 16, 32
 """Rough plans begin their stages at every second device, or so that they begin at MANY of them; but at no fewer than
 FEW and two a stage."""
+FINE = 4
+"""So many places to cut a stage has the grid on which least round trips are looked for."""
+PROVING = 0.6
+"""Of the time that is left: what least round trips may take on a large problem, before all plans are listed."""
 MOVES = np.array([1, 2, 4, 8, 16])
 """How far a cut moves at once, in boundaries."""
 AT_FIRST, AT_ONCE = 1 << 8, 1 << 14
@@ -174,10 +179,11 @@ class StagedSearch:
             self._begin(finest, start, far=far)
         except OutOfTime:  # what that proves is about some of the plans only
             raise self._stopped(finest, 0.0) from None
+        proven_s = self._round_trips(finest)
         try:
             self.whole(finest)
         except OutOfTime as stopped:
-            raise self._stopped(finest, stopped.bound_s) from None
+            raise self._stopped(finest, max(stopped.bound_s, proven_s)) from None
 
     def _stopped(self, finest: StageTables, bound_s: float) -> OutOfTime:
         """With the better of two bounds on all plans."""
@@ -207,11 +213,37 @@ class StagedSearch:
             self.improve_by_moves(finest, start, MOVES)
         if far or start is None or np.isinf(self.step_s):
             before = self.best
+            if is_large(self.problem):
+                self._climb_stairs()
             for stride in _coarser_strides(self.problem):
                 tables = tables_of(self.problem, stride)
                 self._simulate(tables, self._ranked(tables, self.step_s, Keep.BEST))
             if self.best is not before:
                 self.improve_by_moves(finest, self.best, MOVES)
+
+    def _climb_stairs(self) -> None:
+        """Take the best plan of those of least round trips on a rough grid."""
+        stride = max(self.problem.grid.cut_points.size // (FINE * self.problem.stages), 1)
+        tables = tables_of(self.problem, stride)
+        plans = staircase(RoundTrips(tables, few_devices(self.problem, FEW)), self.deadline)
+        if plans is not None:
+            self.offer_batch(tables, plans)
+
+    def _round_trips(self, finest: StageTables) -> float:
+        """What least round trips prove about all plans of a large problem, and good plans that they come across."""
+        if self.problem.schedule is None or not is_large(self.problem) or np.isinf(self.step_s):
+            return 0.0
+
+        def offer(plan: PlanBatch) -> float:
+            self.offer_batch(finest, plan)
+            return self.step_s
+
+        before, part = self.best, self.deadline.part(PROVING * self.deadline.left_s)
+        bound_s = least_step_s(RoundTrips(finest), self.step_s, part, offer)
+        if self.best is not before:
+            with suppress(OutOfTime):
+                self.improve_by_moves(finest, self.best, MOVES)
+        return min(bound_s, self.step_s)
 
     def improve_on_coarser_grids(self, finest: StageTables) -> None:
         """Take the best plans that labels on coarser grids lead to, and go on from each grid's best by moves.
@@ -440,10 +472,10 @@ def _coarser_strides(problem: StagedProblem) -> list[int]:
     return [1 << j for j in range(coarsest.bit_length() - 1, 0, -STEP.bit_length() + 1)]
 
 
-def few_devices(problem: StagedProblem) -> NDArray[np.bool_] | None:
+def few_devices(problem: StagedProblem, many: int = MANY) -> NDArray[np.bool_] | None:
     """[D+1] the devices at which rough plans may begin their stages: nodes, and every so many; None for all."""
     devices = problem.cluster.devices
-    every = min(max(devices // MANY, 2), devices // max(FEW, 2 * problem.stages))
+    every = min(max(devices // many, 2), devices // max(FEW, 2 * problem.stages))
     if every < 2 or not is_plain(problem):
         return None
     begins: NDArray[np.bool_] = np.arange(devices + 1) % every == 0
