@@ -330,6 +330,7 @@ def policy_metadata(module: RainbowModule, problems: Problems, config: Any) -> d
         "max_stages": str(module.size.max_stages),
         "max_devices": str(module.size.max_devices),
         "episodes": str(module.episodes),
+        "objective": module.size.objective,
     }
 
 

@@ -16,14 +16,10 @@ ASYNC_TENSOR = 0.7
 """Share of the sums of tensor parallelism that user buffers and async tensor parallelism hide, of all devices."""
 
 
-def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
-    """What the step of that model costs on the device.
-
-    Raises:
-        BadInput: see `strategy_estimate`.
-    """
+def measured_runtime(step: MeasuredStep) -> Runtime:
+    """How the software of the step runs strategies."""
     tensor_overlap = ASYNC_TENSOR if step.async_tensor else 0.0
-    runtime = Runtime(
+    return Runtime(
         flash=step.flash,
         tensor_overlap=tensor_overlap,
         gradient_bytes=step.gradient_bytes,
@@ -36,7 +32,15 @@ def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Es
         loss_copies=step.loss_copies,
         tensor_loss_copies=step.tensor_loss_copies,
     )
-    return strategy_estimate(work, step.strategy, step.cluster, device, runtime)
+
+
+def measured_estimate(step: MeasuredStep, work: ModelWork, device: Device) -> Estimate:
+    """What the step of that model costs on the device.
+
+    Raises:
+        BadInput: see `strategy_estimate`.
+    """
+    return strategy_estimate(work, step.strategy, step.cluster, device, measured_runtime(step))
 
 
 def measured_bytes(step: MeasuredStep, estimate: Estimate) -> float:

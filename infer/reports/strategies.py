@@ -79,7 +79,7 @@ def print_searched(searched: Searched) -> None:
     if searched.sizes:
         screen.print(sizes_table(searched.sizes, screen.width))
         screen.print()
-    screen.print(fact_table([*facts(best), *_limits(searched), *_proof(searched.result)]))
+    screen.print(fact_table([*facts(best), *_order(searched.result), *_limits(searched), *_proof(searched.result)]))
 
 
 def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
@@ -92,6 +92,14 @@ def _proof(result: StrategyResult) -> Iterator[tuple[str, str]]:
     yield "search", f"took {seconds(result.taken_s)}"
 
 
+def _order(result: StrategyResult) -> Iterator[tuple[str, str]]:
+    """Which kind of nodes has the first ranks of the pipeline."""
+    groups = result.problem.cluster.groups
+    if len(groups) > 1:
+        kinds = [f"{group.nodes * group.devices_per_node} {group.device or 'devices'}" for group in groups]
+        yield "order of nodes", f"ranks of the pipeline have, from the first on, {', '.join(kinds)}"
+
+
 def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     """What it costs that a framework is to run the strategy."""
     within, free, best = searched.result.problem.within, searched.unlimited, searched.best
@@ -100,8 +108,8 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     if free.step_s >= best.step_s:
         yield f"for {within.name}", "costs nothing: no shorter strategy was found without its limits"
         return
-    found = f"without its limits a step takes {seconds(free.step_s)} or less ({strategy_in_words(free)})"
-    yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {found}"
+    gain = f"without its limits a step takes {seconds(free.step_s)} or less ({strategy_in_words(free)})"
+    yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {gain}"
 
 
 def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
@@ -155,14 +163,14 @@ def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     best = searched.best
     rows = [Alternative("best", best), *searched.choices]
-    found = [of.estimate for of in rows]
+    estimates = [of.estimate for of in rows]
     layout = (
         Column("what each choice buys", [of.name for of in rows], left=True),
         Column("step", list(map(_step, rows))),
-        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in found]),
-        Column("fullest device", [size(of.peak_memory) if of else "" for of in found]),
+        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in estimates]),
+        Column("fullest device", [size(of.peak_memory) if of else "" for of in estimates]),
     )
-    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in found], left=True)
+    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in estimates], left=True)
     return table(width, (*layout, strategy), layout)
 
 
@@ -192,6 +200,8 @@ def searched_document(searched: Searched) -> dict[str, Any]:
         "kinds": [{"kind": of.name, "best": _document(of.estimate)} for of in searched.kinds],
         "memory": [estimate_document(of) for of in searched.memory],
     }
+    if result.problem.cluster.groups:
+        document["node_order"] = [group.device for group in result.problem.cluster.groups]
     if result.problem.within is not None:
         document |= {"for": result.problem.within.name, "without_limits": _document(searched.unlimited)}
     if searched.sizes:

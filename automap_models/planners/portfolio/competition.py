@@ -169,9 +169,11 @@ def _begin(
 
     def uniform(several: Sequence[Contender]) -> None:
         for contender in several:
-            result = makers.uniform.solve(contender.problem)
+            # What others are compared with need not compute enough in every stage.
+            result = makers.uniform.solve(replace(contender.problem, least_share=0.0))
             baselines.append(result)
-            contender.take(result)
+            if result.plan is None or result.plan.check_valid(contender.problem)[0]:
+                contender.take(result)
 
     def ask(several: Sequence[Contender]) -> list[Contender]:
         uniform(several)

@@ -42,6 +42,9 @@ from automap_models.resources import is_file, zoo_dir
 
 KIND = "pipeline-planner"
 SHIPPED = "pipeline.onnx"
+LENGTH = "length"
+SHIPPED_FOR = {"1f1b": "pipeline_1f1b.onnx"}
+"""Schedule → the shipped policy that was trained for its simulated step."""
 CHUNK = 16
 """Problems planned at a time: the tables over points and devices stay in the cache."""
 RANGES = ("stages", "micro_batches", "nodes", "devices_per_node", "inter_over_intra")
@@ -74,6 +77,7 @@ class Policy:
             self.points, self.max_stages, self.max_devices = (
                 int(self.metadata[key]) for key in ("points", "max_stages", "max_devices")
             )
+            self.objective = self.metadata.get("objective", LENGTH)
             ranges = json.loads(self.metadata["ranges"])
             self.ranges = {name: (float(ranges[name][0]), float(ranges[name][1])) for name in RANGES}
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -83,6 +87,25 @@ class Policy:
         sizes = (self.points, self.max_stages, self.max_devices, *(self.ranges[name][1] for name in COUNTS))
         if not all(0 < low <= high < math.inf for low, high in self.ranges.values()) or min(sizes) < 1:
             raise BadInput("says that it was trained for impossible problems", where=str(path), do=EXPORT_AGAIN)
+
+    def out_of_range(self, problem: StagedProblem) -> str | None:
+        """A sentence on which value lies outside what the policy was trained for; None if none does."""
+        if problem.granularity != self.points:
+            return f"granularity {problem.granularity} is not the policy's {self.points}"
+        cluster = problem.cluster
+        values = (
+            problem.stages,
+            problem.micro_batches,
+            cluster.nodes,
+            cluster.devices_per_node,
+            cluster.inter / cluster.intra,
+        )
+        for name, value in zip(RANGES, values, strict=True):
+            low, high = self.ranges[name]
+            if not low * (1 - 1e-6) <= value <= high * (1 + 1e-6):
+                what = name.replace("_", " ")
+                return f"{what} {value:g} is outside {low:g} … {high:g}, for which the policy was trained"
+        return None
 
     def run(self, feed: dict[str, NDArray[Any]], beam: int, outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Some of the graph's outputs; see train.onnx_graph.planner_graph.
@@ -158,7 +181,7 @@ def policy_of(path: Path) -> Policy:
     return _opened(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _opened(path: Path, _version: tuple[int, ...]) -> Policy:
     return Policy(path)
 
@@ -168,7 +191,8 @@ class PolicyConfig:
     """Which policy, and how widely it is asked.
 
     Attributes:
-        policy: policy file; None is the shipped one.
+        policy: policy file; None is the shipped one: for each schedule its own where there is one and the problem is
+            like those that it was trained for, else the one for the length L.
         beam: first decisions from which it goes on greedily; 1 is plain greedy.
         reach: boundaries and devices beside those of its best plan at which a stage may begin in the end; with 0 its
             best plan stays as it is.
@@ -180,9 +204,9 @@ class PolicyConfig:
 
 
 class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
-    """Plans by the trained policy. It knows neither shardings, constraints nor schedules: it plans pipelines for L.
+    """Plans by the trained policies. They know neither shardings nor constraints, and are for L or for one schedule.
 
-    Of the plans from its first cuts the one with the shortest step under the problem's schedule is taken all the same.
+    Under a schedule the one of the plans from its first cuts is taken whose step is the shortest.
     """
 
     name: ClassVar[str] = "policy"
@@ -190,8 +214,16 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     @cached_property
     def policy(self) -> Policy:
-        """The policy file, opened when first needed."""
+        """The policy file for the length L, or the one given, opened when first needed."""
         return policy_of(self.config.policy or zoo_dir() / SHIPPED)
+
+    def _policy_for(self, problem: StagedProblem) -> Policy:
+        """The file that plans a problem."""
+        name = None if self.config.policy or problem.schedule is None else SHIPPED_FOR.get(problem.schedule)
+        if name is None or problem.stages < 2:
+            return self.policy
+        own = policy_of(zoo_dir() / name)
+        return own if own.out_of_range(problem) is None else self.policy
 
     def out_of_range(self, problem: StagedProblem) -> str | None:
         """A sentence on which value lies outside what the policy was trained for; None if none does.
@@ -200,23 +232,7 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         """
         if not problem.cluster.is_uniform:
             return f"cluster {problem.cluster.name} is mixed, and the policy was trained for clusters of equal nodes"
-        problem = self._grouped(problem).problem
-        if problem.granularity != self.policy.points:
-            return f"granularity {problem.granularity} is not the policy's {self.policy.points}"
-        cluster = problem.cluster
-        values = (
-            problem.stages,
-            problem.micro_batches,
-            cluster.nodes,
-            cluster.devices_per_node,
-            cluster.inter / cluster.intra,
-        )
-        for name, value in zip(RANGES, values, strict=True):
-            low, high = self.policy.ranges[name]
-            if not low * (1 - 1e-6) <= value <= high * (1 + 1e-6):
-                what = name.replace("_", " ")
-                return f"{what} {value:g} is outside {low:g} … {high:g}, for which the policy was trained"
-        return None
+        return self.policy.out_of_range(self._grouped(problem).problem)
 
     def solve(self, problem: StagedProblem, *, deadline: Deadline = NEVER, watch: Watch = SILENT) -> StagedResult:
         """The policy's best plan; its promise holds inside the trained ranges only (see out_of_range).
@@ -254,11 +270,11 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         for problem in problems:
             problem.cluster.require_uniform("the policy")
         groups = [self._grouped(problem) for problem in problems]
-        asked = [
+        whole = [
             replace(group.problem, schedule=problem.schedule if group.size == 1 else None)
             for group, problem in zip(groups, problems, strict=True)
         ]
-        plans = self._plan_all(asked, deadline)
+        plans = self._plan_all(whole, deadline)
         return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:
@@ -267,17 +283,20 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
 
     def _plan_all(self, problems: Sequence[StagedProblem], deadline: Deadline) -> list[StagedPlan | None]:
         """A plan for each, None for those that the deadline kept it from."""
-        for problem in problems:
-            self._require_expressible(problem)
-        # The graph goes on until the problem with the most stages is planned: equal ones share a call.
-        order = sorted(range(len(problems)), key=lambda i: problems[i].stages)
-        many = [i for i in order if problems[i].stages > 1]
-        parts = [many[start : start + CHUNK] for start in range(0, len(many), CHUNK)]
+        policies = [self._policy_for(problem) for problem in problems]
+        for problem, policy in zip(problems, policies, strict=True):
+            _require_expressible(problem, policy)
+        parts = []
+        for policy in dict.fromkeys(policies):
+            # The graph goes on until the problem with the most stages is planned: equal ones share a call.
+            own = [i for i, chosen in enumerate(policies) if chosen is policy and problems[i].stages > 1]
+            own.sort(key=lambda i: problems[i].stages)
+            parts += [own[start : start + CHUNK] for start in range(0, len(own), CHUNK)]
 
         def plan_part(part: list[int]) -> list[StagedPlan | None]:
             if deadline.passed:
                 return [None] * len(part)
-            return [*self._plan_part([problems[i] for i in part])]
+            return [*self._plan_part(policies[part[0]], [problems[i] for i in part])]
 
         if len(parts) <= 1:
             planned = [plan_part(part) for part in parts]
@@ -292,32 +311,32 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
                 plans[i] = plan
         return plans
 
-    def _plan_part(self, problems: list[StagedProblem]) -> list[StagedPlan]:
+    def _plan_part(self, policy: Policy, problems: list[StagedProblem]) -> list[StagedPlan]:
         """The best of each beam: joined with the others for the length L, or under a schedule the shortest step."""
-        cuts, device_cuts, reward = self.policy.plans(encode(problems), self.config.beam)
+        cuts, device_cuts, reward = policy.plans(encode(problems), self.config.beam)
         plans = []
         for problem, points, devices, earned in zip(problems, cuts, device_cuts, reward, strict=True):
             order = np.argsort(-earned, kind="stable")[: int(np.isfinite(earned).sum()) or 1]
-            own = [self.policy.plan_of(problem, points[row], devices[row], self.name) for row in order.tolist()]
+            own = [policy.plan_of(problem, points[row], devices[row], self.name) for row in order.tolist()]
             if problem.schedule is None:
                 plans.append(joined(problem, own, self.config.reach))
             else:
                 plans.append(shortest_step(problem, own))
         return plans
 
-    def _require_expressible(self, problem: StagedProblem) -> None:
-        policy = self.policy
-        if (
-            problem.granularity != policy.points
-            or problem.stages > policy.max_stages
-            or problem.cluster.devices > policy.max_devices
-        ):
-            raise BadInput(
-                f"{problem.stages} stages on {problem.cluster.devices} devices at granularity {problem.granularity} "
-                f"are beyond the policy's {policy.max_stages}, {policy.max_devices} and {policy.points}",
-                where="planner policy",
-                do="use `planner='exact'`",
-            )
+
+def _require_expressible(problem: StagedProblem, policy: Policy) -> None:
+    if (
+        problem.granularity != policy.points
+        or problem.stages > policy.max_stages
+        or problem.cluster.devices > policy.max_devices
+    ):
+        raise BadInput(
+            f"{problem.stages} stages on {problem.cluster.devices} devices at granularity {problem.granularity} "
+            f"are beyond the policy's {policy.max_stages}, {policy.max_devices} and {policy.points}",
+            where="planner policy",
+            do="use `planner='exact'`",
+        )
 
 
 def shortest_step(problem: StagedProblem, plans: Sequence[StagedPlan]) -> StagedPlan:

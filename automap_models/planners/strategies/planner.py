@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import ClassVar
 
+from automap_models.core.cluster import Cluster
 from automap_models.core.estimate import Estimate
 from automap_models.core.framework import Limits
 from automap_models.core.result import TIE, Bound, Result, Status
@@ -15,16 +16,23 @@ from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.base import NEVER, SILENT, Deadline, Planner, Progress, Watch
 from automap_models.planners.strategies.config import StrategiesConfig
 from automap_models.planners.strategies.grid import Grid
+from automap_models.planners.strategies.incumbent import Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
-from automap_models.planners.strategies.search import Search
+from automap_models.planners.strategies.search import Search, SearchCounts
 from automap_models.simulate.strategy import require_device
 
 WITHIN = "target"
 """The argument that asks for the limits of a framework."""
 
+ORDERED = 3
+"""Groups of nodes whose orders are all searched."""
+
 
 class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
-    """The fastest strategy of a grid, and how much shorter any other can be at most."""
+    """The fastest strategy of a grid, and how much shorter any other can be at most.
+
+    On a mixed cluster the order of its groups of nodes is chosen, too: `problem` of the result has the chosen one.
+    """
 
     name: ClassVar[str] = "strategies"
     config_type: ClassVar[type[StrategiesConfig]] = StrategiesConfig
@@ -41,10 +49,9 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
         begun_s = time.perf_counter()
         require_searchable(problem)
         watch(Progress("dividing the model and the cluster"))
-        search = Search(problem, self.config, deadline.part(self.config.budget_s, time.process_time), watch)
-        search.run()
-        left_s, best = search.left, search.best
-        taken_s, facts = time.perf_counter() - begun_s, dict(vars(search.counts))
+        search, left_s, counts = self._searched(problem, deadline, watch)
+        best, problem = search.best, search.problem
+        taken_s, facts = time.perf_counter() - begun_s, dict(vars(counts))
         if best is None:
             status: Status = "infeasible" if left_s == float("inf") else "stopped"
             return Result(problem, None, None, status, facts=facts, taken_s=taken_s, reason=_reason(problem, status))
@@ -63,6 +70,38 @@ class StrategiesPlanner(Planner[StrategyProblem, Strategy, StrategiesConfig]):
             facts=facts,
             taken_s=taken_s,
         )
+
+    def _searched(
+        self, problem: StrategyProblem, deadline: Deadline, watch: Watch
+    ) -> tuple[Search, float, SearchCounts]:
+        """The search of the order of nodes with the best strategy, the least bound of all orders, and all counts.
+
+        Each order has an equal share of the time that is left, and has to be shorter than the ones before.
+        """
+        orders, counts = node_orders(problem.cluster), SearchCounts()
+        left_s = float("inf")
+        begun_s = time.process_time()
+        chosen: Search | None = None
+        incumbent: Incumbent | None = None
+        for number, cluster in enumerate(orders):
+            spent_s = time.process_time() - begun_s
+            share_s = max(0.0, self.config.budget_s - spent_s) / (len(orders) - number)
+            part = deadline.part(share_s, time.process_time)
+            former = None if incumbent is None else incumbent.best
+            search = Search(replace(problem, cluster=cluster), self.config, part, watch, counts, incumbent)
+            search.run()
+            incumbent, left_s = search.incumbent, min(left_s, search.left)
+            if chosen is None or incumbent.best is not former:
+                chosen = search
+        assert chosen is not None
+        return chosen, left_s, counts
+
+
+def node_orders(cluster: Cluster) -> list[Cluster]:
+    """The orders of a cluster's groups of nodes, the given one first; alone where there are more than ORDERED."""
+    if not 1 < len(cluster.groups) <= ORDERED:
+        return [cluster]
+    return [replace(cluster, groups=groups) for groups in dict.fromkeys(permutations(cluster.groups))]
 
 
 def _reason(problem: StrategyProblem, status: Status) -> Infeasible:

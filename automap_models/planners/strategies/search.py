@@ -48,13 +48,15 @@ FIRST_BOUNDS, FIRST_DIVES = 2000, 24
 """Divisions whose 1F1B is bounded first, and of which so many are simulated."""
 SWEPT = 400
 """Strategies of equal stages that are priced at most, for each second of the budget; a price takes half a ms."""
-SWEPT_PASSES = 40_000
+SWEPT_PASSES = 15_000
 """Passes of the schedules that are laid out for these, for each second of the budget; one takes some microseconds."""
 REFINED = 4
 """Families of the best of these whose other cuts and recomputation are tried at once."""
 SMALL_BUBBLE = 0.02
 """Share of a step that ranks of 1F1B wait in about; below it chains, which take milliseconds to find, wait for
 the linear program."""
+LOOKS = 16
+"""Of so many times one looks at the clock where that is done thousands of times."""
 NEWS_S = 0.2
 """Between two pieces of news for whoever watches."""
 
@@ -117,6 +119,8 @@ class Search:
     deadline: Deadline
     watch: Watch
     counts: SearchCounts = field(default_factory=SearchCounts)
+    seen: Incumbent | None = None
+    """The incumbent of another search, of which strategies have to be shorter."""
     left: float = float("inf")
     """The least bound of what was neither ruled out nor searched to the end."""
 
@@ -127,9 +131,9 @@ class Search:
         self.recompute = sorted({kind for kinds in problem.recompute_sets for kind in kinds})
         self.queue: list[tuple[float, int, Level, Division | _Ranks | _Family]] = []
         self.numbers = count()
-        self.reported_s = 0.0
+        self.reported_s, self.looks, self.late = 0.0, 0, self.deadline.passed
         self.dives = DIVES
-        self.incumbent = Incumbent(self.config.gap)
+        self.incumbent = Incumbent(self.config.gap) if self.seen is None else self.seen
 
     # ---- the queue
 
@@ -139,6 +143,14 @@ class Search:
             heapq.heappush(self.queue, (bound_s, next(self.numbers), level, entry))
         elif bound_s < float("inf"):
             self.left = min(self.left, bound_s)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed, looked at now and then: clocks of processor time are slow."""
+        self.looks += 1
+        if self.looks % LOOKS == 0:
+            self.late = self.deadline.passed
+        return self.late
 
     @property
     def best(self) -> Completion | None:
@@ -157,7 +169,7 @@ class Search:
         divisions = []
         for division in self.grid.divisions():
             ways = self.grid.ways(division)
-            if self.deadline.passed:
+            if self.out_of_time:
                 self.left = 0.0
                 return
             if not ways:
@@ -208,7 +220,7 @@ class Search:
         """
         way, entries = Way("1f1b", 1), []
         for _, number, _, division in sorted(self.queue, key=lambda of: of[:2])[:FIRST_BOUNDS]:
-            if self.deadline.passed:
+            if self.out_of_time:
                 return
             if not isinstance(division, Division) or way not in self.grid.ways(division):
                 continue

@@ -3,6 +3,7 @@
 Stages have equally many layers, or where that cannot be, as many as make them take equally long, ends included.
 All recompute the same.
 
+    the best ones by closed forms (guesses)    priced
     division × schedule and virtual stages     bounded by work shared evenly, then by chains of equal stages
       └ × ZeRO × recomputation                 priced: of each stage of ZeRO the least recomputation that fits
 
@@ -29,6 +30,7 @@ from automap_models.core.strategy import RECOMPUTE, Strategy
 from automap_models.planners.strategies.bounds import fullest_moments, usual_chains
 from automap_models.planners.strategies.family_costs import FamilyCosts, RankCosts
 from automap_models.planners.strategies.grid import Division, Family, Grid, Way
+from automap_models.planners.strategies.guesses import guesses
 from automap_models.planners.strategies.incumbent import Completion, Incumbent
 from automap_models.planners.strategies.problem import StrategyProblem
 from automap_models.simulate.strategy import StrategyPricing, rank_memory, step_seconds
@@ -40,6 +42,11 @@ WAITING = 0.3
 schedules have less of it."""
 BALANCED = 16
 """Virtual stages up to which cuts for equal seconds are tried; with more, most of the budget was gone with them."""
+
+GUESSED = 100
+"""Of so many prices one may be of a strategy that closed forms say is good: nobody else has laid out its schedule."""
+FAR = 1.15
+"""A guess that is so many times as long as the best strategy is not priced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +103,8 @@ class Sweep:
         """
         if not self.recompute:
             return
+        divisions = [*divisions]
+        self.guess([division for _, division, _ in divisions], prices // GUESSED, passes)
         for bound_s, division, costs in divisions:
             waiting = (division.pp - 1) / costs.strategy.micro_batches
             self.push(bound_s, _Entry(division, costs), bound_s * (1 + WAITING * waiting))
@@ -114,6 +123,22 @@ class Sweep:
                     for layers in self.cuts(entry, entry.division.pp * way.vp):
                         of_way = replace(entry, way=way, layers=layers)
                         self.push(max(bound_s, float(self.bounds(of_way)[self.recompute].min())), of_way)
+
+    def guess(self, divisions: list[Division], prices: int, passes: int) -> None:
+        """Price so many strategies at most that are probably good; what does not fit recomputes more."""
+        for guess in guesses(self.grid, self.rank_costs, divisions, self.recompute)[:prices]:
+            best, family = self.incumbent.best, guess.family
+            division, zero, way = family.division, family.zero, family.way
+            if best is not None and guess.step_s > FAR * best.step_s:
+                return
+            if not self.lay_out(division, way, passes):
+                continue
+            entry = _Entry(division, self.rank_costs(division, zero), way, zero=zero)
+            for layers in self.cuts(entry, division.pp * way.vp, most=self.layers):
+                of_layers = replace(entry, layers=layers)
+                for kind in self.fitting(of_layers):
+                    if self.take(family, layers, kind):
+                        break
 
     def push(self, bound_s: float, entry: _Entry, rank: float | None = None) -> None:
         """Come to it later, where it may be the best: in the order of its bound, or as is said."""
@@ -176,12 +201,12 @@ class Sweep:
         fits = np.asarray((held <= room[:, None]).all(axis=0))
         return [kind for kind in self.recompute if fits[kind]]
 
-    def cuts(self, entry: _Entry, stages: int) -> list[tuple[int, ...]]:
-        """Layers of each virtual stage: equally many, or for equal seconds."""
+    def cuts(self, entry: _Entry, stages: int, most: int = BALANCED) -> list[tuple[int, ...]]:
+        """Layers of each virtual stage: equally many, or of so many virtual stages at most for equal seconds."""
         whole, odd = divmod(self.layers, stages)
         if not odd:
             return [(whole,) * stages]
-        if self.problem.equal_layers or stages > BALANCED:
+        if self.problem.equal_layers or stages > most:
             return []
         seconds = entry.costs.passes[:, :, 0].sum(axis=-1).min(axis=0)
         first, last = seconds[list(entry.costs.ends)]

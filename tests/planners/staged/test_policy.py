@@ -25,8 +25,17 @@ from automap_models.envs.pipeline.encoding import encode
 from automap_models.errors import BadInput, Infeasible
 from automap_models.planners.staged.baselines import UniformPlanner
 from automap_models.planners.staged.exact import ExactPlanner
-from automap_models.planners.staged.policy import CHUNK, Policy, PolicyConfig, PolicyPlanner, grouped
+from automap_models.planners.staged.policy import (
+    CHUNK,
+    SHIPPED,
+    SHIPPED_FOR,
+    Policy,
+    PolicyConfig,
+    PolicyPlanner,
+    grouped,
+)
 from automap_models.planners.staged.stage_tables import stage_tables
+from automap_models.resources import zoo_dir
 from automap_models.rl import targets
 from automap_models.simulate.step import step_cost
 from automap_models.train import export
@@ -188,6 +197,30 @@ def test_under_a_schedule_a_beam_returns_the_plan_with_the_shortest_step(trained
             shortest = min((cost.length_s, i) for i, cost in enumerate(costs) if cost.feasible)[1]
             others += steps[shortest] > min(steps) * (1 + 1e-6)
     assert others > 0  # the one with the shortest length L is another now and then
+
+
+def test_a_schedule_has_a_policy_of_its_own_for_what_it_was_trained_for(
+    random_problems: Callable[..., list[StagedProblem]],
+) -> None:
+    """The shipped files: problems of 3 stages on 24 devices under 1F1B are its own, all others the length's."""
+    problems = random_problems(5, 8, granularity=128, stages=(3, 3), instructions=(60, 200), clusters=[(3, 8)])
+    shipped, scheduled = zoo_dir() / SHIPPED, zoo_dir() / SHIPPED_FOR["1f1b"]
+    problems = [replace(problem, micro_batches=8) for problem in problems]
+    problems = [problem for problem in problems if Policy(scheduled).out_of_range(problem) is None]
+    assert len(problems) > 2
+    for schedule, micro_batches, file in (
+        (None, 8, shipped),
+        ("gpipe", 8, shipped),
+        ("1f1b", 200, shipped),
+        ("1f1b", 8, scheduled),
+    ):
+        asked = [replace(problem, schedule=schedule, micro_batches=micro_batches) for problem in problems]
+        own = PolicyPlanner(PolicyConfig(beam=2)).raw_plans(asked)
+        assert own == PolicyPlanner(PolicyConfig(policy=file, beam=2)).raw_plans(asked)
+        other = shipped if file == scheduled else scheduled
+        if micro_batches == 8:
+            assert own != PolicyPlanner(PolicyConfig(policy=other, beam=2)).raw_plans(asked)
+    assert (Policy(shipped).objective, Policy(scheduled).objective) == ("length", "1f1b")
 
 
 def test_fewer_plans_than_the_beam_is_wide_leave_rows_that_count_as_nothing(trained: Trained) -> None:
