@@ -40,7 +40,13 @@ from automap_models.errors import BadInput
 from automap_models.formats.atomic import Cache, cache_folder, require_writable, write_text
 from automap_models.formats.hardware_yaml import known_devices, read_device
 from automap_models.formats.measured_rows import read_measured_steps
-from automap_models.simulate.calibration import Kind, errors_by_source, fit_kinds, left_out_of_kinds_s, step_observation
+from automap_models.simulate.calibration import (
+    MeasuredKind,
+    errors_by_source,
+    fit_kinds,
+    left_out_of_kinds_s,
+    step_observation,
+)
 from automap_models.simulate.measured import measured_bytes, measured_estimate
 from automap_models.workloads.measured import MeasuredWorks
 
@@ -288,7 +294,9 @@ def left_out(steps: Iterable[MeasuredStep | SkippedStep], works: MeasuredWorks, 
     table = Table("device", "source", "rows", "median", "p90", "ratio")
     own = {kind: [step for step in measured if step.device in names] for kind, names in KINDS.items()}
     kinds = {
-        kind: Kind([step_observation(step, works.of(step)) for step in own[kind]], [devices[name] for name in names])
+        kind: MeasuredKind(
+            [step_observation(step, works.of(step)) for step in own[kind]], [devices[name] for name in names]
+        )
         for kind, names in KINDS.items()
     }
     fitted = fit_kinds(kinds, {kind: devices[kind].required_step for kind in kinds})

@@ -289,7 +289,7 @@ def _parsed_yaml(content: bytes) -> object:
     """
     import yaml
 
-    return yaml.load(content, _loader())
+    return yaml.load(content, _loader())  # a SafeLoader, which makes nothing but plain values
 
 
 @functools.cache

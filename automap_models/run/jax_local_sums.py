@@ -137,8 +137,8 @@ class LocalSumFinder:
 
     def _parts(self, program: Program, inside: _Inside, totals: tuple[int, ...]) -> LocalSums:
         own = inside.sums | inside.constants
-        made = {v for i in own for v in self.results(i)}
-        reads = sorted({v for i in own for v in self._operations[i].operands} - made)
+        results = {v for i in own for v in self.results(i)}
+        reads = sorted({v for i in own for v in self._operations[i].operands} - results)
         kept = [i for i in program.operations if i not in inside.sums]
         given = set(program.inputs)
         outputs = dict.fromkeys(v for v in (*program.outputs, *reads) if v not in totals and v not in given)

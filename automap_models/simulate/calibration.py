@@ -199,7 +199,7 @@ def predicted_s(observations: Sequence[Observation], devices: Sequence[Device], 
     return np.array([float(parts_s.sum()) for parts_s in _prices(observations, devices, constants)])
 
 
-class Kind(NamedTuple):
+class MeasuredKind(NamedTuple):
     """Measured steps of devices that have their constants in common; arguments of `fit_constants`."""
 
     observations: Sequence[Observation]
@@ -210,7 +210,7 @@ class Kind(NamedTuple):
         """Who measured the steps."""
         return {observation.source for observation in self.observations}
 
-    def without(self, source: str) -> Kind:
+    def without(self, source: str) -> MeasuredKind:
         """The steps of all other sources."""
         return self._replace(observations=[step for step in self.observations if step.source != source])
 
@@ -222,7 +222,7 @@ def shared_constants(others: Iterable[StepConstants]) -> StepConstants:
 
 
 def fit_kinds(
-    kinds: Mapping[str, Kind], start: Mapping[str, StepConstants], again: Collection[str] | None = None
+    kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants], again: Collection[str] | None = None
 ) -> dict[str, StepConstants]:
     """The constants of several kinds of devices, each pulled to what those of the others have in common.
 
@@ -255,7 +255,7 @@ def fit_kinds(
     return constants
 
 
-def left_out_of_kinds_s(kinds: Mapping[str, Kind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
+def left_out_of_kinds_s(kinds: Mapping[str, MeasuredKind], start: Mapping[str, StepConstants]) -> dict[str, FloatArray]:
     """Name of a kind → [n] seconds of its steps with the constants that are fitted without their source.
 
     A source is left out of all kinds at once, of which those are fitted again that it has steps of.

@@ -108,8 +108,8 @@ def _limits(searched: Searched) -> Iterator[tuple[str, str]]:
     if free.step_s >= best.step_s:
         yield f"for {within.name}", "costs nothing: no shorter strategy was found without its limits"
         return
-    found = f"without its limits a step takes {seconds(free.step_s)} or less ({strategy_in_words(free)})"
-    yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {found}"
+    gain = f"without its limits a step takes {seconds(free.step_s)} or less ({strategy_in_words(free)})"
+    yield f"for {within.name}", f"costs {percent(best.step_s / free.step_s - 1)} at least: {gain}"
 
 
 def kinds_parts(searched: Searched, width: int) -> Iterator[Table | str]:
@@ -163,14 +163,14 @@ def choices_table(searched: Searched, width: int) -> Table:
     """One row a choice that the best strategy makes: the best one without it."""
     best = searched.best
     rows = [Alternative("best", best), *searched.choices]
-    found = [of.estimate for of in rows]
+    estimates = [of.estimate for of in rows]
     layout = (
         Column("what each choice buys", [of.name for of in rows], left=True),
         Column("step", list(map(_step, rows))),
-        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in found]),
-        Column("fullest device", [size(of.peak_memory) if of else "" for of in found]),
+        Column("longer by", [percent(max(0.0, of.step_s / best.step_s - 1)) if of else "" for of in estimates]),
+        Column("fullest device", [size(of.peak_memory) if of else "" for of in estimates]),
     )
-    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in found], left=True)
+    strategy = Column("strategy", [strategy_in_words(of) if of else "" for of in estimates], left=True)
     return table(width, (*layout, strategy), layout)
 
 

@@ -16,7 +16,7 @@ from automap_models.formats.hardware_yaml import read_device
 from automap_models.simulate.calibration import (
     RANGES,
     USUAL,
-    Kind,
+    MeasuredKind,
     Observation,
     ends_of_ranges,
     errors_by_source,
@@ -178,7 +178,7 @@ def test_kinds_share_the_geometric_mean_of_their_constants_and_half_a_weight_of_
 
 def test_a_kind_without_steps_has_what_the_others_share() -> None:
     """Of two kinds, one with steps of three sources; fitted are only those without steps."""
-    kinds = {"known": Kind(measured(0.0, 0), DEVICE), "new": Kind([], DEVICE)}
+    kinds = {"known": MeasuredKind(measured(0.0, 0), DEVICE), "new": MeasuredKind([], DEVICE)}
     constants = fit_kinds(kinds, {"known": TRUE, "new": USUAL}, ["new"])
     assert constants["known"] == TRUE
     assert asdict(constants["new"]) == pytest.approx(asdict(shared_constants([TRUE])))

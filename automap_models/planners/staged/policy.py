@@ -270,11 +270,11 @@ class PolicyPlanner(Planner[StagedProblem, StagedPlan, PolicyConfig]):
         for problem in problems:
             problem.cluster.require_uniform("the policy")
         groups = [self._grouped(problem) for problem in problems]
-        asked = [
+        whole = [
             replace(group.problem, schedule=problem.schedule if group.size == 1 else None)
             for group, problem in zip(groups, problems, strict=True)
         ]
-        plans = self._plan_all(asked, deadline)
+        plans = self._plan_all(whole, deadline)
         return [None if plan is None else group.ungrouped(plan) for group, plan in zip(groups, plans, strict=True)]
 
     def _grouped(self, problem: StagedProblem) -> Grouped:

@@ -59,8 +59,8 @@ def compared(seed: int, target: str) -> bool:
         return False
     assert result.cost.step_s == pytest.approx(best, rel=1e-6), f"problem {seed}"
     assert result.bound is not None and result.bound.value <= best * (1 + 1e-9)
-    found = replace(result.required_plan(), layers=result.cost.stage_layers)
-    assert target_by_name(target).write(strategy_source(found), Path("out")).text
+    strategy = replace(result.required_plan(), layers=result.cost.stage_layers)
+    assert target_by_name(target).write(strategy_source(strategy), Path("out")).text
     return True
 
 
