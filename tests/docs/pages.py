@@ -172,7 +172,7 @@ def run_page(page: Path, skip: tuple[str, ...] = (), sizes: Mapping[str, Sequenc
                 ran.differences += (f"{page.name} says {line!r}, which is not printed there:\n{printed}",)
             ran.differences += tuple(failures(before, block.text))
             before = []
-        else:
+        elif skipped or block.language in ("bash", "python", "end"):
             ran.differences += tuple(failures(before, ""))
             before = [] if skipped else list(executed(block, str(page), sizes))
             ran.runs += len(before)

@@ -151,6 +151,7 @@ NO_FILE = "examples/none.npz: cannot be read (No such file or directory); check 
     [
         ("", 1),
         (f"```\nautomap-profile: error: {NO_FILE}\n```\n", 0),
+        (f"```text\nan example of another run\n```\n\n```\nautomap-profile: error: {NO_FILE}\n```\n", 0),
         ("```\nother words\n```\n", 2),
         ("`a.json`:\n\n```json\n{}\n```\n", 1),
         ("```bash\nautomap --version\n```\n", 1),
