@@ -29,7 +29,7 @@ test-slow: $(VENV)/.installed-dev ## the tests that take longer: trainings, the 
 lint: $(VENV)/.installed-dev ## style and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -n 2 automap_models datagen train infer benchmarks/*.py
+	$(BIN)/mypy automap_models datagen train infer benchmarks/*.py
 
 docs: $(VENV)/.installed-dev ## the documentation as a web site in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

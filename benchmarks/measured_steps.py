@@ -164,7 +164,7 @@ def ranking(name: str, plans: Sequence[Plan], noise: float = math.nan) -> Rankin
 
 def far_tau(plans: Sequence[Plan]) -> float:
     """Of pairs whose measured seconds are FAR apart: share ordered rightly minus share ordered wrongly."""
-    predicted, measured = (np.log([plan[i] for plan in plans]) for i in (0, 1))
+    predicted, measured = (np.log(np.array([plan[i] for plan in plans], np.float64)) for i in (0, 1))
     one, other = np.triu_indices(len(plans), 1)
     apart = measured[one] - measured[other]
     signs = np.sign(apart) * np.sign(predicted[one] - predicted[other])

@@ -186,8 +186,8 @@ def main() -> None:
         )
         result = StrategiesPlanner(StrategiesConfig(budget_s=options.budget)).solve(problem)
         proven = "" if result.bound is None else f", gap {100 * (1 - result.bound.value / result.cost.step_s):.1f} %"
-        order = order_in_words(result.problem.cluster)
-        plans.add_row(name + proven, f"{result.cost.step_s:.3f} s", order, strategy_in_words(result.cost))
+        searched_order = order_in_words(result.problem.cluster)
+        plans.add_row(name + proven, f"{result.cost.step_s:.3f} s", searched_order, strategy_in_words(result.cost))
     console.print(plans)
 
 

@@ -23,8 +23,10 @@ from automap_models.train.placer_examples import traced_graph
 
 TRAINED = ("rnnlm_2", "rnnlm_4", "inception_v3", "wavenet_2x18", "bert-base", "gpt2", "moe")
 HELD_OUT = ("gnmt_2", "transformer_xl_2", "transformer_xl_4", "amoebanet_d")
-PAPER = ("rnnlm_2", "rnnlm_4", "gnmt_2", "transformer_xl_2", "transformer_xl_4", "inception_v3", "amoebanet_d")
-PAPER = (*PAPER, "wavenet_2x18")
+PAPER = (
+    *("rnnlm_2", "rnnlm_4", "gnmt_2", "transformer_xl_2", "transformer_xl_4", "inception_v3", "amoebanet_d"),
+    "wavenet_2x18",
+)
 """Families of GDP's own evaluation."""
 OPPONENTS = ("expert", "metis", "m-etf", "heft", "random")
 
@@ -58,11 +60,6 @@ def row(problem: PlacementProblem, seeds: int, factors: list[float], tuned_s: fl
     return steps
 
 
-def step_of(model: str) -> PlacementGraph:
-    """The traced step of a built-in model, timed by the roofline of a V100."""
-    return traced_graph(model)
-
-
 def print_mean(label: str, rows: list[dict[str, float]], columns: list[str]) -> None:
     """The geometric means over the expert's steps."""
     if rows:
@@ -82,7 +79,7 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
     columns: list[str] = []
     for model in arguments.models:
-        graph = step_of(model)
+        graph: PlacementGraph = traced_graph(model)
         problem = PlacementProblem.of(graph, objective="step", accelerators=arguments.devices)
         steps = row(problem, arguments.seeds, arguments.times, arguments.tuned)
         if not rows:

@@ -130,7 +130,7 @@ def main() -> None:
     try:
         groups = groups_of(options.rows, options.source)
     except BadInput as error:
-        refuse(error)
+        refuse(str(error))
     table = Table(
         "by", "model", "devices", "samples", "published plan", "its price", "found", "its price", "ratio", "saves"
     )
