@@ -182,14 +182,14 @@ def _join(rank: int, problem: RunProblem, backend: str, rendezvous: str | None) 
     started = os.environ.get("WORLD_SIZE", "none")
     if started != str(world):
         what = f"the plan runs on {world} process(es), of which torchrun has started {started}"
-        raise BadInput(what, where=problem.plan.where, do=f"start {world}, one a device: torchrun --nproc-per-node …")
+        raise BadInput(what, where=problem.plan.where, do=f"have it start {world}, one a device")
     try:
         dist.init_process_group(backend, timeout=NO_ANSWER)
     except (dist.DistError, ValueError) as error:
         place = f"{os.environ.get('MASTER_ADDR', 'none')}, port {os.environ.get('MASTER_PORT', 'none')}"
         what = f"processes cannot meet there: {str(error).splitlines()[0]}"
         raise BadInput(
-            what, where=place, do="give torchrun another --master-port, and an address of this machine"
+            what, where=place, do="give torchrun another master port, and an address of this machine"
         ) from None
 
 

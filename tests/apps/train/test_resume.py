@@ -17,7 +17,7 @@ import torch
 from omegaconf import DictConfig
 
 from automap_models.envs.pipeline.cost_to_go import CostToGo
-from automap_models.envs.pipeline.env import Partial
+from automap_models.envs.pipeline.env import Partial, PipelineEnv
 from automap_models.errors import BadInput
 from automap_models.train.build import build_module, load_weights
 from automap_models.train.main import train
@@ -160,7 +160,7 @@ def test_replayed_states_look_up_the_same_as_with_all_their_tables(
 def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
     tiny: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("automap_models.train.rainbow.complete_cost", worse_every_time())
+    monkeypatch.setattr(PipelineEnv, "taken", worse_every_time())
     train(tiny("agent=paper", "agent.size.hidden=16", "episodes=192"))
     assert last(tmp_path / "run")["global_step"] == 3 * 8
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
@@ -168,18 +168,16 @@ def test_every_epoch_leaves_a_newest_checkpoint_even_when_it_is_no_better(
 
 
 def worse_every_time() -> Callable[..., Any]:
-    """Stands in for the cost of validation plans: the lengths grow with every call."""
-    from automap_models.envs.pipeline.env import complete_cost
+    """Stands in for what validation plans take: the lengths grow with every call."""
+    calls, truly = 0, PipelineEnv.taken
 
-    calls = 0
-
-    def cost(*arguments: Any) -> Any:
+    def taken(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        difference = complete_cost(*arguments)
-        return difference._replace(length=difference.length * calls)
+        result = truly(*arguments)
+        return result._replace(time=result.time * calls)
 
-    return cost
+    return taken
 
 
 def test_a_resumed_run_keeps_the_old_curve_and_the_best_checkpoint(tiny: MakeConfig, tmp_path: Path) -> None:
