@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap_models.core.compiled import jit
 from automap_models.core.contraction import Contraction
 from automap_models.core.placement import BoolArray, FloatArray, IntArray
-from automap_models.planners.placement.ideal_lattice import SmallArray, jit
+from automap_models.planners.placement.ideal_lattice import SmallArray
 
 ACCELERATOR, CPU, NET, MEMORY, SUMS = 0, 2, 4, 6, 7
 """Columns of the sums over a growing set: two parts each of its times and transfers, then its bytes."""

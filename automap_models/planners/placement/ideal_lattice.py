@@ -10,27 +10,26 @@ of two ideals, one inside the other (Tarnawski et al., NeurIPS 2020, §5.1.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from automap_models.core.compiled import jit
 from automap_models.core.placement import FloatArray, IntArray
 from automap_models.errors import BadInput
 from automap_models.planners.base import NEVER, Deadline, OutOfTime
 
 try:
-    from numba import njit
+    import numba  # noqa: F401 -- without it the loops are a hundred times slower, too slow for a lattice
 except ImportError as error:
     raise BadInput(f"the planner needs numba ({error})", do="pip install 'automap-models[place]'") from error
 
 WordArray = NDArray[np.uint64]
 SmallArray = NDArray[np.int32]
 ArrayT = TypeVar("ArrayT", bound=NDArray[Any])
-FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 FIRST_CAPACITY = 1024
 """Ideals for which the first arrays have room; a power of 2, as the hash table wants it."""
@@ -38,11 +37,6 @@ FIRST_LIMIT = 4096
 """Ideals after which the search for them looks at the clock for the first time."""
 WIDENING = 4
 """Factor by which that number grows from look to look; each time the search begins anew, which costs a third more."""
-
-
-def jit(function: FunctionT) -> FunctionT:
-    """The function compiled when it is first called; it may only hold arrays and numbers."""
-    return cast(FunctionT, njit(cache=True, error_model="numpy")(function))
 
 
 @dataclass(frozen=True, eq=False)
