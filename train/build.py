@@ -328,7 +328,10 @@ def _checked(record: type[Any], where: str, *settings: DictConfig) -> dict[str, 
         resolved = [
             OmegaConf.to_container(own, resolve=True) for own in settings
         ]  # `${out}/…` is known above them only
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(_schema(record), *resolved))  # type: ignore[arg-type]
+        merged: Any = OmegaConf.to_container(
+            OmegaConf.merge(_schema(record), *resolved),  # type: ignore[arg-type]
+            throw_on_missing=True,
+        )
     except OmegaConfBaseException as error:
         key = f"{where}.{error.full_key}" if error.full_key else where
         raise BadInput(str(error).splitlines()[0], where=key, do="see conf/train.yaml") from None
