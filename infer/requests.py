@@ -227,6 +227,7 @@ class RunRequest:
         device: kind of devices; None for what there is.
         schedule, virtual: the order of passes; None for the plan's own and what the schedule has.
         executor: who runs the passes; None for the backend's choice.
+        zero: stage of ZeRO among the replicas of a stage.
         steps, warmup: that are measured, and before them.
         seed: of weights and data.
         check: whether one process is to give the same.
@@ -239,6 +240,7 @@ class RunRequest:
     schedule: str | None
     virtual: int | None
     executor: Executor | None
+    zero: int
     steps: int
     warmup: int
     seed: int
