@@ -98,6 +98,7 @@ class PlaceRequest:
         plan: a placement.json to cost, instead of making one.
         nodes, accelerator, host, link_bytes_per_s: how a model becomes a graph.
         cluster: of the objective step, by name or file; None: as many equal devices as `overrides` says.
+        verify: whether the step is run where the placement has its operations.
     """
 
     source: Source
@@ -112,6 +113,7 @@ class PlaceRequest:
     host: str | None
     link_bytes_per_s: float | None
     cluster: str | None = None
+    verify: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ def test_rounding_at_the_memory_limit_never_makes_an_infeasible_plan(make_proble
         problem = make_problem(seed)
         plan = exact_search(replace(problem, cluster=replace(problem.cluster, memory=1e18)))
         assert plan is not None
-        needs = float(plan_cost(problem, plan).memory_bytes.max())
-        for memory in (needs, np.nextafter(needs, 0.0)):
+        needed = float(plan_cost(problem, plan).memory_bytes.max())
+        for memory in (needed, np.nextafter(needed, 0.0)):
             if memory > 0:
                 exactly = replace(problem, cluster=replace(problem.cluster, memory=float(memory)))
                 assert optimum_s(exactly) == pytest.approx(brute_force(exactly), rel=1e-12)
