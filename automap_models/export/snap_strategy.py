@@ -151,7 +151,7 @@ def _strongest(s: Strategy) -> Recompute:
     kinds = s.recompute if isinstance(s.recompute, tuple) else (s.recompute,)
     blocks = s.recompute_blocks or (1,) * len(kinds)
     used = [kind for kind, count in zip(kinds * (len(blocks) // len(kinds)), blocks, strict=True) if count]
-    return max(used or ["none"], key=RECOMPUTE.index)  # type: ignore[return-value]
+    return max(used or ["none"], key=RECOMPUTE.index)
 
 
 def _zero(s: Strategy, limits: Limits) -> Strategy:
@@ -178,7 +178,7 @@ def _recompute(s: Strategy, limits: Limits) -> Strategy:
 def _precision(s: Strategy, limits: Limits) -> Strategy:
     if s.precision in limits.precisions:
         return s
-    return replace(s, precision=next(own for own in _PRECISIONS if own in limits.precisions))  # type: ignore[arg-type]
+    return replace(s, precision=next(own for own in _PRECISIONS if own in limits.precisions))
 
 
 def _layers(s: Strategy, limits: Limits) -> Strategy:
