@@ -15,7 +15,8 @@ from itertools import product
 import numpy as np
 
 from automap_models.core.instruction_graph import FloatArray, IntArray
-from automap_models.core.schedules import build_schedule, repeating_micro_batches
+from automap_models.core.pass_tables import pass_table
+from automap_models.core.schedules import repeating_micro_batches
 from automap_models.core.strategy import RECOMPUTE, Recompute, Strategy
 from automap_models.planners.strategies.family_costs import FamilyCosts
 from automap_models.planners.strategies.incumbent import Completion
@@ -53,7 +54,7 @@ class Completions:
         self._priced: dict[tuple[int, ...], Completion | None] = {}
         shown, _ = repeating_micro_batches(*self._schedule())
         name, ranks, _, vp = self._schedule()
-        self.waiting = build_schedule(name, ranks, shown, vp).waiting
+        self.waiting = pass_table(name, ranks, shown, vp).fullest
 
     def _schedule(self) -> tuple[str, int, int, int]:
         s = self.strategy
