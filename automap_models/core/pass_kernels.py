@@ -165,7 +165,9 @@ def _on_rank(order: IntArray, rank: int, ranks: int, micro_batches: int) -> IntA
 
 
 @jit
-def pareto_moments(order: IntArray, column_of: IntArray, virtual: int) -> IntArray:
+def pareto_moments(  # noqa: PLR0912 -- one walk over the order, then one over its moments
+    order: IntArray, column_of: IntArray, virtual: int
+) -> IntArray:
     """[m, 2 · vp] moments of a rank's order (Schedule.waiting) that no other has more of everything than.
 
     Those of most in all come first, of these the ones of least in the first columns.

@@ -22,20 +22,24 @@ NEVER = np.iinfo(np.int64).max
 
 @jit
 def _turn(
-    kind: int, stage: int, m: int, rank: int, ranks: int, micro_batches: int, last: int, done: NDArray[np.bool_]
+    kind: int,
+    stage: int,
+    m: int,
+    rank: np.int64 | int,
+    ranks: int,
+    micro_batches: int,
+    last: int,
+    done: NDArray[np.bool_],
 ) -> int:
     """Which turn the next pass of a rank has among those that are ready, the least first; NEVER before it is ready."""
     if kind == FORWARD:
         if stage and not done[0, stage - 1, m]:
             return int(NEVER)
-        return (stage * micro_batches + m) * ranks + rank
-    if kind == WEIGHT:
-        ready = done[1, stage, m]
-    else:
-        ready = done[0, stage, m] and (stage == last or done[1, stage + 1, m])
-    if not ready:
+        return int((stage * micro_batches + m) * ranks + rank)
+    after_it = stage == last or done[1, stage + 1, m]
+    if not (done[1, stage, m] if kind == WEIGHT else done[0, stage, m] and after_it):
         return int(NEVER)
-    return (((last + 1) * micro_batches + m) * (last + 1) + last - stage) * ranks + rank
+    return int((((last + 1) * micro_batches + m) * (last + 1) + last - stage) * ranks + rank)
 
 
 @jit
@@ -62,10 +66,10 @@ def lay_out(
     place, turns = offsets[:-1].copy(), np.full(ranks, NEVER, np.int64)
     looking, n = np.arange(ranks), 0
     while True:
-        for rank in looking:
-            if turns[rank] == NEVER and place[rank] < offsets[rank + 1]:
-                kind, stage, m = passes[0, place[rank]], passes[1, place[rank]], passes[2, place[rank]]
-                turns[rank] = _turn(kind, stage, m, rank, ranks, micro_batches, last, done)
+        for one in looking:
+            if turns[one] == NEVER and place[one] < offsets[one + 1]:
+                kind, stage, m = passes[0, place[one]], passes[1, place[one]], passes[2, place[one]]
+                turns[one] = _turn(kind, stage, m, one, ranks, micro_batches, last, done)
         rank = 0
         for other in range(1, ranks):
             if turns[other] < turns[rank]:
