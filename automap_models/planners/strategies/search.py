@@ -52,9 +52,9 @@ FIRST_PRICES = 24
 """Strategies of usual divisions that are priced before anything else."""
 DOMINATED = 0.1
 """Share of the gap by which a strategy may be shorter than those of a division that its own is left out for."""
-GUESSED, GUESSED_DIVISIONS = 3, 300
-"""Strategies that closed forms say are good, and that are simulated, for each second of the budget; and how many
-divisions of the least bounds they are of."""
+GUESSED, GUESSED_DIVISIONS = 80, 300
+"""Strategies that closed forms say are good, and that are simulated; and how many divisions of the least bounds they
+are of."""
 FAR = 1.15
 """A guess that is so many times as long as the best strategy is not simulated."""
 SWEEPING = 0.05
@@ -190,7 +190,7 @@ class Search:
             self.incumbent.take(priced(self.pricing, strategy, self.problem.reserve(strategy.pp)))
         divisions = self.bounded_divisions()
         likely = sorted(divisions, key=lambda of: of[0] * (1 + WAITING * self.sweeping.waiting(of[1])))
-        self.price_guesses([of for _, of in likely[:GUESSED_DIVISIONS]], int(GUESSED * self.config.budget_s))
+        self.price_guesses([of for _, of in likely[:GUESSED_DIVISIONS]], GUESSED)
         self.sweep(divisions)
         for bound_s, division in divisions:
             self.push(bound_s, Level.DIVISION, division)
