@@ -10,7 +10,8 @@ from the best of equal stages, from stages of even work that fit the memory, and
 only add beginnings. So a number of stages that is given cannot lead further than the same number among others does.
 
 The numbers of stages are gone through upwards, in one number of micro-batches; then these plans are tried in the other
-numbers, and the problems that look best there are searched in the same way.
+numbers, and the problems that look best there are searched in the same way. In the best of these other numbers all
+numbers of stages are gone through once more.
 
 The ends of blocks, where little crosses a cut, are seldom on the grid. `between_blocks` begins at the plans that
 frameworks make by default and moves their cuts by whole blocks.
