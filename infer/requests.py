@@ -51,6 +51,7 @@ class ExportRequest:
         out: where it goes; None: to standard output.
         snap: whether the nearest plan may take its place.
         check: whether the target's parser shall read it back.
+        topo: the cluster of a strategy, by name or file; None where it is not given.
         device, microbatch_size: as the model was profiled.
     """
 
@@ -60,6 +61,7 @@ class ExportRequest:
     out: Path | None
     snap: bool
     check: bool
+    topo: str | None
     device: str | None
     microbatch_size: int | None
 
