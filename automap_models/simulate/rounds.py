@@ -15,20 +15,28 @@ Where that does not hold yet, more rounds are played, in the end all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from automap_models.core.instruction_graph import FloatArray
-from automap_models.core.pass_orders import Action
-from automap_models.core.schedules import Schedule, build_schedule, repeating_micro_batches
+from automap_models.core.pass_orders import FORWARD, INPUT, WEIGHT, WHOLE
+from automap_models.core.schedules import (
+    SCHEDULES,
+    passes_of_ranks,
+    rank_of,
+    repeating_micro_batches,
+    require_runnable,
+)
+
+if TYPE_CHECKING:
+    from automap_models.core.pass_orders import Passes
 
 TOLERANCE = 1e-9
 """Relative difference of times that counts as none."""
-KINDS = "FBIW"
 
 
 class _Layout(NamedTuple):
@@ -37,7 +45,7 @@ class _Layout(NamedTuple):
     Attributes:
         before: [n] 1 + what the rank or the direction of a link has done before; 0 for nothing.
         inputs: [n] 1 + what it waits for besides; 0 for nothing.
-        durations: [n] 4 · stage + kind of a pass, see KINDS; 4 · V + boundary of a message.
+        durations: [n] 4 · stage + kind of a pass, see core.pass_orders.KINDS; 4 · V + boundary of a message.
         micro_batches: [n] of a pass or a message.
         last: [S] the last pass of each rank.
         early, late: passes and those a round later, of the last round of every rank's steady phase; None where it is
@@ -53,82 +61,134 @@ class _Layout(NamedTuple):
     late: NDArray[np.int64] | None
 
 
-class _Builder:
-    """A layout in the making; `done`: rank, or sender and receiver → 1 + what it has done last."""
+_Numbered = Iterator[tuple[int, int, int, int, int, int]]
+"""The passes of a rank in their order, of each:
 
-    def __init__(self, schedule: Schedule, messages: bool) -> None:
-        self.schedule, self.messages = schedule, messages
-        self.before: list[int] = []
-        self.inputs: list[int] = []
-        self.durations: list[int] = []
-        self.micro_batches: list[int] = []
-        self.done: dict[int | tuple[int, int], int] = {}
-        self.results: dict[
-            tuple[bool, int, int], int
-        ] = {}  # (backward, stage, micro-batch) → 1 + what brings its input
+    its duration and its micro-batch      see _Layout
+    the input that it waits for           0 is nothing; then one for each virtual stage and micro-batch of the forward
+                                          passes, and one of the backward passes
+    the input that it brings              the last number is what nobody waits for
+    the message that brings it            its duration; -1 for none
+    the direction of a link               that the message takes
+"""
 
-    def add(self, resource: int | tuple[int, int], awaited: int, duration: int, micro_batch: int) -> int:
-        """1 + its number."""
-        self.micro_batches.append(micro_batch)
-        self.before.append(self.done.get(resource, 0))
-        self.inputs.append(awaited)
-        self.durations.append(duration)
-        self.done[resource] = len(self.before)
-        return len(self.before)
 
-    def run(self, rank: int, action: Action) -> int:
-        """Add a pass, and the message that it sends."""
-        kind, stage, micro_batch = action
-        back, last = kind in "BI", self.schedule.stages - 1
-        awaited = 0 if kind == "W" else self.results.get((back, stage, micro_batch), 0)
-        number = self.add(rank, awaited, 4 * stage + KINDS.index(kind), micro_batch)
-        receiver = stage - 1 if back else stage + 1
-        if kind == "F" and stage == last:
-            self.results[True, stage, micro_batch] = number
-        elif kind != "W" and receiver >= 0:
-            to = self.schedule.rank_of[receiver]
-            sent = number
-            if self.messages and to != rank:
-                sent = self.add((rank, to), number, 4 * (last + 1) + min(stage, receiver), micro_batch)
-            self.results[back, receiver, micro_batch] = sent
-        return number - 1
+def _numbered(passes: Passes, micro_batches: int, ranks: NDArray[np.int64], messages: bool) -> _Numbered:
+    """Of one rank; `ranks`, [V], are those of the virtual stages."""
+    kind, stage, micro_batch = passes.T
+    last, nobody = ranks.size - 1, 1 + 2 * ranks.size * micro_batches
+    back, weight = (kind == WHOLE) | (kind == INPUT), kind == WEIGHT
+    own = 1 + stage * micro_batches + micro_batch
+    backward = ranks.size * micro_batches
+    awaited = np.where(back, own + backward, np.where(weight | (stage == 0), 0, own))
+    receiver = np.where(back, stage - 1, stage + 1)
+    turns, ends = (kind == FORWARD) & (stage == last), weight | (receiver < 0)
+    brought = np.where(back, backward, 0) + 1 + receiver * micro_batches + micro_batch
+    brought = np.where(turns, own + backward, np.where(ends, nobody, brought))
+    to = ranks[np.clip(receiver, 0, last)]
+    sends = messages & ~turns & ~ends & (to != ranks[stage])
+    message = np.where(sends, 4 * ranks.size + np.minimum(stage, receiver), -1)
+    columns = (4 * stage + kind, micro_batch, awaited, brought, message, ranks[stage] * ranks.size + to)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 @lru_cache(maxsize=256)
 def _layout(name: str, ranks: int, micro_batches: int, virtual: int, a_round: int, messages: bool) -> _Layout:
-    schedule = build_schedule(name, ranks, micro_batches, virtual)
-    passes = sorted(
-        (turn, rank, position) for rank, turns in enumerate(schedule.turns) for position, turn in enumerate(turns)
-    )
-    builder = _Builder(schedule, messages)
-    numbers = [[0] * len(order) for order in schedule.orders]
-    for _, rank, position in passes:
-        numbers[rank][position] = builder.run(rank, schedule.orders[rank][position])
-    early, late = _repeated(schedule, numbers, a_round)
-    last = np.array([of_rank[-1] for of_rank in numbers])
-    return _Layout(builder.before, builder.inputs, builder.durations, builder.micro_batches, last, early, late)
+    """Each rank runs as far as it can, then another one that what it has brought lets go on."""
+    require_runnable(name, ranks, micro_batches, virtual)
+    passes = passes_of_ranks(name, ranks, micro_batches, virtual)
+    of_stages = np.array([rank_of(stage, ranks, SCHEDULES[name].placement) for stage in range(ranks * virtual)])
+    numbered = [_numbered(of_rank, micro_batches, of_stages, messages) for of_rank in passes]
+    building = _Building(1 + 2 * of_stages.size * micro_batches, ranks)
+    able = list(range(ranks - 1, -1, -1))
+    while able:
+        rank = able.pop()
+        able += building.run(rank, numbered[rank])
+    early, late = _repeated(passes, micro_batches, building.numbers, a_round)
+    last = np.array([of_rank[-1] for of_rank in building.numbers])
+    columns = building.before, building.inputs, building.durations, building.micro_batches
+    return _Layout(*columns, last, early, late)
+
+
+class _Building:
+    """A layout in the making.
+
+    Args:
+        inputs: how many numbers there are of inputs that are waited for; see _Numbered.
+        ranks: S.
+
+    Attributes:
+        numbers: of the passes of each rank so far.
+        brings: input → 1 + the pass or message that brings it; -1 before that is there.
+        waits: input → the rank that waits for it.
+        waiting: rank → the pass that waits.
+        sent: direction of a link → 1 + its last message.
+    """
+
+    def __init__(self, inputs: int, ranks: int) -> None:
+        self.before: list[int] = []
+        self.inputs: list[int] = []
+        self.durations: list[int] = []
+        self.micro_batches: list[int] = []
+        self.numbers: list[list[int]] = [[] for _ in range(ranks)]
+        self.brings = [0] + [-1] * inputs
+        self.waits: dict[int, int] = {}
+        self.waiting: dict[int, tuple[int, int, int, int, int, int]] = {}
+        self.sent: dict[int, int] = {}
+
+    def run(self, rank: int, passes: _Numbered) -> list[int]:
+        """Lay out the passes of a rank until one waits: the ranks that can go on then."""
+        before, inputs, durations, micro_batches = self.before, self.inputs, self.durations, self.micro_batches
+        numbers, brings, waits, sent = self.numbers[rank], self.brings, self.waits, self.sent
+        done, count, able = numbers[-1] + 1 if numbers else 0, len(before), []
+        row = self.waiting.pop(rank, None) or next(passes, None)
+        while row is not None:
+            duration, micro_batch, awaited, brought, message, link = row
+            bringing = brings[awaited]
+            if bringing < 0:
+                self.waiting[rank], waits[awaited] = row, rank
+                break
+            numbers.append(count)
+            before.append(done)
+            inputs.append(bringing)
+            durations.append(duration)
+            micro_batches.append(micro_batch)
+            count += 1
+            done = count
+            if message >= 0:
+                before.append(sent.get(link, 0))
+                inputs.append(done)
+                durations.append(message)
+                micro_batches.append(micro_batch)
+                count += 1
+                sent[link] = count
+            brings[brought] = count
+            if brought in waits:
+                able.append(waits.pop(brought))
+            row = next(passes, None)
+        return able
 
 
 def _repeated(
-    schedule: Schedule, numbers: Sequence[Sequence[int]], a_round: int
+    passes: Sequence[Passes], micro_batches: int, numbers: Sequence[Sequence[int]], a_round: int
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """See _Layout.early; the steady phase of a rank ends with its last forward pass."""
-    early: list[int] = []
-    late: list[int] = []
-    for order, number in zip(schedule.orders, numbers, strict=True):
-        period, odd = divmod(len(order) * a_round, schedule.micro_batches)
-        stop = max(position for position, action in enumerate(order) if action.kind == "F") + 1
-        shown = 0
-        for position in range(stop - period - 1, max(-1, stop - 2 * period - 1), -1):
-            kind, stage, micro_batch = order[position]
-            if odd or order[position + period] != (kind, stage, micro_batch + a_round):
-                break
-            early.append(number[position])
-            late.append(number[position + period])
-            shown += 1
-        if 2 * shown < period:
+    early: list[NDArray[np.int64]] = []
+    late: list[NDArray[np.int64]] = []
+    for order, of_rank in zip(passes, numbers, strict=True):
+        period, odd = divmod(len(order) * a_round, micro_batches)
+        stop = int(np.flatnonzero(order[:, 0] == FORWARD)[-1]) + 1
+        begin = max(0, stop - 2 * period)
+        places = np.arange(begin, max(begin, stop - period))
+        same = (order[places + period] == order[places] + (0, 0, a_round)).all(axis=1)
+        other = np.flatnonzero(~same)
+        shown = places[other[-1] + 1 :] if other.size else places
+        if odd or 2 * shown.size < period:
             return None, None
-    return np.array(early), np.array(late)
+        own = np.array(of_rank)
+        early.append(own[shown])
+        late.append(own[shown + period])
+    return np.concatenate(early), np.concatenate(late)
 
 
 def _play(layout: _Layout, durations: list[float]) -> FloatArray:
@@ -155,18 +215,22 @@ class PassTimes(NamedTuple):
     transfer_s: FloatArray
 
 
-def rank_ends(name: str, micro_batches: int, virtual: int, times: PassTimes) -> FloatArray:
+def rank_ends(
+    name: str, micro_batches: int, virtual: int, times: PassTimes, messages: bool | None = None
+) -> FloatArray:
     """[S] when each rank has run its last pass, seconds.
 
     Args:
         name: a key of core.schedules.SCHEDULES.
         micro_batches, virtual: M, vp.
         times: of one micro-batch.
+        messages: whether passes and messages are laid out; None is where messages take any time. Those that take none
+            change nothing, and one layout serves both.
 
     Raises:
         BadInput: see core.schedules.require_runnable.
     """
-    return _played(name, micro_batches, virtual, times).of_ranks
+    return _played(name, micro_batches, virtual, times, messages).of_ranks
 
 
 class _Played(NamedTuple):
@@ -186,10 +250,11 @@ class _Played(NamedTuple):
     a_round: int
 
 
-def _played(name: str, micro_batches: int, virtual: int, times: PassTimes) -> _Played:
+def _played(name: str, micro_batches: int, virtual: int, times: PassTimes, messages: bool | None = None) -> _Played:
     """As few micro-batches as show when the ranks end; arguments as of `rank_ends`."""
     forward_s, input_s, weight_s, transfer_s = times
-    ranks, messages = forward_s.size // virtual, bool(transfer_s.any())
+    ranks = forward_s.size // virtual
+    messages = bool(transfer_s.any()) if messages is None else messages
     passes = np.stack([forward_s, input_s + weight_s, input_s, weight_s], axis=1)
     durations = [*passes.ravel().tolist(), *transfer_s.tolist()]
     played, a_round = repeating_micro_batches(name, ranks, micro_batches, virtual)

@@ -248,7 +248,8 @@ def _ends(strategy: Strategy, costs: StageCosts, transfer_s: FloatArray) -> Floa
     sends = _sends(costs)
     beside = transfer_s if costs.sends_beside else np.zeros_like(transfer_s)
     passes = (forward + sends[0], inputs + sends[1], weights)
-    ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, PassTimes(*passes, beside))
+    times, messages = PassTimes(*passes, beside), costs.sends_beside and bool(costs.transfer_s.any())
+    ends = rank_ends(strategy.schedule, strategy.micro_batches, strategy.vp, times, messages)
     if strategy.schedule not in WITHOUT_WAITING:
         return ends
     arrivals = np.cumsum((passes[0][:-1] + beside)[: strategy.pp - 1])
